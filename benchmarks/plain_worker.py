@@ -1,7 +1,8 @@
-"""A process of `benchmarks.plain_record`: imports what its script does, says so, and runs it when told to.
+"""A process that imports what its script does, says so, and runs it when told to.
 
 python -m benchmarks.plain_worker time FILE SCRIPT [ARGUMENTS...]                     # without overlapscope
 python -m benchmarks.plain_worker record SCRIPT [OPTIONS...] SCRIPT [ARGUMENTS...]    # by overlapscope run
+python -m benchmarks.plain_worker run SCRIPT [ARGUMENTS...]                           # as it is
 """
 
 from __future__ import annotations
@@ -74,9 +75,7 @@ def time_steps(target: Path, script: str, arguments: list[str]) -> None:
     stand_in: Any = types.ModuleType("overlapscope")
     stand_in.step = own.mark
     sys.modules["overlapscope"] = stand_in
-    sys.argv[:] = [script, *arguments]
-    sys.path[0] = str(Path(script).parent)
-    runpy.run_path(script, run_name="__main__")
+    run_script(script, arguments)
     if any(name.startswith("overlapscope.") for name in sys.modules):
         raise RuntimeError("overlapscope was imported")
     machine = {
@@ -88,13 +87,20 @@ def time_steps(target: Path, script: str, arguments: list[str]) -> None:
 
 
 def import_as(script: str) -> None:
-    """Import what a script does, but what is this repository's, and what torch does when it makes an optimizer."""
+    """Import what a script does, but overlapscope, and what torch does when it makes an optimizer."""
     for node in ast.parse(Path(script).read_text()).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
-            if not any(name and name.partition(".")[0] in ("overlapscope", "tests") for name in names):
+            if not any(name and name.partition(".")[0] == "overlapscope" for name in names):
                 exec(compile(ast.Module([node], []), script, "exec"), {})
     importlib.import_module("torch._dynamo")
+
+
+def run_script(script: str, arguments: list[str]) -> None:
+    """Run it as Python does."""
+    sys.argv[:] = [script, *arguments]
+    sys.path[0] = str(Path(script).parent)
+    runpy.run_path(script, run_name="__main__")
 
 
 def main(task: str, *arguments: str) -> None:
@@ -103,6 +109,8 @@ def main(task: str, *arguments: str) -> None:
     sys.stdin.readline()
     if task == "time":
         time_steps(Path(arguments[0]), arguments[1], list(arguments[2:]))
+    elif task == "run":
+        run_script(arguments[0], list(arguments[1:]))
     else:
         from overlapscope.commands import main
 

@@ -9,6 +9,7 @@ ov.diff(before, after).verdict
 ov.whatif(trace, ["pin", "side-stream"]).predicted_step_ns
 ov.check(report, {"forbid": ["pageable-copy"]}).outcome
 ov.show(report)  # the dashboard
+ov.try_changes(build).best  # changes tried on a step function
 
 with ov.record("trace.json.gz") as rec:  # ov.step() marks steps from anywhere
     ...
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from overlapscope.dashboard.launch import show
     from overlapscope.recorder.recording import Recording as record  # noqa: N813 - a context manager, used as a verb
     from overlapscope.recorder.recording import step
+    from overlapscope.trials.in_code import try_changes
 
-__all__ = ["__version__", "analyze", "check", "diff", "hta", "load", "record", "show", "step", "whatif"]
+__all__ = ["__version__", "analyze", "check", "diff", "hta", "load", "record", "show", "step", "try_changes", "whatif"]
 
 _PLACES = {
     "analyze": "overlapscope.api:analyze",
@@ -40,6 +42,7 @@ _PLACES = {
     "record": "overlapscope.recorder.recording:Recording",
     "show": "overlapscope.dashboard.launch:show",
     "step": "overlapscope.recorder.recording:step",
+    "try_changes": "overlapscope.trials.in_code:try_changes",
     "whatif": "overlapscope.api:whatif",
 }
 """Where the API is. The command line answers `--help` without numpy; each name is imported when first used."""

@@ -10,8 +10,10 @@ from typing import Final
 
 from overlapscope.base.words import did_you_mean, listed
 from overlapscope.budgets.metrics import METRICS, Metric
+from overlapscope.catalog.advice import NAMES, OTHERS
 from overlapscope.catalog.buckets import BUCKETS, Bucket
 from overlapscope.catalog.causes import CAUSES, Cause, CopyCause, IdleCause, Subject
+from overlapscope.catalog.changes import CHANGES, Change
 from overlapscope.catalog.checks import CHECKS, TrustCheck
 from overlapscope.catalog.terms import TERMS
 from overlapscope.documents.model import Block, Code, Document, Heading, Items, Text
@@ -81,6 +83,7 @@ def entries() -> tuple[Entry, ...]:
         *map(_bucket, BUCKETS.values()),
         *map(_metric, METRICS.values()),
         *map(_intervention, INTERVENTIONS.values()),
+        *map(_change, CHANGES.values()),
         *map(_check, CHECKS.values()),
         *(Entry(part, "part of a recording", f"{text[:1].upper()}{text[1:]}.") for part, text in WORDS.items()),
         *(Entry(word, "term", meaning) for word, meaning in TERMS.items()),
@@ -122,8 +125,15 @@ def _rule(rule: Rule) -> Entry:
             Code(rule.wrong.strip("\n")),
             Heading("Right", 3),
             Code(rule.right.strip("\n")),
+            *_elsewhere(rule.id),
         ),
     )
+
+
+def _elsewhere(id: str) -> Iterator[Block]:
+    """The advice for programs that are not written with PyTorch."""
+    for framework, advice in OTHERS.items():
+        yield from _said(f"In {NAMES[framework]}", advice.get(id, "").replace("\n", " "))
 
 
 def _tries(rule: Rule) -> list[str]:
@@ -146,10 +156,30 @@ def _intervention(intervention: Intervention) -> Entry:
             Text(intervention.meaning),
             *_said("Assumptions", *(assumption.text for assumption in intervention.assumptions)),
             *_said("The code to change", intervention.advice),
+            *_elsewhere(intervention.id),
             *_said(
                 "Related",
                 f"`overlapscope whatif TRACE --{intervention.id}` predicts it.",
                 f"It fixes the findings of {listed(rules)}." if rules else "",
+            ),
+        ),
+    )
+
+
+def _change(change: Change) -> Entry:
+    predicted = [f"`--{words}`" for words in change.predicted_by]
+    return Entry(
+        change.id,
+        "change of try",
+        f"{change.title[:1].upper()}{change.title[1:]}.",
+        (
+            *_said("The code to change", change.advice),
+            *_said(
+                "Related",
+                f"`overlapscope try --only {change.id} SCRIPT` tries it alone."
+                if change.unasked
+                else f"It is tried only if asked for: `overlapscope try --with {change.id} SCRIPT`.",
+                f"`overlapscope whatif` predicts it with {listed(predicted)}." if predicted else "",
             ),
         ),
     )

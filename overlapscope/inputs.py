@@ -29,6 +29,7 @@ _WRITTEN: Final[dict[Kind, str]] = {
     "laboratory": "a laboratory's results",
     "hta": "a result of HTA",
     "doctor": "a diagnosis of an installation",
+    "trial": "what `overlapscope try` found",
 }
 """The files that this package writes, by their kind."""
 _Report = TypeVar("_Report", "Report", "RanksReport")
@@ -57,13 +58,19 @@ def read_traces(sources: Source | Iterable[Source]) -> list[Trace]:
     return traces
 
 
-def read_trace(source: Source, *, limit_bytes: int | None = None, cache: bool = True) -> Trace:
-    """The one trace that is meant. Raises UnreadableTrace, and UsageError for a directory."""
+def read_trace(
+    source: Source, *, limit_bytes: int | None = None, cache: bool = True, steps_by: str | None = None
+) -> Trace:
+    """The one trace that is meant; `limit_bytes`, `cache` and `steps_by` as of `load`.
+
+    Raises UnreadableTrace, NotInTrace, and UsageError for a directory.
+    """
     if isinstance(source, Trace):
         return source
     if os.path.isdir(source):
         raise UsageError(f"{source}: is a directory; name one trace in it, because each rank is predicted separately.")
-    return load(os.fspath(source), limit_bytes=LIMIT_BYTES if limit_bytes is None else limit_bytes, cache=cache)
+    limit = LIMIT_BYTES if limit_bytes is None else limit_bytes
+    return load(os.fspath(source), limit_bytes=limit, cache=cache, steps_by=steps_by)
 
 
 def read_report(
@@ -71,10 +78,11 @@ def read_report(
     *,
     limit_bytes: int | None = None,
     cache: bool = True,
+    steps_by: str | None = None,
     plain_step_ns: int | None = None,
 ) -> Report:
-    """One report over all that is named: the ranks of one job. `limit_bytes` and `cache` as of `load`, `plain_step_ns`
-    as of `report.build`, of traces alone.
+    """One report over all that is named: the ranks of one job. `limit_bytes`, `cache` and `steps_by` as of `load`,
+    `plain_step_ns` as of `report.build`, of traces alone.
 
     It is to be compared or judged, which rests on what was measured: traces are not replayed for what fixes save.
 
@@ -93,7 +101,11 @@ def read_report(
     reports = [_read_written(path, kind) for path, kind in kinds.items() if kind is not None]
     if reports and plain_step_ns is not None:
         raise UsageError(TOLD_OF_A_REPORT)
-    analyses = [analyze_trace(load(path, limit_bytes=limit, cache=cache)) for path in files if kinds[path] is None]
+    analyses = [
+        analyze_trace(load(path, limit_bytes=limit, cache=cache, steps_by=steps_by))
+        for path in files
+        if kinds[path] is None
+    ]
     if analyses:
         reports.append(build(analyses, replayed=False, plain_step_ns=plain_step_ns))
     findings = [finding for report in reports for finding in report.findings]

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from overlapscope.trace import op_names
 from overlapscope.trace.model import Bool, Index, RuntimeCalls, Trace
 
 # The same entry point under per-thread default streams, a versioned symbol, or ROCm's stream-per-thread mode.
@@ -34,6 +35,7 @@ synchronises = _judge(
     r"(cuda|hip)(Stream|Device|Event)Synchronize|cuStreamSynchronize|cuCtxSynchronize|cuEventSynchronize"
     r"|hipCtxSynchronize|(cuda|hip)ThreadSynchronize|zeEventHostSynchronize|zeCommandQueueSynchronize"
     r"|zeFenceHostSynchronize|zeCommandListHostSynchronize|urEventWait|urQueueFinish|piEventsWait|piQueueFinish"
+    f"|{op_names.XLA_WAIT.pattern}"
 )
 """Calls that return when a stream, device or event has finished."""
 copies_blocking = _judge(r"(cuda|hip)Memcpy(2D|3D|Peer|ToSymbol|FromSymbol|WithStream)?|cuMemcpy([HD]to[HD])?")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,11 +16,12 @@ from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, join, subtract, union
 from overlapscope.base.kept import kept
+from overlapscope.trace import op_names
 from overlapscope.trace.model import HostEvents, Kind, Memory, Trace
 
 _PYTHON_LINE = re.compile(r"(?P<file>.+\.py)\((?P<line>\d+)\): (?P<function>.+)", re.DOTALL)
 _LIBRARY = re.compile(
-    r"(^|/)(torch|importlib|threading\.py|contextlib\.py|functools\.py|runpy\.py)(/|\(|$)"
+    r"(^|/)(torch|jax|jaxlib|importlib|threading\.py|contextlib\.py|functools\.py|runpy\.py)(/|\(|$)"
     r"|site-packages|dist-packages|/lib(64)?/python\d|^<"
 )
 _NO_ROWS = np.empty(0, np.int64)
@@ -99,6 +100,21 @@ def of_other_devices(trace: Trace, timeline: Timeline) -> Bool:
 def pinning(trace: Trace) -> HostEvents:
     """The CPU ops that page-lock memory: `pin_memory` allocates it and copies into it."""
     return trace.cpu_ops.take(trace.cpu_ops.named(lambda name: name in ("aten::pin_memory", "aten::_pin_memory")))
+
+
+@kept()
+def staging(trace: Trace) -> HostEvents:
+    """When XLA copied arrays from or to pinned memory on the host, and when a launch waited for that: it went on where
+    the copying ended."""
+    ops = trace.cpu_ops
+    stages = ops.take(ops.named(op_names.XLA_STAGES.__contains__))
+    launches = ops.take(ops.named(lambda name: op_names.XLA_LAUNCH.fullmatch(name) is not None))
+    stages = stages.take(np.argsort(stages.end_ns, kind="stable"))
+    last = np.searchsorted(stages.end_ns, launches.end_ns, side="right") - 1
+    waited = np.flatnonzero(pick(stages.end_ns, last, 0) > launches.start_ns)
+    last, launches = last[waited], launches.take(waited)
+    begin = np.maximum(launches.start_ns, stages.start_ns[last])
+    return HostEvents.joined([stages, replace(launches, start_ns=begin, end_ns=stages.end_ns[last])])
 
 
 def loading(trace: Trace) -> HostEvents:

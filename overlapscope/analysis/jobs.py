@@ -82,6 +82,7 @@ def _name(trace: Recorded) -> str:
 def describe_environment(trace: Trace) -> Environment:
     """The environment of one trace. Kineto itself does not write PyTorch's version; our recorder does."""
     return Environment(
+        recorder=trace.recorder,
         gpus=tuple(sorted({trace.device_names[device] for device in trace.devices if device in trace.device_names})),
         world_size=trace.world_size,
         torch=trace.versions.get("torch"),

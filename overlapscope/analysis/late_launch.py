@@ -17,7 +17,16 @@ import numpy as np
 from overlapscope.analysis.calls import launching
 from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.grouping import distinct, rows_by
-from overlapscope.analysis.host import Blocking, around, inside_with, launching_threads, loading, pinning, rows_of
+from overlapscope.analysis.host import (
+    Blocking,
+    around,
+    inside_with,
+    launching_threads,
+    loading,
+    pinning,
+    rows_of,
+    staging,
+)
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
@@ -113,6 +122,7 @@ class _Host:
     slow: Intervals
     loading: HostEvents
     pins: HostEvents
+    stages: HostEvents
     long_ops: HostEvents
     overhead_elsewhere: Intervals
 
@@ -161,6 +171,7 @@ def _gather(trace: Trace, blocking: Blocking) -> _Host:
         slow=_slow_stretches(trace),
         loading=loading(trace),
         pins=pinning(trace),
+        stages=staging(trace),
         long_ops=_long_ops(trace),
         overhead_elsewhere=_overhead_elsewhere(trace),
     )
@@ -174,7 +185,7 @@ def _label(host: _Host, late: Late, thread: int, companion: int) -> _Labelled:
 
     every = (
         (IdleCause.PROFILER_OVERHEAD, inside(host.trace.overheads)),
-        (IdleCause.HOST_STAGING, join(inside(host.staging), inside(host.pins))),
+        (IdleCause.HOST_STAGING, join(inside(host.staging), inside(host.pins), inside(host.stages))),
         (IdleCause.ALLOCATION, inside(host.allocation)),
         (IdleCause.HOST_SYNC, inside(host.syncs)),
         (IdleCause.DATA_LOADING, inside(host.loading)),

@@ -347,6 +347,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     gpus: tuple[str, ...] = ()
     """Product names of the devices that worked, sorted, each once."""
+    recorder: str = "kineto"
+    """What recorded it: `kineto` is torch.profiler, `nsys` Nsight Systems."""
     world_size: int | None = None
     torch: str | None = None
     cuda: str | None = None

@@ -14,6 +14,7 @@ import numpy as np
 from overlapscope.analysis.missing_ops import launched_parts, recorded_launches
 from overlapscope.analysis.results import Check, Trust
 from overlapscope.base.words import plural
+from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part, in_order
 from overlapscope.trace.model import Index, Table, Trace
 
@@ -36,6 +37,7 @@ def judge_file(trace: Trace) -> list[Check]:
         _activity(trace),
         _clock(trace),
         _dropped(trace),
+        *_graphs(trace),
     ]
 
 
@@ -160,7 +162,7 @@ def _activity(trace: Trace) -> Check:
     return Check.fail(
         "gpu-activity",
         "The trace has no GPU activity: it was recorded without a GPU or without "
-        "ProfilerActivity.CUDA, so overlap cannot be measured.",
+        f"{recorder_by_id(trace.recorder).gpu_activity}, so overlap cannot be measured.",
         # What was recorded of the host is there.
         {*GPU_OPS, "calls", "syncs", "clocks"},
     )
@@ -194,6 +196,21 @@ def _dropped(trace: Trace) -> Check:
         f"or was stopped before they ran ({_calls_named(trace, dropped)}). The GPU looks idle where they ran.",
         parts,
     )
+
+
+def _graphs(trace: Trace) -> list[Check]:
+    """Graphs as ops are of Nsight Systems alone, so nothing is said where there are none."""
+    if not trace.whole_graphs:
+        return []
+    count = plural(trace.whole_graphs, "CUDA graph")
+    return [
+        Check.warn(
+            "graphs",
+            f"{count} {'was' if trace.whole_graphs == 1 else 'were'} recorded as one op each and count as compute: "
+            "kernels, copies and gaps inside are unknown.",
+            ("compute", "comm", "copies", "other"),
+        )
+    ]
 
 
 def _calls_named(trace: Trace, rows: Index) -> str:

@@ -14,8 +14,9 @@ from overlapscope.analysis.steps import begins_with_warm_up
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, covered, total, union
-from overlapscope.base.words import plural
+from overlapscope.base.words import clean, plural
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
+from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.trace.lost import EVERYTHING
 from overlapscope.trace.model import Sync, Trace
 
@@ -30,7 +31,7 @@ DISORDER_SHARE = 0.01
 def judge_device(trace: Trace, timeline: Timeline, steps: Periods, idle: IdleTime) -> list[Check]:
     """Checks of one device."""
     return [
-        _launches(timeline),
+        _launches(trace, timeline),
         _lead_in(trace, timeline),
         _missing_ops(trace, timeline, idle),
         _order(timeline),
@@ -41,14 +42,14 @@ def judge_device(trace: Trace, timeline: Timeline, steps: Periods, idle: IdleTim
     ]
 
 
-def _launches(timeline: Timeline) -> Check:
+def _launches(trace: Trace, timeline: Timeline) -> Check:
     ops = timeline.ops
     orphans = ops.launch < 0
     if orphans.all():
         return Check.fail(
             "launches",
             "The trace records no launches, so the lead-in, steps and the causes of idle time are "
-            "unknown. Record with ProfilerActivity.CPU and ProfilerActivity.CUDA.",
+            f"unknown. {recorder_by_id(trace.recorder).launches}",
             EVERYTHING,
         )
     late = int((orphans & (ops.start_ns >= timeline.judged_from_ns)).sum())
@@ -129,7 +130,7 @@ def _sync_events(trace: Trace) -> Check:
         return Check.warn(
             "sync-events",
             f"{waits} event waits, but no sync events: which stream waited for which was rebuilt from "
-            "the order of calls. Record with enable_cuda_sync_events=True.",
+            f"the order of calls. {recorder_by_id(trace.recorder).sync_events}",
         )
     unstated = int((recorded & (trace.syncs.source_stream < 0)).sum())
     if unstated:
@@ -151,7 +152,8 @@ def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
         gone = numbers[-1] - numbers[0] >= len({*numbers})
         present = Check.warn("steps", f"Steps are missing: {what}.", ("ranges",) if gone else ())
     else:
-        present = Check.ok("steps", f"{plural(len(notes), 'step')}, none missing.")
+        named = f", the ranges named {clean(trace.steps_by)}" if trace.steps_by else ""
+        present = Check.ok("steps", f"{plural(len(notes), 'step')}, none missing{named}.")
     return [present, _warm_up(trace, steps.row, steps.end_ns - steps.start_ns), _ahead(trace, timeline, steps)]
 
 

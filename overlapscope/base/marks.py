@@ -13,6 +13,11 @@ while nothing was recorded (`trace.PlainSteps`)."""
 PREDICTION = "prediction"
 """In it: what makes a trace a prediction of `overlapscope whatif`, `{"of": file, "interventions": [...]}`."""
 
+FRAMEWORK = "framework"
+"""In it: what the program is written with (`Trace.framework`), where that is not PyTorch."""
+RECORDER = "recorder"
+"""In it: what recorded a trace that was written anew (`Trace.recorder`), where that was not torch.profiler."""
+
 TORCH = "torch"
 """In it: the version of PyTorch, which Kineto does not write."""
 

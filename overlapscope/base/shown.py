@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from overlapscope.base.registry import load
 
 _drawn_by = ""
@@ -17,6 +19,9 @@ class Shown:
     """A result that shows itself by its verdict, and in a notebook by the beginning of what the command line prints."""
 
     __slots__ = ()
+
+    said_by: ClassVar[str] = ""
+    """Where the function is that has the verdict and the document of a result that drawing knows nothing of."""
 
     def __repr__(self) -> str:
         text: str = load(f"{_drawn_by}:sentence")(self)

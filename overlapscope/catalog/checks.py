@@ -79,6 +79,13 @@ CHECKS: Final = {
             warns_of_loss=True,
         ),
         TrustCheck(
+            "graphs",
+            meaning="Warns if CUDA graphs were recorded as one op each.",
+            affects="Copies, communication and idle time inside a graph count as compute.",
+            remedy="Record with `nsys profile --cuda-graph-trace=node`.",
+            warns_of_loss=True,
+        ),
+        TrustCheck(
             "launches",
             meaning="Warns if launches are missing after the lead-in; fails if no launch was recorded.",
             affects="Causes of idle time are inexact. If the check failed, the lead-in, steps and causes of idle time "

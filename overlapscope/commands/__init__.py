@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import keyword
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,6 +28,7 @@ COMMANDS = {
     "analyze": "report whether copies overlap with compute, and if not, why",
     "diff": "show what changed between two traces, and whether it is more than noise",
     "whatif": "predict the step time with pinned memory, side streams, a CUDA graph...",
+    "try": "run a program with each change that may help, and say which pay",
     "ranks": "compare the ranks of a job, and name the rank that delays the others",
     "check": "check traces against budgets, for CI: fail if overlap was lost",
     "baseline": "write or show a baseline for relative budgets",
@@ -34,7 +36,7 @@ COMMANDS = {
     "cache": "show or clear the cache of large traces",
     "rules": "list the rules behind the findings",
     "explain": "explain a word in a report, or list all words",
-    "schema": "print the JSON schema of a report, diff, whatif, check, baseline, ranks or doctor",
+    "schema": "print the JSON schema of a report, diff, whatif, check, baseline, ranks, doctor or trial",
     "hta": "run an analysis of HolisticTraceAnalysis (HTA) on traces",
     "samples": "print the directory of the sample traces",
     "doctor": "show what works in this installation, and what is missing",
@@ -50,7 +52,8 @@ BROKEN_PIPE = 128 + 13
 
 _DESCRIPTION = """Does data move while the GPU computes? If not, why not, and what would a fix save?
 
-overlapscope reads traces of torch.profiler (export_chrome_trace)."""
+overlapscope reads traces of torch.profiler and jax.profiler, and reports of
+Nsight Systems (nsys export --type sqlite)."""
 
 _EPILOG = """Exit codes: 0 success; 1 a budget of `check` failed, or `whatif` made no prediction; 2 the
 input, the configuration or the usage is wrong, or a file cannot be read or written; 3 `check`
@@ -159,7 +162,8 @@ def _meant(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
 
 def subcommand(name: str) -> Subcommand:
     """One of `COMMANDS`, whose module is imported for it."""
-    found: Subcommand = load(f"{__name__}.{name}:Command")()
+    module = f"{name}_" if keyword.iskeyword(name) else name
+    found: Subcommand = load(f"{__name__}.{module}:Command")()
     return found
 
 

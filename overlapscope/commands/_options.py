@@ -96,6 +96,15 @@ def size_limit(args: argparse.Namespace) -> int:
     return LIMIT_BYTES if args.max_size is None else int(args.max_size)
 
 
+def add_steps_by(parser: argparse.ArgumentParser) -> None:
+    """`--steps-by` as `args.steps_by`, for `load`."""
+    parser.add_argument(
+        "--steps-by",
+        metavar="PATTERN",
+        help="take the ranges of this name for steps; * and ? stand for any characters, as in 'iteration*'",
+    )
+
+
 class AddAction(Protocol):
     """Adds an action by its name, its help as a phrase, and what its description says besides that."""
 

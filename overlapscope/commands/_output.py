@@ -54,9 +54,10 @@ def _check(output: Path, *, force: bool, inputs: Iterable[str | Path | None]) ->
 
 def _files(named: str | Path) -> list[Path]:
     from overlapscope.reading import expand
+    from overlapscope.reading.files import file_and_part
 
     try:
-        return expand([named])
+        return [file_and_part(path)[0] for path in expand([named])]
     except UnreadableTrace:
         # Said by whoever reads it.
         return []

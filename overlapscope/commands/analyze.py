@@ -18,6 +18,7 @@ from overlapscope.commands._options import (
     add_output,
     add_plain_step,
     add_reading,
+    add_steps_by,
     add_traces,
     add_verbose,
     size_limit,
@@ -38,7 +39,7 @@ class Command:
     """Report whether copies overlap with compute, what prevents it, and what
     a fix would save.
 
-    A TRACE is a file (.json, .json.gz, .json.zst), a directory or a glob
+    A TRACE is a file (.json.gz, .sqlite, .xplane.pb), a directory or a glob
     pattern. Several traces are taken as the ranks of one job, and each has
     its own section.
     """
@@ -53,6 +54,7 @@ class Command:
         scope.add_argument("--range", metavar="NAME", help="only this record_function range")
         add_verbose(parser, "also show engines, copies, host stalls, steps, ranges, checks and the evidence")
         add_plain_step(parser)
+        add_steps_by(parser)
         add_reading(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -91,7 +93,9 @@ def _read(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[Trace],
     unread: dict[Path, UnreadableTrace] = {}
     for path in files:
         try:
-            traces.append(load(path, limit_bytes=limit, cache=args.cache, meanwhile=_import_the_rest))
+            traces.append(
+                load(path, limit_bytes=limit, cache=args.cache, steps_by=args.steps_by, meanwhile=_import_the_rest)
+            )
         except UnreadableTrace as error:
             if path in asked:
                 raise

@@ -14,6 +14,7 @@ from overlapscope.commands._options import (
     add_output,
     add_plain_step,
     add_reading,
+    add_steps_by,
     add_traces,
 )
 from overlapscope.commands._output import check_output, write
@@ -38,6 +39,7 @@ class Command:
         add_config_argument(writes)
         add_allow_predicted(writes)
         add_plain_step(writes)
+        add_steps_by(writes)
         add_reading(writes)
         shows = add_action("show", "show where a baseline was made, and the median of each metric")
         shows.add_argument("file", metavar="FILE", help="file written by `overlapscope baseline write`")
@@ -53,7 +55,9 @@ def _write(args: argparse.Namespace) -> int:
     from overlapscope.budgets import baseline
     from overlapscope.inputs import read_report
 
-    report = read_report(args.traces, limit_bytes=args.max_size, cache=args.cache, plain_step_ns=args.plain_step)
+    report = read_report(
+        args.traces, limit_bytes=args.max_size, cache=args.cache, steps_by=args.steps_by, plain_step_ns=args.plain_step
+    )
     made = baseline.of(report, ranges=settings.compared_ranges, allow_predicted=args.allow_predicted)
     for doubt in baseline.doubts(made):
         tell(f"overlapscope: warning: {doubt}")

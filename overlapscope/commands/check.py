@@ -18,6 +18,7 @@ from overlapscope.commands._options import (
     add_allow_predicted,
     add_plain_step,
     add_reading,
+    add_steps_by,
     add_traces,
     add_verbose,
     format_name,
@@ -44,7 +45,7 @@ class Command:
     """Check traces against budgets: report which budgets passed, which failed,
     and why.
 
-    A TRACE is a trace file (.json, .json.gz, .json.zst), a directory with the
+    A TRACE is a trace file (.json.gz, .sqlite, .xplane.pb), a directory with the
     traces of several ranks, a glob pattern, or a report that `overlapscope
     analyze --format json` wrote.
 
@@ -98,6 +99,7 @@ class Command:
         add_verbose(parser, "also show all reasons for a failure, with the evidence")
         add_allow_predicted(parser)
         add_plain_step(parser)
+        add_steps_by(parser)
         add_reading(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -110,7 +112,13 @@ class Command:
         from overlapscope.budgets.check import check
         from overlapscope.inputs import read_baseline, read_report
 
-        report = read_report(args.traces, limit_bytes=args.max_size, cache=args.cache, plain_step_ns=args.plain_step)
+        report = read_report(
+            args.traces,
+            limit_bytes=args.max_size,
+            cache=args.cache,
+            steps_by=args.steps_by,
+            plain_step_ns=args.plain_step,
+        )
         baseline = None
         if args.baseline is not None:
             ranges = settings.compared_ranges

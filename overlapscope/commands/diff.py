@@ -6,7 +6,14 @@ import argparse
 from typing import TYPE_CHECKING
 
 from overlapscope.commands import DONE
-from overlapscope.commands._options import add_format, add_output, add_plain_step, add_reading, add_verbose
+from overlapscope.commands._options import (
+    add_format,
+    add_output,
+    add_plain_step,
+    add_reading,
+    add_steps_by,
+    add_verbose,
+)
 from overlapscope.commands._output import check_output, drawn, write
 
 if TYPE_CHECKING:
@@ -17,7 +24,7 @@ class Command:
     """Show what changed between two traces of one program, by how much, and
     why.
 
-    BEFORE and AFTER are each a trace file (.json, .json.gz, .json.zst), a
+    BEFORE and AFTER are each a trace file (.json.gz, .sqlite, .xplane.pb), a
     directory with the traces of several ranks, a glob pattern, or a report
     that `overlapscope analyze --format json` wrote.
     """
@@ -31,6 +38,7 @@ class Command:
         add_output(parser)
         add_verbose(parser, "also show every other table, and what did not change")
         add_plain_step(parser, sides=("BEFORE", "AFTER"))
+        add_steps_by(parser)
         add_reading(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -39,7 +47,9 @@ class Command:
         from overlapscope.inputs import read_report
 
         before, after = (
-            read_report([path], limit_bytes=args.max_size, cache=args.cache, plain_step_ns=step_ns)
+            read_report(
+                [path], limit_bytes=args.max_size, cache=args.cache, steps_by=args.steps_by, plain_step_ns=step_ns
+            )
             for path, step_ns in zip((args.before, args.after), args.plain_step, strict=True)
         )
         changes = diff(before, after)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -14,27 +13,18 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from overlapscope.base.output import show
-from overlapscope.base.words import clean, plural
+from overlapscope.base.words import clean
 from overlapscope.commands import ProgramInterrupted, tell_defect
 from overlapscope.commands._options import parse_size
 from overlapscope.commands._output import check_output
+from overlapscope.commands._program import add_program, check_not_python, launcher_of
 from overlapscope.dashboard.launch import require_packages
 from overlapscope.errors import UsageError
-from overlapscope.recorder import children, devices, script
+from overlapscope.recorder import children, devices, race_words, script
 from overlapscope.recorder.destination import window_path
 from overlapscope.recorder.program import ProgramRecording
 from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES, DEFAULT_PLAIN_STEPS
 from overlapscope.recorder.torch_import import require_torch
-
-_PYTHON = re.compile(r"python(\d+(\.\d+)?)?(\.exe)?")
-_LAUNCHERS = {
-    "torchrun": "torchrun",
-    "torch.distributed.run": "python -m torch.distributed.run",
-    "torch.distributed.launch": "python -m torch.distributed.launch",
-    "accelerate": "accelerate launch",
-    "accelerate.commands.launch": "accelerate launch",
-}
-"""Programs that start others, which are those to be recorded."""
 
 _COMMAND = "import sys; sys.path.append(sys.argv.pop(1)); from overlapscope.commands import main; sys.exit(main())"
 _ROOT = Path(__file__).parents[2]
@@ -65,36 +55,19 @@ class Command:
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.usage = (
-            "overlapscope run [options] SCRIPT [ARGUMENTS...]\n"
-            "       overlapscope run [options] -m MODULE [ARGUMENTS...]\n"
-            "       overlapscope run [options] -c CODE [ARGUMENTS...]"
-        )
-        parser.add_argument(
-            "script", metavar="SCRIPT", help="script, directory or zip file with a __main__.py, or - for stdin"
-        )
-        arguments = parser.add_argument(
-            "arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER, help="arguments and options of the script"
-        )
-        arguments.required = False
-        kinds = parser.add_mutually_exclusive_group()
-        kinds.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
-        kinds.add_argument(
-            "-c", dest="code", action="store_true", help="run code from the command line, as `python -c` does"
-        )
+        add_program(parser, "run")
         _add_recording(parser)
         _add_output(parser)
 
     def run(self, args: argparse.Namespace) -> NoReturn:
         """Ends as the program does: by SystemExit or ProgramInterrupted."""
-        launcher = None if args.code else _LAUNCHERS.get(args.script if args.module else Path(args.script).name)
+        launcher = launcher_of(args)
         if launcher is not None:
             raise UsageError(
                 f"{launcher} starts the processes to record, so it must come first: {launcher} [options] -m "
                 "overlapscope run SCRIPT."
             )
-        if not (args.module or args.code) and _PYTHON.fullmatch(Path(args.script).name) and not _is_text(args.script):
-            raise UsageError(f"overlapscope starts Python itself; leave out {args.script}.")
+        check_not_python(args)
         run = _Run(args)
         try:
             ending = _execute(args)
@@ -208,13 +181,6 @@ def _execute(args: argparse.Namespace) -> script.Ending:
     if args.script == "-":
         return script.run_text(sys.stdin.buffer.read(), "-", args.arguments)
     return script.run_script(args.script, args.arguments)
-
-
-def _is_text(path: str) -> bool:
-    """Whether a file may be written in Python: an interpreter's is not text."""
-    with suppress(OSError), open(path, "rb") as file:
-        return b"\0" not in file.read(1024)
-    return False
 
 
 _OPTIONS = (
@@ -384,10 +350,8 @@ class _Run:
             hazards = self._recording.hazards
             if not devices.cuda_is_up():
                 self._tell("data races were not checked, because the program used no GPU.")
-            elif hazards:
-                self._tell(f"{plural(len(hazards), 'data race')} found.")
             else:
-                self._tell("no data races found in what could be checked.")
+                self._tell(race_words.said(len(hazards)))
             for hazard in hazards:
                 self._show(describe(hazard))
 

@@ -158,9 +158,9 @@ def _load(paths: Sequence[Path], *, to_list: bool = False) -> tuple[list[Entry],
 
 def _run(args: argparse.Namespace) -> int:
     from overlapscope.laboratory import catalog, runner, store
-    from overlapscope.laboratory.progress import Progress
     from overlapscope.laboratory.results import FILE
     from overlapscope.recorder.torch_import import require_torch
+    from overlapscope.render.progress import Progress
 
     require_torch()
     entries, faults = _load(list(catalog.shipped().values()) if args.all else _paths(args.names))

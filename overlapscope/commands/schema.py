@@ -18,6 +18,7 @@ WRITERS = {
     "baseline": "budgets.baseline",
     "ranks": "ranks.result",
     "doctor": "doctor.result",
+    "trial": "trials.result",
 }
 """What can be asked for, and the module that knows its schema."""
 
@@ -30,8 +31,8 @@ def schema_of(kind: str) -> dict[str, Any]:
 
 class Command:
     """Print the JSON schema (2020-12) of what `overlapscope analyze`, `diff`,
-    `whatif`, `check`, `ranks` and `doctor` print with `--format json`, or of a
-    baseline.
+    `whatif`, `check`, `ranks`, `doctor` and `try` print with `--format json`,
+    or of a baseline.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 from overlapscope.catalog.interventions import INTERVENTIONS, InterventionWords
 from overlapscope.commands import DONE
-from overlapscope.commands._options import add_format, add_output, add_plain_step, add_reading, add_verbose
+from overlapscope.commands._options import (
+    add_format,
+    add_output,
+    add_plain_step,
+    add_reading,
+    add_steps_by,
+    add_verbose,
+)
 from overlapscope.commands._output import check_output, drawn, same_file, write, write_file
 from overlapscope.errors import UsageError
 
@@ -27,7 +34,7 @@ class Command:
     replay the trace with pinned memory, copies on their own CUDA streams,
     launches in a CUDA graph, and so on.
 
-    TRACE is one trace file (.json, .json.gz, .json.zst). The prediction is an
+    TRACE is one trace file (.json.gz, .sqlite, .xplane.pb). The prediction is an
     interval, with its assumptions. Without a change, the command tests whether
     the replay can reproduce the recording. If it cannot, there is no
     prediction, and the exit code is 1.
@@ -57,6 +64,7 @@ class Command:
         )
         add_verbose(parser, "also show where each change applies, how to make it, and what the prediction rests on")
         add_plain_step(parser)
+        add_steps_by(parser)
         add_reading(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -110,7 +118,7 @@ def _predict(asked: list[str], args: argparse.Namespace) -> Prediction:
     from overlapscope.prediction import best, predict
     from overlapscope.prediction.interventions import check_names
 
-    trace = read_trace(args.trace, limit_bytes=args.max_size, cache=args.cache)
+    trace = read_trace(args.trace, limit_bytes=args.max_size, cache=args.cache, steps_by=args.steps_by)
     check_names(trace, asked)
     calibration = read_calibration(args.calibration, trace, device=args.device)
     if args.best:

@@ -14,10 +14,10 @@ from overlapscope.errors import OverlapscopeError
 from overlapscope.inputs import read_ranks_report
 from overlapscope.laboratory.results import FILE as RESULTS_FILE
 from overlapscope.ranks.result import RanksReport
-from overlapscope.reading import expand, is_trace_name, natural
+from overlapscope.reading import expand, is_trace_name, natural, parts
 from overlapscope.reading.files import kind_of
 
-_ENDING = re.compile(r"(\.(pt\.)?trace)?\.json(\.gz|\.zst)?$")
+_ENDING = re.compile(r"((\.(pt\.)?trace)?\.json(\.gz|\.zst)?|\.sqlite)(?=(@\d+)?$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def find(sources: Sequence[Path]) -> tuple[list[Entry], list[RanksFile]]:
     taken: set[str] = set()
     for source in sources:
         within = source.is_dir()
-        for path in _below(source) if within else expand([source]):
+        for path in itertools.chain.from_iterable(map(parts, _below(source))) if within else expand([source]):
             if path.resolve() in seen:
                 continue
             seen.add(path.resolve())

@@ -21,6 +21,7 @@ from overlapscope.laboratory.results import Results
 from overlapscope.ranks.reduced import ReducedRank, reduce
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import LIMIT_BYTES, load
+from overlapscope.reading.files import file_and_part
 from overlapscope.report.verdict import Verdict
 
 DROPPED = "dropped"
@@ -226,7 +227,7 @@ def _weight(made: _Made) -> int:
 
 def _state_of(path: Path) -> _FileState:
     try:
-        stat = path.stat()
+        stat = file_and_part(path)[0].stat()
     except OSError:
         return None
     return stat.st_mtime_ns, stat.st_size

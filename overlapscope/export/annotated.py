@@ -24,8 +24,11 @@ from overlapscope.base.intervals import Intervals, cut, intersect, subtract
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UnreadableTrace
+from overlapscope.export import chrome_trace
 from overlapscope.export.chrome_trace import metadata_event, microseconds
+from overlapscope.reading import kineto
 from overlapscope.reading.files import SourceFile
+from overlapscope.reading.sources import source_of
 from overlapscope.trace.model import Trace
 
 CATEGORY = "overlapscope"
@@ -50,10 +53,9 @@ def write(analysis: TraceAnalysis, path: Path) -> Iterator[bytes]:
 
     Raises UnreadableTrace where the file can no longer be read.
     """
-    # It has been read before, so its size is no reason to refuse it now.
-    blocks = iter(SourceFile(path, limit_bytes=sys.maxsize))
+    blocks = iter(_text(analysis, path))
     head, rest = _opening(path, blocks)
-    first_id = _free_ids(SourceFile(path, limit_bytes=sys.maxsize))
+    first_id = _free_ids(_text(analysis, path))
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
     pieces = chain([head], _events(analysis, first_id), [_comma(rest), rest], blocks)
     yield from filter(None, map(packer.compress, pieces))
@@ -61,6 +63,14 @@ def write(analysis: TraceAnalysis, path: Path) -> Iterator[bytes]:
 
 
 # -- the file
+
+
+def _text(analysis: TraceAnalysis, path: Path) -> Iterable[bytes]:
+    """The file's own; of another source than Kineto, the trace as Kineto would have written it."""
+    if source_of(path) is kineto.SOURCE:
+        # It has been read before, so its size is no reason to refuse it now.
+        return SourceFile(path, limit_bytes=sys.maxsize)
+    return chrome_trace.blocks(analysis.trace, packed=False)
 
 
 def _opening(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
@@ -111,7 +121,7 @@ def _comma(rest: bytes) -> bytes:
     return b",\n" if rest.strip(_BLANK)[:1] not in (b"", b"]") else b""
 
 
-def _free_ids(file: SourceFile) -> int:
+def _free_ids(file: Iterable[bytes]) -> int:
     """The first of `_STRETCH` numbers of which none stands anywhere in the file."""
     taken: set[bytes] = set()
     carried = b""

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from overlapscope.base.marks import METADATA, PLAIN_STEPS, PREDICTION, TORCH, WARM_UP_STEPS
+from overlapscope.base.marks import FRAMEWORK, METADATA, PLAIN_STEPS, PREDICTION, RECORDER, TORCH, WARM_UP_STEPS
 from overlapscope.base.words import clean
 from overlapscope.trace import op_names
 from overlapscope.trace.model import (
@@ -101,6 +101,8 @@ def _head(trace: Trace) -> dict[str, Any]:
     torch, schema = versions.pop("torch", None), versions.pop("schema", None)
     own: dict[str, Any] = {TORCH: str(torch)} if torch is not None else {}
     own |= {WARM_UP_STEPS: trace.warm_up_steps} if trace.warm_up_steps else {}
+    own |= {RECORDER: trace.recorder} if trace.recorder != "kineto" else {}
+    own |= {FRAMEWORK: trace.framework} if trace.framework != "pytorch" else {}
     if trace.plain_steps != PlainSteps():
         own[PLAIN_STEPS] = asdict(trace.plain_steps)
     if trace.predicted_by is not None:

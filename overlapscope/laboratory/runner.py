@@ -10,7 +10,7 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -21,6 +21,7 @@ from overlapscope.laboratory.catalog import Entry
 from overlapscope.laboratory.essentials import analyse
 from overlapscope.laboratory.experiment import PAPER, Experiment, Variant
 from overlapscope.laboratory.process import Worker, WorkerDied
+from overlapscope.laboratory.progress import finished
 from overlapscope.laboratory.protocol import (
     Began,
     DescribeMachine,
@@ -30,9 +31,7 @@ from overlapscope.laboratory.protocol import (
     RunVariant,
 )
 from overlapscope.laboratory.results import ExperimentResult, Machine, VariantResult
-
-if TYPE_CHECKING:
-    from overlapscope.laboratory.progress import Progress
+from overlapscope.render.progress import Progress
 
 NOT_YET = "not run yet"
 LOG = "output.txt"
@@ -111,7 +110,7 @@ class _Experiment:
             self._results = store.merged(self._results, msgspec.structs.replace(self._result, variants=skipped))
             store.write(self._results, self._plan.directory)
         for variant in skipped:
-            self._progress.finished(self._experiment.name, variant)
+            finished(self._progress, self._experiment.name, variant)
         return skipped
 
     def _why_not(self) -> str | None:
@@ -137,7 +136,7 @@ class _Experiment:
             with open(self._place / LOG, "a", errors="replace") as log:
                 log.write(f"== {variant.name}: {error}\n{worker.output()}\n")
             return msgspec.structs.replace(result, status="failed", error=error)
-        self._progress.phase(self._experiment.name, variant.name, "analysing")
+        self._phase(variant, "analysing")
         try:
             traces = [self._plan.directory / trace for trace in result.traces]
             return msgspec.structs.replace(result, analyses=analyse(traces, self._plan.directory))
@@ -150,7 +149,7 @@ class _Experiment:
         for event in worker.events():
             match event:
                 case Began(rank=0):
-                    self._progress.phase(self._experiment.name, variant.name, event.phase)
+                    self._phase(variant, event.phase)
                 case Measured():
                     measured[event.rank] = event
                 case Ended():
@@ -160,6 +159,9 @@ class _Experiment:
                     if ended == self._experiment.ranks:
                         return None
         raise AssertionError("a worker's events end with its death only")
+
+    def _phase(self, variant: Variant, phase: str) -> None:
+        self._progress.note(f"{phase} {self._experiment.name}/{variant.name}")
 
     def _measured(self, variant: Variant, by_rank: dict[int, Measured]) -> VariantResult:
         """The variant with what its ranks measured; the slowest one's times, the first one's figures."""
@@ -185,7 +187,7 @@ class _Experiment:
         self._result = msgspec.structs.replace(self._result, variants=variants)
         self._results = store.merged(self._results, self._result)
         store.write(self._results, self._plan.directory)
-        self._progress.finished(self._experiment.name, done)
+        finished(self._progress, self._experiment.name, done)
 
 
 def _relative(trace: str, directory: Path) -> str:

@@ -123,8 +123,14 @@ def _ties(trace: Trace, calls: Calls, threads: I64) -> tuple[list[list[int]], Bo
     Threads that take turns are tied. Autograd runs backward passes on threads of its own while the one that called it
     waits: these are tied to the main thread and to each other unless they are seen to work side by side, and so is the
     main thread to any that it may have waited for.
+
+    XLA has threads of its own, too, without any Python: they work beside the main thread, but copy for it what it hands
+    to them, and it waits for that.
     """
     engine = np.isin(threads, trace.cpu_ops.thread[trace.cpu_ops.named(lambda name: bool(_NODE.fullmatch(name)))])
+    xlas = trace.framework == "jax"
+    if xlas:
+        engine = ~np.isin(threads, trace.python_frames.thread)
     main = _main_thread(trace, calls, threads, engine)
     engine[main] = False
     autograds = engine.copy()
@@ -132,7 +138,7 @@ def _ties(trace: Trace, calls: Calls, threads: I64) -> tuple[list[list[int]], Bo
     tied: list[list[int]] = [[] for _ in range(len(threads))]
     speaks = np.isin(threads[main], trace.cpu_ops.thread)
     for (one, other), relation in relations(trace, threads.tolist()).items():
-        possible = relation == Relation.UNKNOWN
+        possible = relation == Relation.UNKNOWN or (xlas and bool(engine[one] or engine[other]))
         both = possible and bool(autograds[one] and autograds[other])
         for taker, giver in ((one, other), (other, one)):
             if relation == Relation.TURNS or both or (possible and taker == main and speaks):

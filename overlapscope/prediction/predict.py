@@ -15,6 +15,7 @@ from overlapscope.analysis.results import Buckets, Overlap
 from overlapscope.analysis.timeline import build, lengths, measured
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
+from overlapscope.catalog.advice import in_words_of
 from overlapscope.prediction.base import Base, prepare
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.data_dependencies import BY_SHAPES
@@ -241,7 +242,7 @@ def _change(trace: Trace, choice: Choice, done: Applied) -> Change:
         title=choice.intervention.words.title,
         touched=done.touched,
         what=done.what if done.touched else f"Not applicable: the recording has no {choice.intervention.words.needs}.",
-        advice=choice.intervention.advice,
+        advice=in_words_of(trace.framework, choice.intervention.id, choice.intervention.advice),
         where=_places(trace, done.graph.calls.row[done.calls]),
     )
 

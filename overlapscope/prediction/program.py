@@ -33,7 +33,8 @@ _UNKNOWN = (_IDLE, "unknown")
 class Program:
     """The plain program of one trace."""
 
-    step: PlainStep
+    step: PlainStep | None
+    """None where nobody knows it: what torch.profiler adds to a step can be estimated, what others add cannot."""
     recorded: Base
     """The recording, made ready for predictions."""
     base: Base | None
@@ -44,13 +45,13 @@ class Program:
     @property
     def decides(self) -> bool:
         """Whether verdict, findings and budgets speak of it instead of the recording."""
-        return self.step.decides and self.analysis is not None
+        return self.step is not None and self.step.decides and self.analysis is not None
 
     def device(self, ordinal: int) -> Device | None:
         """The figures of one device of the replay, its steps with the time that they lack (`Base.real_ns`)."""
         devices = self.analysis.devices if self.analysis is not None else ()
         result = next((device.result for device in devices if device.result.device == ordinal), None)
-        lacking_ns = 0 if self.base is None else self.step.step_ns - self.base.steps.median_ns
+        lacking_ns = 0 if self.base is None or self.step is None else self.step.step_ns - self.base.steps.median_ns
         return result if result is None or lacking_ns <= 0 else _longer(result, lacking_ns)
 
 
@@ -114,6 +115,8 @@ def _found(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool) -> P
     step = known_step(recorded, told_ns)
     if step is None and not estimate:
         return None
+    if step is None and analysis.trace.recorder != "kineto":
+        return Program(None, recorded, None, None)
     if not recorded.fidelity.valid:
         return None if step is None else Program(step, recorded, None, None)
     if step is not None:
@@ -125,9 +128,11 @@ def _found(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool) -> P
     return Program(step, recorded, base, analyze_trace(plain_trace(base)))
 
 
-def summary(recorded: Device, program: Program) -> Plain:
-    """What the report says of one device while nothing is recorded."""
+def summary(recorded: Device, program: Program) -> Plain | None:
+    """What the report says of one device while nothing is recorded; None where nobody knows the plain step."""
     device, step = program.device(recorded.device), program.step
+    if step is None:
+        return None
     parts = _fallback(recorded, step.step_ns) if device is None else _fitted(_typical(device), step.step_ns)
     sums = {bucket: sum(_by_cause(parts or {}, bucket).values()) for bucket in Buckets.__struct_fields__}
     return Plain(

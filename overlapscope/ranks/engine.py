@@ -23,6 +23,7 @@ from overlapscope.ranks.files import Location, fetched, said
 from overlapscope.ranks.reduced import ReducedRank, reduce
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import LIMIT_BYTES, load
+from overlapscope.reading.files import file_and_part
 
 if TYPE_CHECKING:
     from dask.typing import Key
@@ -76,7 +77,7 @@ def reduce_one(location: Location, limit_bytes: int) -> Outcome:
     try:
         with fetched(location, limit_bytes=limit_bytes, directory=scratch()) as path:
             opened = str(path)
-            if location.filesystem is None and not path.exists():
+            if location.filesystem is None and not file_and_part(path)[0].exists():
                 raise UnreadableTrace(
                     f"the file does not exist on {socket.gethostname()}, which should read it; put it where every "
                     "worker can see it, or name it by a URL."

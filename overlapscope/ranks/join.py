@@ -14,7 +14,7 @@ from overlapscope.ranks.reduced import ReducedRank, StepFigures
 from overlapscope.ranks.result import Duplicate, RankRow, RanksReport, Unreadable
 from overlapscope.ranks.stragglers import find_stragglers, worst_meetings
 from overlapscope.ranks.summary import spreads, step_skew, top_causes, worst_ranks
-from overlapscope.reading import kineto
+from overlapscope.reading.files import rank_in_name
 
 MOST_RANKS = 1_000_000
 """A stated world size beyond it is taken for damage."""
@@ -35,7 +35,7 @@ class Joined:
     def add(self, rank: ReducedRank | Unreadable) -> None:
         """Take in one device of one rank, or a trace that could not be read; that one's rank is taken from its name."""
         if isinstance(rank, Unreadable):
-            number = rank.rank if rank.rank is not None else kineto.rank_in_name(rank.source)
+            number = rank.rank if rank.rank is not None else rank_in_name(rank.source)
             self._unreadable.append(Unreadable(source=rank.source, reason=rank.reason, rank=number))
         else:
             self._ranks.append(rank)

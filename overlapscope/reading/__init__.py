@@ -1,4 +1,4 @@
-"""From files to Traces. `kineto` is the only format so far."""
+"""From files to Traces, whatever recorded them (`sources`)."""
 
 from __future__ import annotations
 
@@ -8,24 +8,36 @@ import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading import kineto
+from overlapscope.reading import jax
 from overlapscope.reading._crew import Crew
 from overlapscope.reading._progress import Progress
-from overlapscope.reading.files import LIMIT_BYTES, is_pipe, named
+from overlapscope.reading.files import LIMIT_BYTES, file_and_part, is_pipe, named
+from overlapscope.reading.source import Request
+from overlapscope.reading.sources import SUFFIXES, is_trace_name, parts, read
+from overlapscope.reading.steps import named_steps
 from overlapscope.trace.model import Trace
-
-SUFFIXES = (".json", ".json.gz", ".json.zst")
-"""Endings, in any case, of the files looked for in a directory. A file that is named may be called anything."""
 
 _BEGINS_LIKE_A_TRACE = re.compile(rb"\x1f\x8b|\x28\xb5\x2f\xfd|\s*[\[{]")
 _HEAD_BYTES = 64
 _TOLD_OF = 8
 """Files left out that are told of one by one."""
 
-__all__ = ["LIMIT_BYTES", "SUFFIXES", "Found", "expand", "is_trace_name", "load", "load_all", "look", "natural"]
+__all__ = [
+    "LIMIT_BYTES",
+    "SUFFIXES",
+    "Found",
+    "expand",
+    "is_trace_name",
+    "load",
+    "load_all",
+    "look",
+    "natural",
+    "parts",
+]
 
 
 def load(
@@ -34,6 +46,7 @@ def load(
     limit_bytes: int = LIMIT_BYTES,
     progress: Progress = True,
     cache: bool = True,
+    steps_by: str | None = None,
     meanwhile: Callable[[], object] | None = None,
 ) -> Trace:
     """The Trace in one file; `-` is standard input.
@@ -41,23 +54,28 @@ def load(
     `limit_bytes` bounds the unpacked size (a few kilobytes of gzip can hold terabytes). `progress` shows a
     bar on stderr if that is a terminal and reading takes over a second; a function is called instead, with the
     bytes read and how many there are. `cache` keeps what was read of a large file, and takes it from there where the
-    same content is read again (`docs/how-it-works/cache.md`); the Trace is the same. `meanwhile` is called once other
+    same content is read again (`docs/how-it-works/cache.md`); the Trace is the same. `steps_by` is the name of the
+    ranges that are its steps, in which `*` and `?` stand for any characters. `meanwhile` is called once other
     processes have begun to read, if any do, for what this one has to do besides, such as importing what the Trace is
     for.
 
-    Raises UnreadableTrace with a sentence for the user.
+    Raises UnreadableTrace with a sentence for the user, NotInTrace where no range has the name in `steps_by`.
     """
     source = path = named(source)
     if path.is_dir():
         raise UnreadableTrace(f"{source}: is a directory; name a trace file in it, or load all of them with load_all.")
-    crew = Crew(meanwhile=meanwhile)
+    request = Request(limit_bytes, progress, Crew(meanwhile=meanwhile))
     if cache:
         from overlapscope.reading.cache import of_user
 
         kept = of_user()
         if kept is not None:
-            return kept.load(source, limit_bytes=limit_bytes, progress=progress, crew=crew)
-    return kineto.read(source, limit_bytes=limit_bytes, progress=progress, crew=crew)
+            return _with_steps(kept.load(source, request), steps_by)
+    return _with_steps(read(source, request), steps_by)
+
+
+def _with_steps(trace: Trace, pattern: str | None) -> Trace:
+    return trace if pattern is None else named_steps(trace, pattern)
 
 
 def load_all(
@@ -103,17 +121,12 @@ def look(sources: str | Path | Iterable[str | Path]) -> Found:
     for source in sources:
         files, left_out = _look_at(source)
         notes += left_out
-        for path in files:
+        for path in chain.from_iterable(map(parts, files)):
             # `Path.resolve` fails at links that go round in a circle, which is for the reader to say.
             first = first_path_of.setdefault(Path(os.path.realpath(path)), path)
             if first != path and path != Path(source):
                 notes.append(f"{path}: is skipped: it is the same file as {first}.")
     return Found(tuple(first_path_of.values()), tuple(notes))
-
-
-def is_trace_name(name: str) -> bool:
-    """Whether a file in a directory is taken for a trace, by its name: hidden ones are not."""
-    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 
 def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
@@ -125,13 +138,17 @@ def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
         if is_pipe(path):
             return [path], []
         if path.is_dir():
+            path, older = jax.run_in(path)
             inside = sorted(path.iterdir(), key=natural)
             files = [entry for entry in inside if is_trace_name(entry.name) and _may_be_read(entry)]
-            left_out = _left_out(entry for entry in inside if entry not in {*files})
+            left_out = older + _left_out(entry for entry in inside if entry not in {*files})
+            files = jax.without_copies(files)
             if not files:
                 wrong = f"no trace in this directory; traces end in {', '.join(SUFFIXES)}, or name the file."
                 raise UnreadableTrace(" ".join((f"{source}: {wrong}", *left_out)))
             return files, left_out
+        if file_and_part(path)[1] is not None:
+            return [path], []
         if not path.exists():
             if "://" in str(source):
                 raise UnreadableTrace(

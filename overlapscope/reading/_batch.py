@@ -78,7 +78,7 @@ def usual_batch(events: list[Any]) -> Batch | None:
         return None
     category = number[kept]
     batch = Batch(rows, CATEGORIES, category, np.flatnonzero(kept).astype(np.int32), to_ns(start_us), count=len(events))
-    for table, at in _rows_of(_TABLE_OF[category]):
+    for table, at in rows_of(_TABLE_OF[category]):
         default = _NO_ARGS.get(table)
         batch.parts[table] = at, [rows[i].args or default for i in at.tolist()] if default else []
     return batch
@@ -115,7 +115,7 @@ def _batch(events: Sequence[Any], place: list[int], start_ns: I64) -> Batch:
     batch = Batch(rows, tuple(numbers), category, np.array(place, dtype=np.int32), start_ns)
     batch.markers, batch.count = _markers(events), len(events)
     tables = np.array([table_of[name] for name in numbers], dtype=np.int32)
-    for table, at in _rows_of(tables[category]):
+    for table, at in rows_of(tables[category]):
         batch.parts[table] = at, []
         if table in _NO_ARGS:
             args, repaired = decoded_args(type(_NO_ARGS[table]), [rows[i].args for i in at.tolist()])
@@ -124,7 +124,7 @@ def _batch(events: Sequence[Any], place: list[int], start_ns: I64) -> Batch:
     return batch
 
 
-def _rows_of(table: I32) -> Iterator[tuple[Table, Index]]:
+def rows_of(table: I32) -> Iterator[tuple[Table, Index]]:
     """The tables with columns of their own that some rows belong to, and which rows."""
     for number in (Table.RUNTIME, Table.GPU, Table.SYNC, Table.DEVICE_ANNOTATION):
         at = np.flatnonzero(table == number)

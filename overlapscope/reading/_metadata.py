@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Any, get_args
 
-from overlapscope.base.marks import METADATA, PLAIN_STEPS, PREDICTION, TORCH, WARM_UP_STEPS
-from overlapscope.trace.model import PlainSteps, TimedSteps
+from overlapscope.base.marks import FRAMEWORK, METADATA, PLAIN_STEPS, PREDICTION, RECORDER, TORCH, WARM_UP_STEPS
+from overlapscope.trace.model import Framework, PlainSteps, TimedSteps
 
 _MOST_STEPS = 1 << 31
 _MOST_TIMED = 10_000
@@ -95,6 +95,18 @@ def _lengths(value: Any) -> tuple[int, ...]:
         return ()
     possible = all(isinstance(ns, int) and not isinstance(ns, bool) and 0 < ns < _LONGEST_STEP_NS for ns in value)
     return tuple(value) if possible else ()
+
+
+def framework(metadata: dict[str, Any]) -> Framework:
+    """What the program is written with: PyTorch, or what the file's writer names."""
+    named = _own(metadata).get(FRAMEWORK)
+    return next((known for known in get_args(Framework) if known == named), "pytorch")
+
+
+def recorder(metadata: dict[str, Any]) -> str:
+    """What recorded it: torch.profiler, or what its writer names."""
+    named = _own(metadata).get(RECORDER)
+    return named if isinstance(named, str) and len(named) <= _LONGEST_VERSION else "kineto"
 
 
 def predicted_by(metadata: dict[str, Any]) -> tuple[str, ...] | None:

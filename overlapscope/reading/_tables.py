@@ -27,9 +27,9 @@ from overlapscope.trace.model import (
 _QUEUE_FULL = "Command Buffer Full"
 """CUPTI lists as overhead (CUPTI_ACTIVITY_OVERHEAD_COMMAND_BUFFER_FULL) that the launch queue is full: the host is
 ahead of the device and waits, with or without a profiler."""
-_LARGEST_BYTES = 1 << 50
+LARGEST_BYTES = 1 << 50
 """No op moves more, nor a collective so many elements: a pebibyte."""
-_FASTEST_BYTES_PER_NS = 1_000
+FASTEST_BYTES_PER_NS = 1_000
 """1 TB/s, more than any link between a host and a device gives."""
 _US_NS = 1_000
 _LARGEST_SUM = 1 << 62
@@ -109,10 +109,10 @@ class Finished:
         # Where a file has whole microseconds only, what is shorter has none.
         coarse = not ((self.start_ns[rows] % _US_NS).any() or (dur % _US_NS).any())
         # By division: the product of a duration and a speed may not fit.
-        wrong = size // _FASTEST_BYTES_PER_NS > dur + (_US_NS if coarse else 1)
+        wrong = size // FASTEST_BYTES_PER_NS > dur + (_US_NS if coarse else 1)
         fast = np.flatnonzero(wrong)
         wrong[fast] = np.isin(self._judged(rows[fast])[:, 0], (Kind.H2D, Kind.D2H))
-        wrong |= size > _LARGEST_BYTES
+        wrong |= size > LARGEST_BYTES
         if np.maximum(size, 0)[~wrong].sum(dtype=np.float64) > _LARGEST_SUM:
             wrong = size >= 0
         values[place[wrong], 3] = -1
@@ -242,7 +242,7 @@ class Finished:
 
 
 def _bounded(count: I64) -> I64:
-    return np.where((count >= 0) & (count <= _LARGEST_BYTES), count, -1)
+    return np.where((count >= 0) & (count <= LARGEST_BYTES), count, -1)
 
 
 def _positive(correlation: I64) -> I64:

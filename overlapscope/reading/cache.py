@@ -22,12 +22,12 @@ import msgspec
 
 from overlapscope.base.disk import read_regular
 from overlapscope.base.saved import decode
-from overlapscope.reading import cache_file, cache_folder, kineto
-from overlapscope.reading._crew import Crew
+from overlapscope.reading import cache_file, cache_folder, sources
 from overlapscope.reading._processes import usable_cores
 from overlapscope.reading._progress import Progress, ReadingBar
-from overlapscope.reading.cache_file import Stored
 from overlapscope.reading.cache_folder import Folder, remove
+from overlapscope.reading.files import file_and_part, rank_in_name, shown_source
+from overlapscope.reading.source import Request
 from overlapscope.trace.model import Trace
 from overlapscope.version import __version__
 
@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 def reader_files() -> list[Path]:
     """The modules that decide what a Trace holds."""
     package = Path(__file__).parent
-    return [*sorted(package.glob("*.py")), *(package.parent / name for name in _BESIDES)]
+    return [*sorted(package.rglob("*.py")), *(package.parent / name for name in _BESIDES)]
 
 
 def _reader_digest() -> str:
@@ -109,18 +109,18 @@ class Cache:
     least_bytes: int = LEAST_BYTES
     settled_ns: int = SETTLED_NS
 
-    def load(self, source: str | Path, *, limit_bytes: int, progress: Progress, crew: Crew) -> Trace:
-        """What `kineto.read` gives, from the cache where it is there, and kept there otherwise.
+    def load(self, source: str | Path, request: Request) -> Trace:
+        """What `sources.read` gives, from the cache where it is there, and kept there otherwise.
 
         Raises UnreadableTrace, as it does.
         """
         opening = Opening.of(self, source)
-        kept = opening.find(progress) if opening is not None else None
-        if kept is not None and kept.unpacked_bytes <= limit_bytes:
-            return replace(kept.trace, source=kineto.shown_source(source))
-        trace, unpacked_bytes = kineto.read_sized(source, limit_bytes=limit_bytes, progress=progress, crew=crew)
-        if opening is not None and kept is None and unpacked_bytes >= self.least_bytes:
-            opening.keep(trace, unpacked_bytes)
+        kept = opening.find(request.progress) if opening is not None else None
+        if kept is not None and kept.unpacked_bytes <= request.limit_bytes:
+            return replace(kept, source=shown_source(source))
+        trace = sources.read(source, request)
+        if opening is not None and kept is None and trace.unpacked_bytes >= max(self.least_bytes, 1):
+            opening.keep(trace)
         return trace
 
 
@@ -139,7 +139,7 @@ class Opening:
     def __init__(self, cache: Cache, path: Path, state: FileState) -> None:
         self._cache = cache
         self._folder = cache.folder
-        self._path = path
+        self._path, self._part = file_and_part(path)
         self._state = state
         self._settled = time.time_ns() - max(state.mtime_ns, state.ctime_ns) >= cache.settled_ns
         self._digest: str | None = None
@@ -148,10 +148,10 @@ class Opening:
     @classmethod
     def of(cls, cache: Cache, source: str | Path) -> Opening | None:
         """None where `source` is no regular file."""
-        state = FileState.of(source)
+        state = FileState.of(file_and_part(Path(source))[0])
         return None if state is None else cls(cache, Path(source), state)
 
-    def find(self, progress: Progress) -> Stored | None:
+    def find(self, progress: Progress) -> Trace | None:
         """What is kept of the file's content."""
         try:
             self._digest = self._noted()
@@ -166,7 +166,7 @@ class Opening:
             return None
         return kept
 
-    def keep(self, trace: Trace, unpacked_bytes: int) -> None:
+    def keep(self, trace: Trace) -> None:
         """Keep what was read of the file, unless it has changed since `find`, or there is no room."""
         try:
             if cache_file.stored_bytes(trace) > self._cache.limit_bytes:
@@ -180,7 +180,7 @@ class Opening:
             if FileState.of(self._path) != self._state:
                 return
             with self._folder.writing(self._entry_name(self._digest)) as file:
-                cache_file.write(trace, unpacked_bytes, file)
+                cache_file.write(trace, file)
             self._note()
             self._remove_outdated(self._digest)
             self._folder.sweep(self._cache.limit_bytes)
@@ -214,11 +214,13 @@ class Opening:
     # -- entries ----------------------------------------------------------------------------------
 
     def _entry_name(self, digest: str) -> str:
-        rank = kineto.rank_in_name(str(self._path))
-        # What is in a Trace depends on the content, on the rank in the file's name, and on the reader.
-        return f"{self._state.size}-{digest}-{'x' if rank is None else rank}-{READER_DIGEST}.columns"
+        chosen = rank_in_name(str(self._path)), self._part
+        # What is in a Trace depends on the content, on which of several in it is meant, on the rank in the file's name,
+        # and on the reader.
+        told = "-".join("x" if number is None else str(number) for number in chosen)
+        return f"{self._state.size}-{digest}-{told}-{READER_DIGEST}.columns"
 
-    def _entry(self) -> Stored | None:
+    def _entry(self) -> Trace | None:
         if self._digest is None:
             return None
         path = self._folder.path / self._entry_name(self._digest)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +25,7 @@ from overlapscope.trace.model import Table, Trace
 
 _END = struct.Struct("<QI16s")
 """Bytes of the JSON, its CRC-32, _MAGIC."""
-_MAGIC = b"overlapscope\x00\x00\x00\x02"
+_MAGIC = b"overlapscope\x00\x00\x00\x03"
 _NUMBERS = "biuf"
 """Kinds of dtypes that a column may have."""
 _NAME_ENDS, _NAME_TEXT = "names.end", "names.text"
@@ -48,19 +48,8 @@ class _Part(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    unpacked_bytes: int
     scalars: msgspec.Raw
     columns: dict[str, _Part]
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What a file holds."""
-
-    trace: Trace
-    """Its `source` is empty. Its columns are views of one buffer, which is this Trace's own."""
-    unpacked_bytes: int
-    """How large the trace file is when unpacked."""
 
 
 def stored_bytes(trace: Trace) -> int:
@@ -68,7 +57,7 @@ def stored_bytes(trace: Trace) -> int:
     return sum(column.nbytes for _, column in _table_columns(trace)) + sum(map(len, trace.names))
 
 
-def write(trace: Trace, unpacked_bytes: int, path: Path) -> None:
+def write(trace: Trace, path: Path) -> None:
     """Write the file at `path`, over what may be there.
 
     Raises OSError where it cannot be written, and ValueError or TypeError for a trace that does not fit (a number
@@ -83,12 +72,15 @@ def write(trace: Trace, unpacked_bytes: int, path: Path) -> None:
             content = np.ascontiguousarray(column).view(np.uint8)
             parts[name] = _Part(column.dtype.str, file.tell(), len(column), _checksum(content))
             file.write(content.data)
-        index = msgspec.json.encode(_Index(unpacked_bytes, msgspec.Raw(msgspec.json.encode(scalars)), parts))
+        index = msgspec.json.encode(_Index(msgspec.Raw(msgspec.json.encode(scalars)), parts))
         file.write(index + _END.pack(len(index), zlib.crc32(index), _MAGIC))
 
 
-def read(path: Path) -> Stored:
-    """What the file holds. Raises BrokenFile, OSError."""
+def read(path: Path) -> Trace:
+    """The Trace in the file. Its `source` is empty, and its columns are views of one buffer of its own.
+
+    Raises BrokenFile, OSError.
+    """
     content = _content(path)
     index_end = len(content) - _END.size
     if index_end < 0:
@@ -102,7 +94,7 @@ def read(path: Path) -> Stored:
         raise BrokenFile("its index is not as it was written")
     try:
         index = msgspec.json.decode(written, type=_Index)
-        return Stored(_trace(content[:index_begin], index), index.unpacked_bytes)
+        return _trace(content[:index_begin], index)
     except (ValueError, TypeError, KeyError, msgspec.MsgspecError) as error:
         raise BrokenFile(str(error)) from error
 

@@ -28,7 +28,7 @@ FOLDER_VARIABLE = "OVERLAPSCOPE_CACHE_DIR"
 LIMIT_VARIABLE = "OVERLAPSCOPE_CACHE_SIZE"
 LIMIT_BYTES = 5 << 30
 
-_ENTRY = re.compile(r"\d+-[0-9a-f]{32}-(?:x|\d+)-[0-9a-f]{8}\.columns")
+_ENTRY = re.compile(r"\d+-[0-9a-f]{32}(?:-(?:x|\d+)){2}-[0-9a-f]{8}\.columns")
 _NOTE = re.compile(r"[0-9a-f]+-[0-9a-f]+\.note")
 _TEMPORARY = re.compile(r"\.(?P<host>[0-9a-f]{8})-(?P<process>\d+)-\w+\.part")
 _DAY_S = 86_400

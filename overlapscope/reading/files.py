@@ -17,6 +17,7 @@ from typing import IO, Any, BinaryIO, Final, Literal, get_args
 
 from overlapscope.base.words import size
 from overlapscope.errors import UnreadableTrace
+from overlapscope.reading import _nsys_export
 
 BLOCK_BYTES = 1 << 19
 """Unpacked bytes in one block. Half a megabyte stays in a core's cache while it is decoded (measured: blocks
@@ -35,7 +36,6 @@ _FOREIGN = {
     b"PK\x03\x04": "a zip archive: unpack it first",
     b"BZh": "packed with bzip2: unpack it first",
     b"\xfd7zXZ\x00": "packed with xz: unpack it first",
-    b"SQLite format 3\x00": "an SQLite database (Nsight Systems?): pass a Chrome trace of torch.profiler",
     b"\x80\x02": "a Python pickle: pass a Chrome trace of torch.profiler (`export_chrome_trace`)",
     b"\xff\xfe": "UTF-16 text: save it as UTF-8",
     b"\xfe\xff": "UTF-16 text: save it as UTF-8",
@@ -230,6 +230,7 @@ STDIN = Path("<stdin>")
 _BLOCK_BYTES = 1 << 20
 
 _copies: dict[Path, IO[bytes]] = {}
+_exports: dict[Path, tempfile.TemporaryDirectory[str]] = {}
 """By the path that was named; each is removed when the program ends."""
 
 
@@ -248,11 +249,18 @@ def is_pipe(path: Path) -> bool:
 
 
 def place(path: Path, limit_bytes: int) -> Path:
-    """Where the bytes of a source lie: the file itself, or a copy of all that came through the pipe of that name.
+    """Where the bytes of a source lie: the file itself, a copy of all that came through the pipe of that name, or what
+    Nsight Systems exports of its own report.
 
     Raises UnreadableTrace where that is nothing, over `limit_bytes`, or cannot be kept; OSError where it cannot be
     opened.
     """
+    if path.name.lower().endswith(_nsys_export.SUFFIX) and path.is_file():
+        if path not in _exports:
+            folder = tempfile.TemporaryDirectory(prefix="overlapscope-")
+            _nsys_export.export(path, Path(folder.name) / "report.sqlite")
+            _exports[path] = folder
+        return Path(_exports[path].name) / "report.sqlite"
     if not is_pipe(path):
         return path
     if path not in _copies:
@@ -292,7 +300,8 @@ def _blocks(path: Path, source: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
         yield block
         if (
             not done
-            and not block.startswith((_GZIP, _ZSTD))
+            # A protocol buffer's first field may be what looks like the end of a line.
+            and not block.startswith((_GZIP, _ZSTD, b"\n"))
             and block.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"{", b"[", b"")
         ):
             return
@@ -304,9 +313,36 @@ def _blocks(path: Path, source: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
             )
 
 
+# -- names -------------------------------------------------------------------------------------------
+
+_PART: Final = re.compile(r"(.+)@(\d{1,6})")
+_RANK_IN_NAME: Final = re.compile(r"(?<![a-z])rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
+
+
+def shown_source(source: str | Path) -> str:
+    """A path as a report names it. A file name need not be valid text, but what is in a report must be."""
+    return os.fsencode(source).decode("utf-8", "backslashreplace")
+
+
+def file_and_part(path: Path) -> tuple[Path, int | None]:
+    """The file that a path names, and which of the recordings in it where `@2` behind its name says so."""
+    part = _PART.fullmatch(path.name)
+    if part is None or path.exists() or not path.with_name(part[1]).is_file():
+        return path, None
+    return path.with_name(part[1]), int(part[2])
+
+
+def rank_in_name(source: str) -> int | None:
+    """The rank that a file's name states; None where it states none."""
+    ranks = _RANK_IN_NAME.findall(Path(source).name)
+    return int(ranks[-1]) if ranks else None
+
+
 # -- what a file says that it is ---------------------------------------------------------------------
 
-Kind = Literal["report", "diff", "whatif", "check", "baseline", "ranks", "calibration", "laboratory", "hta", "doctor"]
+Kind = Literal[
+    "report", "diff", "whatif", "check", "baseline", "ranks", "calibration", "laboratory", "hta", "doctor", "trial"
+]
 
 _HEAD_BYTES: Final = 256
 _FIRST_MEMBER: Final = re.compile(rb'\s*\{\s*"(\w+)"\s*:\s*(?:"(\w+)")?')

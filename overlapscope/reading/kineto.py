@@ -6,8 +6,6 @@ The file is read once, in blocks: memory holds the columns and one block, not th
 
 from __future__ import annotations
 
-import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +18,22 @@ from overlapscope.reading._events import valid_text
 from overlapscope.reading._metadata import (
     device_names,
     flags,
+    framework,
     integer,
     plain_steps,
     predicted_by,
+    recorder,
     versions,
     warm_up_steps,
 )
 from overlapscope.reading._progress import Progress, ReadingBar
-from overlapscope.reading._stream import EventStream
+from overlapscope.reading._stream import EventStream, Losses
 from overlapscope.reading._tables import Finished
 from overlapscope.reading._times import UNREADABLE, possible, recording
-from overlapscope.reading.files import LIMIT_BYTES, SourceFile
+from overlapscope.reading.files import LIMIT_BYTES, SourceFile, rank_in_name, shown_source
+from overlapscope.reading.source import Request, Source
 from overlapscope.trace.model import Damage, Trace
 
-_RANK_IN_NAME = re.compile(r"(?<![a-z])rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _LARGEST_BASE_NS = 1 << 62
 _LARGEST_TOTAL_NS = 1 << 56
 """Two years: durations of one recording do not add up to more, and what is computed of them fits 64 bits."""
@@ -53,13 +53,6 @@ def read(
     Raises UnreadableTrace where there is no trace to be had. What is merely damaged is read as far as it
     goes, and `Trace.damage` says what that cost.
     """
-    return read_sized(path, limit_bytes=limit_bytes, progress=progress, crew=crew)[0]
-
-
-def read_sized(
-    path: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: Progress = True, crew: Crew | None = None
-) -> tuple[Trace, int]:
-    """The same, and the file's unpacked size in bytes, as far as it could be unpacked."""
     file = SourceFile(Path(path), limit_bytes=limit_bytes)
     crew = crew or Crew()
     stream = EventStream(file, crew.blocks(file))
@@ -71,11 +64,25 @@ def read_sized(
             if crew is not None:
                 crew.help(stream, columns, bar.at)
                 crew = None
-    return _assemble(str(path), columns, stream), file.unpacked_bytes
+    return assemble(str(path), columns, stream.metadata, stream.losses, file.unpacked_bytes)
 
 
-def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
-    metadata = stream.metadata
+def _recognises(head: bytes) -> bool:
+    return any(key in head for key in (b'"ph"', b'"traceEvents"', b'"schemaVersion"'))
+
+
+def _read(path: Path, request: Request) -> Trace:
+    return read(path, limit_bytes=request.limit_bytes, progress=request.progress, crew=request.crew)
+
+
+SOURCE = Source("kineto", (".json", ".json.gz", ".json.zst"), _recognises, _read)
+
+
+def assemble(source: str, columns: Columns, metadata: dict[str, Any], losses: Losses, unpacked_bytes: int) -> Trace:
+    """The Trace of all rows of a file, of what it says around them, as Kineto does, and of what reading them cost.
+
+    Raises UnreadableTrace where the times make no sense.
+    """
     base_ns = integer(metadata.get("baseTimeNanoseconds")) or 0
     if abs(base_ns) > _LARGEST_BASE_NS:
         base_ns = 0
@@ -83,7 +90,7 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
     span = _stated_span(finished, columns.markers)
     start_ns = finished.start_ns[finished.work()]
     begin_ns, end_ns = recording(start_ns[start_ns > 0], span)
-    damage = _damage(source, finished, stream, columns.repaired, begin_ns, end_ns)
+    damage = _damage(source, finished, losses, columns.repaired, begin_ns, end_ns)
     runtime_calls = finished.runtime_calls(base_ns)
     stated = span is not None and (begin_ns, end_ns) == span
     distributed = metadata.get("distributedInfo")
@@ -119,12 +126,14 @@ def _assemble(source: str, columns: Columns, stream: EventStream) -> Trace:
         base_ns=base_ns,
         predicted_by=predicted_by(metadata),
         plain_steps=plain_steps(metadata),
+        recorder=recorder(metadata),
+        framework=framework(metadata),
+        unpacked_bytes=unpacked_bytes,
     )
 
 
-def _damage(source: str, finished: Finished, stream: EventStream, repaired: int, begin_ns: int, end_ns: int) -> Damage:
+def _damage(source: str, finished: Finished, losses: Losses, repaired: int, begin_ns: int, end_ns: int) -> Damage:
     """What was lost while reading; impossible times and sizes are taken out of the events. Raises UnreadableTrace."""
-    losses = stream.losses
     impossible, example = _drop_impossible(finished, begin_ns, end_ns)
     if finished.total_ns() > _LARGEST_TOTAL_NS:
         raise UnreadableTrace(
@@ -189,14 +198,3 @@ def _ordinal(value: Any) -> int | None:
     """A number that ranks can have."""
     number = integer(value)
     return number if number is not None and 0 <= number < 1 << 31 else None
-
-
-def shown_source(source: str | Path) -> str:
-    """A path as a report names it. A file name need not be valid text, but what is in a report must be."""
-    return os.fsencode(source).decode("utf-8", "backslashreplace")
-
-
-def rank_in_name(source: str) -> int | None:
-    """The rank that a file's name states; None where it states none."""
-    ranks = _RANK_IN_NAME.findall(Path(source).name)
-    return int(ranks[-1]) if ranks else None

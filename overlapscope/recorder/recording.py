@@ -257,6 +257,7 @@ class Recording:
         """Mark the end of a step. Ignored on another thread than the one that began, while a CUDA graph is
         captured, and once nothing is recorded or timed any more.
         """
+        _tell_of_step()
         if not self._driver.on_this_thread:
             self._stepped_elsewhere = True
             return
@@ -434,15 +435,26 @@ _under_way: list[Recording] = []
 """At most one: it has begun and not ended."""
 
 
+step_listeners: list[Callable[[], None]] = []
+"""Called at the end of each step that the program marks, whether it is recorded or not."""
+
+
 def current() -> Recording | None:
     """The recording of this process that is under way."""
     return _under_way[0] if _under_way else None
 
 
 def step() -> None:
-    """Mark the end of a step of the recording under way; where there is none, do nothing."""
+    """Mark the end of a step of the recording under way."""
     if _under_way:
         _under_way[0].step()
+    else:
+        _tell_of_step()
+
+
+def _tell_of_step() -> None:
+    for listener in step_listeners:
+        listener()
 
 
 class SilentRecording(Recording):

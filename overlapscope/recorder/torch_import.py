@@ -48,8 +48,9 @@ class _Watch(importlib.abc.MetaPathFinder):
         return spec
 
     def _find(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
-        for finder in sys.meta_path:
-            spec = finder.find_spec(fullname, path, target) if finder is not self else None
+        # There may be another watch before this one, which came to it in the same way.
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 return spec
         return None
@@ -59,7 +60,8 @@ class _Watch(importlib.abc.MetaPathFinder):
         load = loader.exec_module
 
         def load_and_report(module: ModuleType) -> None:
-            del loader.exec_module
+            # Another of us may stand before this one.
+            vars(loader).pop("exec_module", None)
             load(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from html import escape
 
+from overlapscope.base.registry import load
 from overlapscope.base.shown import Shown
 from overlapscope.base.words import clean, plural, shorten
 from overlapscope.budgets.document import log
@@ -64,4 +65,5 @@ def _said(result: Shown) -> tuple[str, Callable[[], Document]]:
             return whatif.headline(result).text, partial(whatif.document, result)
         case RanksReport():
             return ranks_verdict.judge(result).text, partial(ranks.document, result, ranks.TERMINAL)
-    raise TypeError(type(result).__name__)
+    said: tuple[str, Callable[[], Document]] = load(result.said_by)(result)
+    return said

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.base.words import duration
+from overlapscope.catalog.advice import in_words_of
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.program import Program, replayed_unasked
 from overlapscope.rules import Said, apply_all
@@ -70,7 +71,7 @@ def _on_device(
             scope=scope,
             title=draft.title,
             detail=draft.detail,
-            advice=draft.advice,
+            advice=in_words_of(analysis.trace.framework, rule.id, draft.advice),
             cost_ns=cost.ns,
             bound_ns=recorded.bound_ns if recorded is not None else 0,
             plain_bound_ns=None if plain is None else draft.bound_ns,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from overlapscope.analysis.groups import LARGE_BYTES
+from overlapscope.analysis.host import staging
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import duration, plural, size
+from overlapscope.catalog.advice import in_words_of
 from overlapscope.rules._claims import Claims, Pieces
 from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 from overlapscope.trace.model import GpuOps, Kind, Memory
@@ -15,6 +17,8 @@ from overlapscope.trace.model import GpuOps, Kind, Memory
 def _draft(claims: Claims, pieces: Pieces) -> Draft:
     ops = claims.device.timeline.ops
     copies = pieces.copies
+    if not len(copies) and len(staging(claims.trace)):
+        return _staged_by_xla(pieces)
     moved = int(ops.bytes[copies].clip(min=0).sum())
     downloads = bool((ops.kind[copies] == Kind.D2H).any())
     return Draft(
@@ -28,6 +32,16 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
         "and filled in place; then copy with non_blocking=True."
         + " For downloads, copy_() into a pinned buffer made once, and synchronize before you read it." * downloads
         + " Do not call pin_memory() right before each copy: that costs more than it saves.",
+    )
+
+
+def _staged_by_xla(pieces: Pieces) -> Draft:
+    return Draft(
+        title=f"Staging arrays on the host costs the GPU {duration(pieces.time_ns)}",
+        detail="XLA copied arrays from pageable into pinned memory before it could upload them, and the work that "
+        f"needed them waited. Because of that, {lost(pieces)}.",
+        advice=in_words_of("jax", "pageable-copy", ""),
+        fixes=(),
     )
 
 
@@ -56,9 +70,9 @@ RULE = Rule(
     "the host memory has been read, whatever non_blocking says, so that the host launches nothing "
     "meanwhile, and bandwidth drops to a fraction of the link's.",
     computation="Exposed copy time of cause pageable-memory, idle time of cause host-staging that is not "
-    "page-locking, and exposed and idle time of cause host-sync where the synchronize belongs to an upload "
-    "of pageable memory. Tiny copies that are many go to tiny-copies. The sum is an upper bound: pinned "
-    "copies may still be exposed for other reasons.",
+    "page-locking (in recordings of JAX, XLA's own staging), and exposed and idle time of cause host-sync where the "
+    "synchronize belongs to an upload of pageable memory. Tiny copies that are many go to tiny-copies. The sum is an "
+    "upper bound: pinned copies may still be exposed for other reasons.",
     wrong="""import torch
 
 batch = torch.randn(64, 3, 224, 224)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -51,6 +51,10 @@ class Memory(IntEnum):
     DEVICE = 3
     MANAGED = 4
     ARRAY = 5
+
+
+Framework = Literal["pytorch", "jax", "cuda"]
+"""What a program is written with: the words that advice is given in. `cuda` is CUDA C++, or anything else."""
 
 
 class Sync(IntEnum):
@@ -311,6 +315,17 @@ class Trace:
     """The changes with which `overlapscope whatif` predicted it; None for a recording."""
     plain_steps: PlainSteps = field(default_factory=PlainSteps)
     """What a step takes while nothing is recorded, as far as the recorder timed it."""
+
+    recorder: str = "kineto"
+    """The source that made it (`overlapscope.reading.sources`): what recorded it."""
+    framework: Framework = "pytorch"
+    """What the program is written with, as far as the recording tells."""
+    steps_by: str = ""
+    """The name of the ranges that are its steps; empty where torch.profiler marked them, or nobody did."""
+    whole_graphs: int = 0
+    """How many of the GPU ops are CUDA graphs that were recorded as one op each, whatever they consist of."""
+    unpacked_bytes: int = 0
+    """How large its file is when unpacked; 0 where it comes from none."""
 
     def __repr__(self) -> str:
         return f"Trace({self.source!r}, rank={self.rank}, {len(self.gpu_ops):,} GPU ops)"

@@ -81,6 +81,19 @@ _JUDGED = 2048
 _GENERATED = re.compile(r"triton_[a-z]{2,4}_fused")
 
 
+XLA_WAIT = re.compile(
+    r"np\.asarray\(jax\.Array\)|block_until_ready"
+    r"|\w*(?:Buffer|Future|Array|Event)\w*::(?:Await|BlockUntilReady|BlockHostUntilReady)"
+)
+"""Marks of JAX and PJRT in which the host waits for the device. They call nothing that XLA's profiler would record."""
+
+XLA_STAGES = frozenset({"H2D Dispatch", "D2H Copy From Staging Buffer"})
+"""Marks of PJRT in which it copies an array into memory that is pinned, or out of it, and changes its layout."""
+
+XLA_LAUNCH = re.compile(r".*LoadedExecutable::Execute\w*")
+"""Marks of PJRT around the launch of a compiled function. It waits for arrays that are being staged."""
+
+
 def kind(category: str, name: str) -> Kind:
     """The kind of a GPU op.
 

@@ -118,6 +118,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     cuda: bool
     """It uses a GPU."""
+    device_name: str | None = None
+    """Of the GPU that is current at the end."""
     cpus: int
     """That its process may use."""
     loaders: tuple[Loader, ...] = ()
@@ -125,6 +127,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     reads: tuple[Reads, ...] = ()
     optimizers: tuple[Optimizer, ...] = ()
     modules: tuple[Module, ...] = ()
+    began_ns: int | None = None
+    """When the program was begun to be looked at, since the epoch: lines are those of its files at that time."""
 
 
 class Sketch(msgspec.Struct, frozen=True):
@@ -139,8 +143,8 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     """What the program has computed after its last timed step."""
 
     digest: str
-    """SHA-256 over every parameter and the optimizers' state, or over the last output where there is no optimizer;
-    empty where there is neither."""
+    """SHA-256 over checksums of every parameter and of the optimizers' state, or of the last output where there is no
+    optimizer; empty where there is neither."""
     sketches: tuple[Sketch, ...]
     loss: float | None
     """Of the last step."""

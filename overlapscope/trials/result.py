@@ -6,7 +6,7 @@ faster.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -42,7 +42,11 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True):
     diff: str
     """A unified diff of the program's files; empty where the edit is not clear."""
     advice: tuple[str, ...]
-    """What the diff does not do, a sentence each, with file and line."""
+    """What the diff does not do, a sentence or two each, with file and line."""
+    code: str = ""
+    """A function to add to the program, where advice speaks of one."""
+    remarks: tuple[str, ...] = ()
+    """What the program does otherwise then, which was made up for in the trial, a sentence each."""
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +102,8 @@ class Recordings(msgspec.Struct, frozen=True, kw_only=True):
 
 class Trial(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """What became of a program's step with each change."""
+
+    said_by: ClassVar[str] = "overlapscope.trials.document:said"
 
     kind: Literal["trial"] = "trial"
     schema_version: int = SCHEMA_VERSION

@@ -36,7 +36,7 @@ _FORKS = """
 import os, random, signal, sys, time
 from pathlib import Path
 from overlapscope.reading import kineto
-from overlapscope.reading._crew import Crew
+from overlapscope.reading.source import Request
 from overlapscope.reading.cache import Cache, Opening
 from overlapscope.reading.cache_folder import Folder
 
@@ -49,7 +49,7 @@ fresh = [columns(kineto.read(path, progress=False)) for path in paths]
 
 def load(number, limit_bytes=1 << 30):
     cache = Cache(folder, limit_bytes, least_bytes=0, settled_ns=0)
-    return columns(cache.load(paths[number], limit_bytes=1 << 30, progress=False, crew=Crew()))
+    return columns(cache.load(paths[number], Request(progress=False)))
 
 def fork(work):
     pid = os.fork()
@@ -76,7 +76,7 @@ def forever():
     os.write(writes, b"!")
     while True:
         folder.clear()
-        Opening.of(cache, paths[0]).keep(trace, 1)
+        Opening.of(cache, paths[0]).keep(trace)
 
 interrupted = 0
 for seed in range(300):

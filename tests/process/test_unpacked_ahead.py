@@ -90,7 +90,8 @@ def test_damaged_files_are_the_same(tmp_path: Path, how: str, harm: str) -> None
 
 def test_the_limit_holds(tmp_path: Path) -> None:
     path = packed(tmp_path, "gz")
-    trace, size = kineto.read_sized(path, crew=AHEAD)
+    trace = kineto.read(path, crew=AHEAD)
+    size = trace.unpacked_bytes
     assert size == len(gzip.decompress(path.read_bytes()))
     assert_identical(kineto.read(path, limit_bytes=size, crew=AHEAD), trace)
     with pytest.raises(UnreadableTrace, match="--max-size"):

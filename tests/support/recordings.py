@@ -59,16 +59,16 @@ def each_read_once() -> Iterator[None]:
 
     For tests that patch nothing: what was found before the patch would be found again.
     """
-    read_sized, found, on_device = kineto.read_sized, program._found, findings._on_device
+    read_kineto, found, on_device = kineto.read, program._found, findings._on_device
 
-    def read(path: str | Path, *, limit_bytes: int, **watched: Any) -> tuple[Trace, int]:
+    def read(path: str | Path, *, limit_bytes: int, **watched: Any) -> Trace:
         where = Path(path).absolute()
         if not {TRACES, SAMPLES} & {*where.parents}:
-            return read_sized(path, limit_bytes=limit_bytes, **watched)
-        key = read_sized, where, str(path), limit_bytes
-        trace, unpacked_bytes = _once(key, lambda: read_sized(path, limit_bytes=limit_bytes, progress=False))
+            return read_kineto(path, limit_bytes=limit_bytes, **watched)
+        key = read_kineto, where, str(path), limit_bytes
+        trace = _once(key, lambda: read_kineto(path, limit_bytes=limit_bytes, progress=False))
         _read.add(trace)
-        return trace, unpacked_bytes
+        return trace
 
     def analyze(trace: Trace, comparable: Trace, device: int, *rest: Any, **part: Any) -> DeviceAnalysis | None:
         def make() -> DeviceAnalysis | None:
@@ -89,7 +89,7 @@ def each_read_once() -> Iterator[None]:
         return _once((on_device, done.trace, done.devices, device, *rest), make) if done.trace in _read else make()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kineto, "read_sized", read)
+        patch.setattr(kineto, "read", read)
         patch.setattr("overlapscope.analysis.analyze_device", analyze)
         patch.setattr(program, "_found", find)
         patch.setattr(findings, "_on_device", judge)

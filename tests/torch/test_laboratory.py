@@ -23,9 +23,9 @@ from overlapscope.errors import UsageError
 from overlapscope.laboratory import catalog, runner, store
 from overlapscope.laboratory.comparison import compare
 from overlapscope.laboratory.experiment import WrongResults
-from overlapscope.laboratory.progress import Progress
 from overlapscope.laboratory.results import Machine, Results, VariantResult
 from overlapscope.reading import load
+from overlapscope.render.progress import Progress
 from tests.support import forked
 
 TRACES = Path("traces")

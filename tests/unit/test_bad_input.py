@@ -88,7 +88,7 @@ def names(trace: Trace) -> list[str]:
         (gzip.compress(b"", mtime=0), "."),
         (b"\x28\xb5\x2f\xfd" + random.Random(4).randbytes(500), "."),
         (b"PK\x03\x04" + bytes(100), "zip"),
-        (b"SQLite format 3\0" + bytes(100), "SQLite"),
+        (b"SQLite format 3\0" + bytes(100), "the database cannot be read"),
         ("{}".encode("utf-16"), "UTF-16"),
         (b"\0" * 100_000, "not JSON"),
     ],

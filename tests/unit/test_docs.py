@@ -10,6 +10,7 @@ what commands print (`$ COMMAND`, `| head -n N` included); `sh` blocks quote not
 from __future__ import annotations
 
 import argparse
+import lzma
 import re
 import shlex
 import shutil
@@ -39,12 +40,13 @@ NOT_RUN = {
     "completion": "writes into the home directory: tests/process",
     "hta": "needs HolisticTraceAnalysis: tests/process",
     "ranks": "starts processes: tests/process",
+    "try": "runs a program many times: tests/torch/test_try.py",
     "scenarios run": "needs a GPU: tests/torch",
     "scenarios calibrate": "needs a GPU: tests/gpu",
     "scenarios list": "needs PyTorch: tests/torch",
 }
 """Commands whose arguments are parsed and no more, and why."""
-OTHER_PROGRAMS = {"pip", "cd", "make", "mkdir", "ssh", "torchrun", "dask", "pytest", "python", "git"}
+OTHER_PROGRAMS = {"nsys", "pip", "cd", "make", "mkdir", "ssh", "torchrun", "dask", "pytest", "python", "git"}
 """Programs that a block may call that are not ours; their lines are not run."""
 REASONS = {"needs a GPU", "needs PyTorch", "needs HolisticTraceAnalysis"}
 LANGUAGES = {"sh", "console", "python", "toml", "text", "json", "yaml", "groovy", "html"}
@@ -137,6 +139,14 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("traces", "train.traces", "runs/before", "runs/after"):
         shutil.copytree(SAMPLES / "ddp", place / name)
     shutil.copytree(SAMPLES / "laboratory", place / "h200")
+    for recording in (ROOT / "traces" / "jax").iterdir():
+        shutil.copy(recording, place)
+    run = place / "jax-log" / "plugins" / "profile" / "2026_11_22_21_37_17"
+    run.mkdir(parents=True)
+    shutil.copy(place / "late.xplane.pb", run / "host.xplane.pb")
+    for name, recorded in {"report": "one_copy", "train": "train_2gpu"}.items():
+        packed = (ROOT / "traces" / "nsys" / f"{recorded}.sqlite.xz").read_bytes()
+        (place / f"{name}.sqlite").write_bytes(lzma.decompress(packed))
     (place / "train.py").write_text("print('trained')\n")
     assert main(["baseline", "write", str(place / "train.trace.json.gz"), "-o", str(place / "baseline.json")]) == 0
     return place

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.host import staging
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions._changes import copies, move
+from overlapscope.prediction.interventions._changes import copies, move, without_time_in
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import Kind
@@ -36,6 +37,9 @@ def _apply(graph: Graph, request: Request) -> Applied:
         read = reads >= 0
         data = Orders.joined([data, Orders.of(reads[read], inputs[read], graph.constants.handover_ns or 0, Why.DATA)])
     changed = replace(kept, orders=Orders.joined([kept.orders, data]))
+    if request.stance == Stance.BEST:
+        # XLA stages arrays on threads of its own, several at once: nothing waits for that a step ahead.
+        changed, _, _ = without_time_in(changed, staging(graph.trace))
     what = f"{copies(graph, inputs)}, for which steps wait, run one step earlier on their own stream."
     return Applied(changed, graph.callers(inputs), len(inputs), what)
 

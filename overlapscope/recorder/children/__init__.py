@@ -1,7 +1,6 @@
 """The processes that a recorded program starts: counted, or recorded as well.
 
-Python imports a module `sitecustomize` at its start. Ours, in `site`, is put on the path of all processes that the
-program starts, through PYTHONPATH. It waits until the program there imports torch, and then records it.
+Each of them waits until the program there imports torch, and then records it (`at_start`).
 """
 
 from __future__ import annotations
@@ -20,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from overlapscope.errors import UsageError
+from overlapscope.recorder import at_start
 from overlapscope.recorder.destination import Destination, rank_of
 from overlapscope.recorder.program import ProgramRecording
 from overlapscope.recorder.torch_import import when_torch_is_imported
 from overlapscope.recorder.wrapping import before
 
-_SITE = Path(__file__).parent / "site"
-_ROOT = Path(__file__).parents[3]
 _FILE = re.compile(r"(rank|pid)\d+\.trace\.json(\.gz)?")
 _VARIABLE = "OVERLAPSCOPE_CHILDREN"
 _HELPERS = ("torch.utils.data.", "torch._inductor.", "multiprocessing.resource_tracker")
@@ -38,8 +36,7 @@ def record_all(path: Path, options: dict[str, Any]) -> None:
     its own `ProgramRecording`.
     """
     os.environ[_VARIABLE] = json.dumps({"path": str(path), **options})
-    os.environ["OVERLAPSCOPE_ROOT"] = str(_ROOT)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(_SITE), os.environ.get("PYTHONPATH"))))
+    os.environ.update(at_start.environment(f"{__name__}:watch"))
 
 
 def traces(path: Path) -> Path:
@@ -64,8 +61,9 @@ def written(where: Path, since_ns: int) -> list[Path]:
 
 
 def watch() -> None:
-    """In such a process: record it as soon as it imports torch."""
-    when_torch_is_imported(_record)
+    """In such a process: record it as soon as it imports torch, unless it is ours."""
+    if "overlapscope" not in sys.orig_argv:
+        when_torch_is_imported(_record)
 
 
 def _record() -> None:

@@ -1,0 +1,144 @@
+"""The text of `docs/evaluation/try.md`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.trials_runs import ROUNDS, Measured, Program, programs
+from overlapscope.base.words import clean, duration, listed
+from overlapscope.documents.table import Table
+from overlapscope.render.markdown import lines
+from overlapscope.trials.document import document
+from overlapscope.trials.result import Tried
+
+TEXT = Path(__file__).with_name("trials_page.md")
+"""The page around the tables."""
+POINTS = 3.0
+"""How far the gain by `try` may be from that of the edit by hand."""
+TIMES = 4.0
+"""As long as the plain runs in it may the whole take."""
+
+
+def page(measured: Sequence[Measured]) -> str:
+    """The whole page; of programs that could be tried."""
+    text = TEXT.read_text(encoding="utf-8")
+    machine = measured[0].machine
+    for name, part in {
+        "programs": str(len(measured)),
+        "rounds": str(ROUNDS),
+        "machine": f"{machine.gpu or 'a CPU'}, torch {machine.torch}, Python {machine.python}",
+        "goals": _table(("", "wanted", "reached"), _goals(measured)),
+        "summary": _table(_SUMMARY, map(_summary, measured)),
+        "sections": "\n".join(line for one in measured for line in _section(one)),
+    }.items():
+        text = text.replace(f"{{{name}}}", part)
+    return re.sub(r"\n{3,}", "\n\n", text)
+
+
+# -- the goals -------------------------------------------------------------------------------------
+
+
+def _goals(measured: Sequence[Measured]) -> Iterator[tuple[str, ...]]:
+    known = programs()
+    apart = [abs(points) <= POINTS for one in measured if (points := points_apart(one)) is not None]
+    yield f"gain by `try` within {POINTS:.0f} points of the edit by hand", "all", _share(apart)
+    pays = [set(known[one.program].pays) <= changes_of(one.best) for one in measured if known[one.program].pays]
+    yield "what should pay is recommended", "all", _share(pays)
+    nothing = [one.best is None for one in measured if not known[one.program].pays]
+    yield "nothing is recommended where nothing should pay", "all", _share(nothing)
+    refused = [is_refused(one, breaks) for one in measured if (breaks := known[one.program].breaks)]
+    yield "a change that breaks the program or its results is refused", "all", _share(refused)
+    times = [one.trial.wall_s <= TIMES * one.trial.plain_runs_s for one in measured if one.trial]
+    yield f"the whole takes at most {TIMES:.0f} times as long as its plain runs", "all", _share(times)
+
+
+def points_apart(measured: Measured) -> float | None:
+    """Percentage points from the gain by hand to the gain by `try`; None where there is no edit."""
+    if measured.best is None or measured.best.measured_pct is None or measured.by_hand is None:
+        return None
+    return measured.best.measured_pct - measured.by_hand.change.pct
+
+
+def changes_of(tried: Tried | None) -> set[str]:
+    """Of a set, without their values."""
+    return set() if tried is None else {tried.change, *(text.partition(" ")[0] for text in tried.after)}
+
+
+def is_refused(measured: Measured, change: str) -> bool:
+    """It was tried, found to break something each time, and is not recommended."""
+    rows = [tried for tried in measured.trial.changes if tried.change == change] if measured.trial else []
+    broken = [tried.failure or tried.results == "different" or tried.races for tried in rows]
+    return bool(rows) and all(broken) and change not in changes_of(measured.best)
+
+
+def _share(met: Sequence[bool]) -> str:
+    said = f"{sum(met)} of {len(met)}"
+    return said if all(met) else f"**{said}**"
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+_SUMMARY = ("program", "step", "recommended", "predicted", "by `try`", "by hand", "apart", "time")
+
+
+def _summary(measured: Measured) -> tuple[str, ...]:
+    trial, best, by_hand = measured.trial, measured.best, measured.by_hand
+    if trial is None:
+        return measured.program, *("",) * (len(_SUMMARY) - 1)
+    time = f"{trial.wall_s:.0f} s, {trial.plain_runs_s:.0f} s"
+    step = duration(trial.baseline_step_ns)
+    if best is None:
+        return measured.program, step, "nothing", "", "", "", "", time
+    said = best.predicted_pct
+    apart = points_apart(measured)
+    far = "" if apart is None else f"{abs(apart):.1f}"
+    return (
+        measured.program,
+        step,
+        listed((*best.after, f"{best.change} ({best.value})" if best.value else best.change)),
+        "" if said is None else _interval(said.value, (said.low, said.high)),
+        _interval(best.measured_pct, _known(best.measured_low_pct, best.measured_high_pct)),
+        "" if by_hand is None else _interval(by_hand.change.pct, by_hand.change.over_runs),
+        f"**{far}**" if apart is not None and abs(apart) > POINTS else far,
+        time,
+    )
+
+
+def _known(low: float | None, high: float | None) -> tuple[float, float] | None:
+    return None if low is None or high is None else (low, high)
+
+
+def _interval(value: float | None, bounds: tuple[float, float] | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:+.1f}%" + (f" ({bounds[0]:+.1f} to {bounds[1]:+.1f})" if bounds else "")
+
+
+def _table(head: Sequence[str], rows: Iterator[tuple[str, ...]] | map[tuple[str, ...]]) -> str:
+    said = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in said)
+
+
+def _section(measured: Measured) -> Iterator[str]:
+    """What a program is, what was expected, and what a user sees of it."""
+    program = programs()[measured.program]
+    yield from ("", f"## `{measured.program}`", "", f"{program.about} {_expected(program)}", "")
+    if program.options:
+        yield from (f"Tried with `{' '.join(program.options)}`.", "")
+    if measured.trial is None:
+        yield from (clean(measured.failure), "")
+        return
+    yield from lines(block for block in document(measured.trial).blocks if isinstance(block, Table))
+    if measured.by_hand is not None:
+        steps = (f"{listed(map(duration, each))}" for each in (measured.by_hand.as_is_ns, measured.by_hand.edited_ns))
+        before, after = steps
+        yield from (f"By hand (`{measured.by_hand.edits}`): {before} a step as it is, {after} as edited.", "")
+    elif measured.failure:
+        yield from (f"By hand: {clean(measured.failure)}", "")
+
+
+def _expected(program: Program) -> str:
+    pays = f"Expected to pay: {listed(program.pays)}." if program.pays else "Nothing should pay."
+    return f"{pays} Expected to be refused: {program.breaks}." if program.breaks else pays

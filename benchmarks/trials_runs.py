@@ -1,0 +1,184 @@
+"""Trials of the programs of `tests/programs/trials`, and the same edits made by hand and timed without overlapscope."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.plain_runs import Machine
+from benchmarks.plain_worker import READY
+from overlapscope.commands import DONE, INTERRUPTED
+from overlapscope.trials.measure import Change, Timing, change
+from overlapscope.trials.result import Trial, Tried
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = ROOT / "tests" / "programs" / "trials"
+ROUNDS = 3
+"""Of the program as it is and as edited, in turn."""
+PATIENCE_S = 180.0
+"""For what one process does when it is its turn."""
+_SETTING = re.compile(r"(\S+)(?: \((.+)\))?")
+
+
+class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A script, as the list has it: see there."""
+
+    about: str
+    pays: tuple[str, ...]
+    minutes: float
+    breaks: str = ""
+    options: tuple[str, ...] = ()
+
+
+class ByHand(msgspec.Struct, frozen=True):
+    """A program as it is and as a person edited it, in processes that take turns."""
+
+    edits: str
+    as_is_ns: tuple[int, ...]
+    """Mean step of each process."""
+    edited_ns: tuple[int, ...]
+
+    @property
+    def change(self) -> Change:
+        """By how much the edits change the step."""
+        return change([(Timing(a, 0.0), Timing(b, 0.0)) for a, b in zip(self.as_is_ns, self.edited_ns, strict=True)])
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """All that was measured of a program."""
+
+    program: str
+    machine: Machine
+    trial: Trial | None
+    """None where it failed."""
+    by_hand: ByHand | None
+    """None where no change is recommended, or where it failed."""
+    failure: str = ""
+    said: tuple[str, ...] = ()
+    """What the trial said meanwhile."""
+
+    @property
+    def best(self) -> Tried | None:
+        return None if self.trial is None or self.trial.best is None else self.trial.changes[self.trial.best]
+
+
+class Failed(Exception):
+    """A process did not do what it should; the text is what it said last."""
+
+
+def programs() -> dict[str, Program]:
+    """The list, in its order."""
+    return msgspec.toml.decode((SCRIPTS / "programs.toml").read_bytes(), type=dict[str, Program])
+
+
+def edits_of(tried: Tried) -> str:
+    """As the edited scripts are told: `workers=6,pin`."""
+    own = f"{tried.change} ({tried.value})" if tried.value else tried.change
+    found = (_SETTING.fullmatch(text) for text in (*tried.after, own))
+    return ",".join("=".join(filter(None, match.groups())) for match in found if match)
+
+
+def machine(gpu: str | None) -> Machine:
+    return Machine(gpu, importlib.metadata.version("torch"), platform.python_version())
+
+
+def measure(name: str, steps: int) -> Measured:
+    """Try changes, timing so many steps in each run, then make the best ones by hand."""
+    program = programs()[name]
+    asked = ["--minutes", str(program.minutes), "--steps", str(steps), "--format", "json", *program.options]
+    command = ["-m", "overlapscope", "try", *asked]
+    process = subprocess.Popen(
+        [sys.executable, *command, str(SCRIPTS / f"{name}.py")],
+        cwd=ROOT,
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        printed, told = process.communicate(timeout=60 * program.minutes + PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        # It ends what it has started, and says what is known so far.
+        process.send_signal(signal.SIGINT)
+        printed, told = process.communicate()
+    said = tuple(told.splitlines())
+    if process.returncode not in (DONE, INTERRUPTED):
+        return Measured(name, machine(None), None, None, f"exit code {process.returncode}", said)
+    trial = msgspec.json.decode(printed, type=Trial)
+    measured = Measured(name, machine(trial.device_name), trial, None, said=said)
+    if measured.best is None:
+        return measured
+    try:
+        return msgspec.structs.replace(measured, by_hand=made_by_hand(name, trial, edits_of(measured.best)))
+    except Failed as error:
+        return msgspec.structs.replace(measured, failure=str(error))
+
+
+def made_by_hand(name: str, trial: Trial, edits: str) -> ByHand:
+    """Raises Failed."""
+    timed = ["--time", str(trial.warmup_steps), str(trial.timed_steps)]
+    as_is, edited = [str(SCRIPTS / f"{name}.py"), *timed], [str(SCRIPTS / "by_hand" / f"{name}.py"), *timed]
+    edited += ["--edited", edits]
+    found: dict[str, list[int]] = {as_is[0]: [], edited[0]: []}
+    for script, step_ns in _in_turn([turn for number in range(ROUNDS) for turn in _round(number, as_is, edited)]):
+        found[script].append(step_ns)
+    return ByHand(edits, tuple(found[as_is[0]]), tuple(found[edited[0]]))
+
+
+def _round(number: int, as_is: list[str], edited: list[str]) -> list[list[str]]:
+    return [edited, as_is] if number % 2 else [as_is, edited]
+
+
+def _in_turn(turns: list[list[str]]) -> Iterator[tuple[str, int]]:
+    """Each script and its step. All import what they need first: none imports while another one is timed."""
+    waiting = [
+        subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.plain_worker", "run", *turn],
+            cwd=ROOT,
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for turn in turns
+    ]
+    try:
+        for process in waiting:
+            assert process.stdout is not None
+            while process.stdout.readline() not in (f"{READY}\n", ""):
+                pass
+        for turn, process in zip(turns, waiting, strict=True):
+            yield turn[0], _step_ns(process)
+    finally:
+        for process in waiting:
+            process.kill()
+            process.communicate()
+
+
+def _step_ns(process: subprocess.Popen[str]) -> int:
+    """Let it run, and take what it says of its step. Raises Failed."""
+    try:
+        said, _ = process.communicate("\n", timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"nothing after {PATIENCE_S:.0f} s") from None
+    found = re.search(r"^step_ns (\d+)$", said, re.MULTILINE)
+    if process.returncode or found is None:
+        raise Failed("\n".join(said.splitlines()[-12:]))
+    return int(found[1])
+
+
+def _environment() -> dict[str, str]:
+    """With this repository's packages, whatever else is installed."""
+    places = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(places)}

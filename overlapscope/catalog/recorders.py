@@ -1,0 +1,59 @@
+"""What records traces, with the words for it: how to have it record what a trace lacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """One of them, by the id that its traces state (`Trace.recorder`)."""
+
+    id: str
+    name: str
+    gpu_activity: str
+    """What has it record the GPU, as in `recorded without ...`."""
+    launches: str
+    """How to have it record launches, in a sentence."""
+    sync_events: str
+    """How to have it record which stream waited for which, in a sentence."""
+
+
+RECORDERS: Final = {
+    recorder.id: recorder
+    for recorder in (
+        Recorder(
+            "kineto",
+            "torch.profiler",
+            gpu_activity="ProfilerActivity.CUDA",
+            launches="Record with ProfilerActivity.CPU and ProfilerActivity.CUDA.",
+            sync_events="Record with enable_cuda_sync_events=True.",
+        ),
+        Recorder(
+            "jax",
+            "jax.profiler",
+            gpu_activity="device tracing",
+            launches="Record with `host_tracer_level` of at least 1 in jax.profiler.ProfileOptions.",
+            sync_events="XLA's profiler cannot record synchronization events.",
+        ),
+        Recorder(
+            "nsys",
+            "Nsight Systems",
+            gpu_activity="`nsys profile --trace=cuda`",
+            launches="Record with `nsys profile --trace=cuda`, and export with CUDA API calls.",
+            sync_events="Record with `nsys profile --cuda-event-trace=true`.",
+        ),
+    )
+}
+
+
+def recorder_by_id(id: str) -> Recorder:
+    """The record of a recorder; general words for one of another package."""
+    return RECORDERS.get(id) or Recorder(
+        id,
+        id,
+        gpu_activity="GPU activity",
+        launches="Record the calls of the CUDA runtime too.",
+        sync_events="Record synchronization events, if the profiler can.",
+    )

@@ -1,0 +1,280 @@
+"""`overlapscope try`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import shutil
+import signal
+import stat
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from overlapscope.base.output import tell
+from overlapscope.base.words import clean, did_you_mean, listed
+from overlapscope.catalog.changes import CHANGES
+from overlapscope.commands import DONE, INTERRUPTED
+from overlapscope.commands._options import add_format, add_output, add_verbose, whole_number
+from overlapscope.commands._output import check_output, drawn, make_directory, write
+from overlapscope.commands._program import add_program, check_not_python, launcher_of
+from overlapscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from overlapscope.trials.conduct import Conducted, ProgramFailed
+    from overlapscope.trials.processes import CommandLine
+
+_LAST_LINES = 40
+NOT_CONFIRMED = 1
+"""Exit code where the edited program fails."""
+_FEWEST_STEPS, _MOST_STEPS = 10, 100_000
+
+
+class Command:
+    """Run a program as it is and with each change that may make its steps
+    shorter, and say which changes pay, by how much, and how to edit them in.
+
+    The changes are made while the program runs; its files are not touched. It
+    is run many times, each time anew, until the changes are told apart or
+    --minutes are over; steps are timed without a profiler. In each run, its
+    random numbers start from the same seed, and its results are compared: a
+    change that makes them different is never recommended.
+
+    The program is run in the current directory, so what it writes there is
+    written each time; --scratch gives each run an empty directory instead.
+    Ctrl-C ends it and shows what is known so far.
+
+    The exit code is 0, whether changes pay or not; that of the program, if it
+    fails as it is; 2 if it makes too few steps; 130 after Ctrl-C.
+    """
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        add_program(parser, "try")
+        parser.add_argument(
+            "--minutes", type=_minutes, default=5.0, metavar="N", help="how long all runs may take (default: 5)"
+        )
+        parser.add_argument(
+            "--steps",
+            type=whole_number(f"a number of steps from {_FEWEST_STEPS} on", _FEWEST_STEPS, _MOST_STEPS),
+            metavar="N",
+            help="steps to time in each run (default: for about 3 seconds, 20 to 300)",
+        )
+        unasked = listed(change.id for change in CHANGES.values() if change.unasked)
+        parser.add_argument(
+            "--only", type=_changes, default=(), metavar="CHANGE,...", help=f"try only these changes: {unasked}"
+        )
+        asked = listed(change.id for change in CHANGES.values() if not change.unasked)
+        parser.add_argument(
+            "--with",
+            dest="also",
+            type=_changes,
+            default=(),
+            metavar="CHANGE,...",
+            help=f"also try a change that is not tried unless asked for: {asked}",
+        )
+        parser.add_argument("--scratch", action="store_true", help="give each run an empty working directory")
+        parser.add_argument(
+            "--recordings",
+            type=Path,
+            metavar="DIR",
+            help="keep the recordings before and after, and what each run printed, in DIR (default: none is kept)",
+        )
+        parser.add_argument(
+            "--write",
+            action="store_true",
+            help="after a question, edit the best set of changes into the program's files, keep FILE.orig of each, "
+            "and run it once more",
+        )
+        parser.add_argument("--yes", action="store_true", help="with --write, do not ask")
+        add_format(parser)
+        add_output(parser)
+        add_verbose(parser, "also show the values of a change that were not chosen")
+
+    def run(self, args: argparse.Namespace) -> int:
+        check_output(args.output, force=args.force)
+        check_not_python(args)
+        if args.write and not args.yes and not (sys.stdin and sys.stdin.isatty()):
+            raise UsageError(
+                "--write asks before it edits, and stdin is no terminal; add --yes to edit without asking."
+            )
+        from overlapscope.recorder.torch_import import require_torch
+        from overlapscope.render.progress import Progress
+        from overlapscope.trials.conduct import Asked, ProgramFailed, conduct
+
+        require_torch()
+        program = _program(args)
+        asked = Asked(args.minutes, args.steps, args.only, args.also, keep=args.recordings is not None)
+        with ExitStack() as stack:
+            # The program is in a session of its own, and would go on without us.
+            former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+            stack.callback(signal.signal, signal.SIGTERM, former)
+            directory = _directory(args.recordings, stack)
+            _announce(args, program.text)
+            try:
+                with Progress() as progress:
+                    done = conduct(program, asked, directory, progress)
+            except ProgramFailed as failed:
+                return _tell_failure(failed)
+            write(_drawn(done, args), args.output, force=args.force)
+            if args.write and not done.interrupted:
+                return _edit(done, program, yes=args.yes)
+            return INTERRUPTED if done.interrupted else DONE
+
+
+def _announce(args: argparse.Namespace, program: str) -> None:
+    where = (
+        "Each run has an empty directory"
+        if args.scratch
+        else "What it writes in this directory, it writes each time; --scratch gives each run an empty one"
+    )
+    tell(
+        f"Running {clean(program, 200)} again and again for up to {args.minutes:g} min. {where}. Ctrl-C shows what is "
+        "known by then."
+    )
+
+
+def _drawn(done: Conducted, args: argparse.Namespace) -> bytes:
+    if args.format == "json":
+        from overlapscope.base.saved import encode
+
+        return encode(done.trial)
+    from overlapscope.trials.document import document
+
+    return drawn(document(done.trial), args, verbose=args.verbose)
+
+
+def _tell_failure(failed: ProgramFailed) -> int:
+    """Of the program as it is: the end of what it printed, and its exit code, or what stands for it."""
+    ended = failed.ended
+    for line in ended.output.splitlines()[-_LAST_LINES:]:
+        tell(line)
+    tell(f"overlapscope: the program fails as it is, so no change was tried. {clean(ended.how, 300)}")
+    if ended.exit_code is None:
+        return 1
+    return 128 - ended.exit_code if ended.exit_code < 0 else ended.exit_code
+
+
+def _directory(recordings: Path | None, stack: ExitStack) -> Path:
+    if recordings is None:
+        return Path(stack.enter_context(TemporaryDirectory(prefix="overlapscope-try-")))
+    if recordings.is_dir() and any(recordings.iterdir()):
+        raise UsageError(f"{recordings}: is not empty; name a new directory for --recordings.")
+    make_directory(recordings)
+    return recordings.absolute()
+
+
+# -- the edit -------------------------------------------------------------------------------------
+
+
+def _edit(done: Conducted, program: CommandLine, *, yes: bool) -> int:
+    """Into the program's files; undone where it fails then."""
+    from overlapscope.trials.edit import edits
+    from overlapscope.trials.write import original, undo, write
+
+    files = edits(done.facts, done.best, program.root).files if done.best is not None else ()
+    if not files:
+        tell(
+            "Nothing is edited: no change pays."
+            if done.best is None
+            else "Nothing is edited: see what to edit by hand."
+        )
+        return DONE
+    names = listed(clean(os.path.relpath(file.path)) for file in files)
+    if not yes and not _agrees(f"Edit {names} as shown above? [y/N] "):
+        tell("Nothing is edited.")
+        return DONE
+    write(files)
+    try:
+        tell("Running the program once more, as edited.")
+        confirmed = done.once_more()
+    except BaseException:
+        undo(files)
+        raise
+    if confirmed.pct is None:
+        undo(files)
+        tell(f"The edited program fails, so {names} is as it was. {clean(confirmed.failure, 300)}")
+        return NOT_CONFIRMED
+    kept = listed(clean(os.path.relpath(original(file))) for file in files)
+    longer = "less" if confirmed.pct <= 0 else "more"
+    tell(
+        f"Edited {names}, and kept {kept}. As edited, a step takes {abs(confirmed.pct):.1f}% {longer} than it did; "
+        f"results: {confirmed.results}."
+    )
+    return DONE
+
+
+def _agrees(question: str) -> bool:
+    print(question, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+# -- what is run ----------------------------------------------------------------------------------
+
+
+def _program(args: argparse.Namespace) -> CommandLine:
+    from overlapscope.trials.processes import CommandLine
+
+    launcher: tuple[str, ...] = ()
+    options: tuple[str, ...] = (args.script,)
+    if args.module or args.code:
+        options = ("-m" if args.module else "-c", args.script)
+    elif launcher_of(args) is not None:
+        found = shutil.which(args.script)
+        if found is None:
+            raise UsageError(f"{args.script}: is not installed, or not on PATH.")
+        launcher = (found,)
+    elif args.script != "-":
+        if not Path(args.script).exists():
+            raise UsageError(f"{args.script}: there is no such script.")
+        # Each run may be in a directory of its own.
+        options = (str(Path(args.script).absolute()),) if args.scratch else options
+    words = [*("python" if not launcher else args.script,), *(() if launcher else options), *args.arguments]
+    return CommandLine(
+        options=options,
+        arguments=tuple(args.arguments),
+        launcher=launcher,
+        records=launcher_of(args) is None,
+        text=shlex.join(words),
+        root=Path.cwd() if args.module or args.code or launcher else Path(args.script).absolute().parent,
+        stdin=_stdin(),
+        scratch=args.scratch,
+    )
+
+
+def _stdin() -> bytes:
+    """What is there for the program to read: each run gets it. A person's terminal is nothing to read again."""
+    stream = sys.stdin
+    if stream is None or stream.closed or stream.isatty():
+        return b""
+    try:
+        if stat.S_ISFIFO(Path("/dev/stdin").stat().st_mode):
+            tell("Reading stdin to its end, because each run reads it anew.")
+        return stream.buffer.read()
+    except OSError:
+        return b""
+
+
+# -- options --------------------------------------------------------------------------------------
+
+
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
+    if not 0 < minutes <= 24 * 60:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes; write it like 5 or 0.5")
+    return minutes
+
+
+def _changes(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in names:
+        if name not in CHANGES:
+            raise argparse.ArgumentTypeError(
+                f"there is no change {name!r}{did_you_mean(name, CHANGES)}; changes: {listed(CHANGES)}"
+            )
+    return names

@@ -1,0 +1,97 @@
+"""Decodes the Chrome trace that XLA's profiler writes beside its protocol buffer (`*.trace.json.gz`)."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from overlapscope.reading._jax_lines import NO_STATS, Event, Line, Recording, Stats
+from overlapscope.reading._times import UNREADABLE
+
+_LARGEST_US: Final = 4e15
+_TRIES: Final = 8
+"""Places at which a file that was cut may turn out to have a whole event behind it."""
+_BETWEEN_EVENTS: Final = re.compile(rb"\}(?=\s*,\s*\{)")
+_CUT_SIGHT: Final = 1 << 16
+
+
+class _Args(Stats, gc=False, frozen=True):
+    name: str = ""
+    """Of a process or thread, where the event names one."""
+
+
+class _Event(Struct, gc=False):
+    ph: str = ""
+    pid: int = -1
+    tid: int = -1
+    ts: float = math.nan
+    dur: float = 0.0
+    name: str = ""
+    args: _Args | None = None
+
+
+class _File(Struct):
+    traceEvents: list[_Event]  # noqa: N815
+
+
+_file = msgspec.json.Decoder(_File, strict=False)
+"""Not strict, as the numbers among the arguments are written as texts."""
+
+
+def read_json(text: bytes) -> Recording:
+    """All lines. Of a file that was cut, those of its whole events.
+
+    Raises msgspec.DecodeError or UnicodeDecodeError where it is damaged otherwise.
+    """
+    try:
+        return _recording(_file.decode(text).traceEvents)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        if text.rstrip().endswith(b"]}"):
+            raise
+    recording = _recording(_whole_events(text))
+    recording.truncated = True
+    return recording
+
+
+def _whole_events(text: bytes) -> list[_Event]:
+    """The events of a file that was cut."""
+    ends = [match.end() for match in _BETWEEN_EVENTS.finditer(text, max(0, len(text) - _CUT_SIGHT))]
+    for end in reversed(ends[-_TRIES:]):
+        try:
+            return _file.decode(text[:end] + b"]}").traceEvents
+        except msgspec.ValidationError:
+            raise
+        except msgspec.DecodeError:
+            # The place lay within an event.
+            continue
+    raise msgspec.DecodeError("no whole event")
+
+
+def _recording(events: list[_Event]) -> Recording:
+    processes: dict[int, str] = {}
+    threads: dict[tuple[int, int], str] = {}
+    of_line: dict[tuple[int, int], list[Event]] = defaultdict(list)
+    for event in events:
+        if event.ph == "X":
+            stats: Any = event.args or NO_STATS
+            start_ns, dur_ns = _ns(event.ts), _ns(event.dur)
+            of_line[event.pid, event.tid].append(Event(event.name, start_ns, dur_ns, stats))
+        elif event.ph == "M" and event.args is not None:
+            if event.name == "process_name":
+                processes[event.pid] = event.args.name
+            elif event.name == "thread_name":
+                threads[event.pid, event.tid] = event.args.name
+    lines = [
+        Line(plane=processes.get(pid, ""), name=threads.get((pid, tid), ""), id=tid, events=events)
+        for (pid, tid), events in of_line.items()
+    ]
+    return Recording(lines=lines)
+
+
+def _ns(microseconds: float) -> int:
+    return round(microseconds * 1000) if abs(microseconds) <= _LARGEST_US else int(UNREADABLE)

@@ -1,0 +1,245 @@
+"""From XLA's lines of events to the rows of a Trace, named as Kineto names them.
+
+Names and statistics are those of XLA's profiler (`xla/backends/profiler/gpu/cupti_collector.cc`), of PJRT's marks and
+of JAX's Python tracer. A launch is recorded under the name of its kernel, a copy's call under that of the copy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from msgspec import Struct
+
+from overlapscope.reading._batch import Batch, rows_of
+from overlapscope.reading._categories import table_of
+from overlapscope.reading._events import CallArgs, OpArgs
+from overlapscope.reading._jax_lines import Event, Line
+from overlapscope.reading._times import UNREADABLE
+from overlapscope.trace.op_names import XLA_WAIT
+
+_LARGEST_NS: Final = 1 << 62
+_NS_PER_US: Final = 1_000
+_LARGEST_COUNT: Final = 1 << 50
+
+_DEVICE: Final = re.compile(r"/device:GPU:(\d{1,3})")
+_STREAM: Final = re.compile(r"Stream #(\d{1,9})\b.*")
+_COPY: Final = re.compile(r"Memcpy(?P<from>[HDP])2(?P<to>[HDP])|MemcpyOther")
+_COPY_DETAILS: Final = re.compile(r"kind_src:(?P<source>\w+) kind_dst:(?P<target>\w+) size:(?P<size>\d{1,15})(?!\d).*")
+_FILL_DETAILS: Final = re.compile(r"kind:(?P<target>\w+) num_bytes:(?P<size>\d{1,15})(?!\d).*")
+_NO_OP: Final = re.compile(r"UM_\w+|MemoryResidency")
+"""What stands on a stream's line and is no op: counters of managed memory, and how long memory was there."""
+
+_API: Final = re.compile(r"(?:cu|hip)[A-Z]\w*")
+_OF_GRAPH: Final = re.compile(r" \(CudaGraph:\d+\)$")
+_OVERHEADS: Final = frozenset({"COMPILER", "BUFFER_FLUSH", "INSTRUMENTATION", "RESOURCE"})
+_NVTX: Final = "NVTX:"
+_FRAME: Final = re.compile(r"\$(?P<file>.+\.py):(?P<line>\d+) (?P<function>.+)", re.DOTALL)
+_MODULE: Final = re.compile(r"(?P<module>.+):XLA GPU module", re.DOTALL)
+
+_OWN_MARK: Final = re.compile(
+    r".*::.*|PjitFunction\(.*\)|ParseArguments|shard_args|DevicePutWithSharding|(?:PJRT|PjRt|Pjrt|[HD]2[HD]|Wait|Handle"
+    r"|Resolve|Build|Allocate|backend_compile|BufferFrom|Xla|XLA|TfrtCpu|Memory(?:Alloc|Dealloc)ation).*",
+    re.DOTALL,
+)
+"""Marks that XLA, PJRT and JAX set themselves; what else a thread with steps or Python functions marks is the
+program's (`jax.profiler.TraceAnnotation`)."""
+
+_OF_JAX: Final = re.compile(
+    r"(?:abstract_arrays|ad|api|api_util|array|array_methods|basearray|batching|compiler|config|core|custom_derivatives"
+    r"|dispatch|dtypes|indexing|lax|lax_numpy|layout|linear_util|literals|mesh|mlir|partial_eval|pjit|profiler|pxla"
+    r"|random|scalar_types|sharding|sharding_impls|stages|traceback_util|tree_util|ufuncs|xla_bridge|xla_client)\.py"
+)
+"""Modules of JAX. The Python tracer drops their directories."""
+
+
+class _Row(Struct, gc=False):
+    category: str
+    name: str
+    tid: int
+    start_ns: int
+    dur_ns: int
+    pid: int = -1
+    args: Any = None
+
+    @property
+    def dur(self) -> float:
+        """In microseconds, of which doubles hold each nanosecond of any length that is possible."""
+        return self.dur_ns / _NS_PER_US
+
+
+def batch_of(lines: list[Line]) -> Batch:
+    """All that is a row of a Trace, in one batch."""
+    rows = [row for line in lines for row in _rows(line)]
+    rows += _steps(lines)
+    categories = tuple(dict.fromkeys(row.category for row in rows))
+    number = {category: place for place, category in enumerate(categories)}
+    batch = Batch(
+        rows=rows,
+        categories=categories,
+        category=np.fromiter((number[row.category] for row in rows), np.int32, len(rows)),
+        place=np.arange(len(rows), dtype=np.int32),
+        start_ns=np.fromiter((_time(row.start_ns) for row in rows), np.int64, len(rows)),
+        count=len(rows),
+    )
+    tables = np.array([table_of[category] for category in categories], np.int32)
+    for table, at in rows_of(tables[batch.category]):
+        batch.parts[table] = at, [rows[row].args for row in at.tolist()]
+    return batch
+
+
+def _time(ns: int) -> int:
+    return ns if abs(ns) < _LARGEST_NS else int(UNREADABLE)
+
+
+def _rows(line: Line) -> Iterator[_Row]:
+    device = _DEVICE.search(line.plane)
+    if device is None:
+        return _host_rows(line)
+    stream = _STREAM.fullmatch(line.name)
+    if stream is not None:
+        return _op_rows(line, int(device[1]), int(stream[1]))
+    return (_row(event, "overhead", event.name, -1) for event in line.events if event.name in _OVERHEADS)
+
+
+def _row(event: Event, category: str, name: str, tid: int, args: Any = None, pid: int = -1) -> _Row:
+    return _Row(category, name, tid, event.start_ns, event.dur_ns, pid, args)
+
+
+# -- devices -------------------------------------------------------------------------------------------
+
+
+def _op_rows(line: Line, device: int, stream: int) -> Iterator[_Row]:
+    for event in line.events:
+        if _NO_OP.match(event.name):
+            continue
+        category, name, size = _op(event)
+        args = OpArgs(device=device, stream=stream, correlation=_correlation(event), bytes=min(size, _LARGEST_COUNT))
+        yield _row(event, category, name, stream, args, device)
+
+
+def _op(event: Event) -> tuple[str, str, int]:
+    """Category, name and size, as Kineto has them."""
+    stats = event.stats
+    copy = _COPY.fullmatch(event.name)
+    if copy is not None:
+        way = f"{copy['from']}to{copy['to']}" if copy["from"] else "<unknown>"
+        said = _COPY_DETAILS.fullmatch(stats.memcpy_details)
+        if said is None:
+            return "gpu_memcpy", f"Memcpy {way}", -1
+        return "gpu_memcpy", f"Memcpy {way} ({_memory(said['source'])} -> {_memory(said['target'])})", int(said["size"])
+    said = _FILL_DETAILS.fullmatch(stats.memset_details)
+    if said is not None:
+        return "gpu_memset", f"Memset ({_memory(said['target'])})", int(said["size"])
+    return "gpu_memset" if event.name == "Memset" else "kernel", event.name, -1
+
+
+def _memory(kind: str) -> str:
+    return kind.replace("_", " ").title()
+
+
+def _correlation(event: Event) -> int:
+    number = event.stats.correlation_id
+    return number if 0 < number < _LARGEST_COUNT else -1
+
+
+# -- hosts ---------------------------------------------------------------------------------------------
+
+
+def _host_rows(line: Line) -> Iterator[_Row]:
+    """Instants are left out: allocations of XLA's own pools, and what a thread pool was handed."""
+    ranges = _ranges(line)
+    for event in line.events:
+        if event.dur_ns == 0 or _is_step(event):
+            continue
+        name = event.name
+        call = _call(event)
+        if call is not None:
+            yield _row(event, "cuda_driver", call, line.id, CallArgs(correlation=_correlation(event)))
+        elif name.startswith("$"):
+            frame = _FRAME.fullmatch(name)
+            yield _row(event, "python_function", _frame_name(frame) if frame else name.removeprefix("$"), line.id)
+        elif name in _OVERHEADS:
+            yield _row(event, "overhead", name, line.id)
+        elif name.startswith(_NVTX) or id(event) in ranges:
+            yield _row(event, "user_annotation", name.removeprefix(_NVTX), line.id)
+        elif (module := _MODULE.fullmatch(name)) is not None:
+            yield _row(event, "user_annotation", module["module"], line.id)
+        elif name != "<UNKNOWN>":
+            yield _row(event, "cpu_op", name, line.id)
+
+
+def _call(event: Event) -> str | None:
+    """The call that an event of a host's thread stands for: of the driver, or one of JAX that waits for the device."""
+    name, stats = event.name, event.stats
+    function = name.rpartition(" ")[2] if name.startswith("$") else name
+    if XLA_WAIT.fullmatch(function):
+        return function
+    named = _OF_GRAPH.sub("", name)
+    if _API.fullmatch(named):
+        return named
+    if stats.device_id < 0 and stats.correlation_id <= 0:
+        return None
+    copy = _COPY.fullmatch(name)
+    if copy is not None:
+        suffix = "" if stats.memcpy_details.endswith("async:0") else "Async"
+        way = {"P": "Peer"}.get(copy["from"] or "", f"{copy['from']}to{copy['to']}" if copy["from"] else "")
+        return f"cuMemcpy{way}{suffix}"
+    if stats.memset_details or name == "Memset":
+        return "cuMemsetD8" if stats.memset_details.endswith("async:0") else "cuMemsetD8Async"
+    return "cuLaunchKernel"
+
+
+def _frame_name(frame: re.Match[str]) -> str:
+    file = f"jax/_src/{frame['file']}" if _OF_JAX.fullmatch(frame["file"]) else frame["file"]
+    return f"{file}({frame['line']}): {frame['function']}"
+
+
+def _ranges(line: Line) -> set[int]:
+    """The program's own marks, by their objects' ids: those inside nothing but steps and one another.
+
+    Told only where the thread has steps or Python functions: other threads are XLA's.
+    """
+    marks = [event for event in line.events if not event.name.startswith("$")]
+    if len(marks) == len(line.events) and not any(map(_is_step, marks)):
+        return set()
+    ranges: set[int] = set()
+    around: list[tuple[int, bool]] = []
+    for event in sorted(marks, key=lambda event: (event.start_ns, -event.dur_ns)):
+        while around and around[-1][0] <= event.start_ns:
+            around.pop()
+        outer = not around or around[-1][1]
+        own = _is_step(event) or _is_range(event)
+        if outer and own:
+            ranges.add(id(event))
+        around.append((event.start_ns + event.dur_ns, outer and own))
+    return ranges
+
+
+def _is_range(event: Event) -> bool:
+    xlas = event.stats.source or _OWN_MARK.fullmatch(event.name) or _MODULE.fullmatch(event.name)
+    return not xlas and event.name != "<UNKNOWN>" and _call(event) is None
+
+
+def _is_step(event: Event) -> bool:
+    return event.stats.step_num is not None or event.stats.root != 0
+
+
+def _steps(lines: list[Line]) -> Iterator[_Row]:
+    """The steps of the name that most have, numbered as the program did or in order; others are ranges."""
+    steps = [(event, line.id) for line in lines if not _DEVICE.search(line.plane) for event in line.events]
+    steps = sorted(((event, tid) for event, tid in steps if _is_step(event)), key=lambda step: step[0].start_ns)
+    names = Counter(event.name for event, _ in steps)
+    main = names.most_common(1)[0][0] if names else ""
+    numbers = [-1 if event.stats.step_num is None else event.stats.step_num for event, _ in steps if event.name == main]
+    counted = len({*numbers}) < len(numbers) or min(numbers, default=0) < 0
+    place = 0
+    for event, tid in steps:
+        if event.name != main:
+            yield _row(event, "user_annotation", event.name, tid)
+            continue
+        yield _row(event, "user_annotation", f"ProfilerStep#{place if counted else event.stats.step_num}", tid)
+        place += 1

@@ -1,0 +1,42 @@
+"""Has Nsight Systems export its own reports, whose format nobody else reads."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from overlapscope.base.words import clean
+from overlapscope.errors import UnreadableTrace
+
+SUFFIX: Final = ".nsys-rep"
+
+
+def export(report: Path, target: Path) -> None:
+    """Writes the database of a report. `nsys` shows its progress where stderr is a terminal.
+
+    Raises UnreadableTrace where there is no `nsys`, or it fails.
+    """
+    nsys = shutil.which("nsys")
+    if nsys is None:
+        raise UnreadableTrace(
+            f"{report}: is a report of Nsight Systems, which only nsys can read, and nsys is not on the PATH; run "
+            f"`nsys export --type sqlite {report.name}` where it is, and name the .sqlite file."
+        )
+    shows = sys.stderr is not None and sys.stderr.isatty()
+    command = [nsys, "export", "--type=sqlite", "--force-overwrite=true", f"--output={target}", str(report.absolute())]
+    done = subprocess.run(
+        [*command[:-1], f"--quiet={'false' if shows else 'true'}", command[-1]],
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr.fileno() if shows else subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    if done.returncode or not target.is_file():
+        lines = (done.stdout or b"").decode("utf-8", "replace").split("\n")
+        said = next((clean(line.strip(), 200) for line in reversed(lines) if line.strip()), "it said nothing")
+        raise UnreadableTrace(
+            f"{report}: `nsys export` failed ({said.rstrip('.')}); check the report and nsys' version."
+        )

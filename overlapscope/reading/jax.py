@@ -1,0 +1,136 @@
+"""Reads what `jax.profiler` leaves into a Trace: XLA's protocol buffer (`*.xplane.pb`), or the Chrome trace beside it
+(`*.trace.json.gz`), which has at most a million events and says less.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from overlapscope.base.marks import FRAMEWORK, METADATA, RECORDER
+from overlapscope.base.words import plural
+from overlapscope.errors import UnreadableTrace
+from overlapscope.reading import kineto
+from overlapscope.reading._columns import Columns
+from overlapscope.reading._jax_json import read_json
+from overlapscope.reading._jax_lines import Recording
+from overlapscope.reading._jax_rows import batch_of
+from overlapscope.reading._progress import ReadingBar
+from overlapscope.reading._stream import Losses
+from overlapscope.reading._xplane import NotAnXSpace, read_xspace
+from overlapscope.reading.files import SourceFile
+from overlapscope.reading.source import Request, Source
+from overlapscope.trace.model import Trace
+
+_XSPACE: Final = re.compile(
+    rb"\n[\x80-\xff]{0,9}[\0-\x7f](?:\x08[\x80-\xff]{0,9}[\0-\x7f])?\x12[\x01-\x7f](?:/host:|/device:|Task Environment)"
+)
+"""A message's first field is a plane, with a name of XLA's."""
+_JSON: Final = re.compile(rb'"process_name"\s*,\s*"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:host|device):')
+_OTHER_DEVICE: Final = re.compile(r"/device:(?!GPU)(\w+):\d+")
+_DROPPED: Final = re.compile(r"(\d{1,15}) (?:\w+ ){0,3}events? dropped|dropped (\d{1,15})", re.IGNORECASE)
+_ENVIRONMENT: Final = "Task Environment"
+_VERSIONS: Final = frozenset({"jax_version", "jaxlib_version", "cuda_runtime_version", "cuda_driver_version"})
+_RELATIVE_NS: Final = 1 << 57
+"""Times below are counted from the recording's beginning: as times since 1970 they would lie before 1975."""
+
+
+def _recognises(head: bytes) -> bool:
+    return _XSPACE.match(head) is not None or _JSON.search(head) is not None
+
+
+def _read(path: Path, request: Request) -> Trace:
+    file = SourceFile(path, limit_bytes=request.limit_bytes)
+    with ReadingBar(str(path), file.packed_bytes, request.progress) as bar:
+        blocks = []
+        for block in file:
+            blocks.append(block)
+            bar.at(file.packed_bytes_read)
+        recording = _decoded(path, b"".join(blocks))
+    if file.broken is not None and not recording.truncated:
+        recording.truncated = True
+    others = {match[1] for line in recording.lines if (match := _OTHER_DEVICE.search(line.plane))}
+    if others and not any("/device:GPU:" in line.plane for line in recording.lines):
+        raise UnreadableTrace(
+            f"{path}: was recorded on a {sorted(others)[0]}; overlapscope reads recordings of GPUs and of CPUs."
+        )
+    columns = Columns()
+    columns.add(batch_of(recording.lines))
+    trace = kineto.assemble(str(path), columns, _metadata(recording), _losses(recording), file.unpacked_bytes)
+    began, ended = _span(recording)
+    return replace(trace, start_ns=began, end_ns=ended)
+
+
+def _decoded(path: Path, data: bytes) -> Recording:
+    """Raises UnreadableTrace."""
+    try:
+        return read_xspace(data) if _XSPACE.match(data) else read_json(data)
+    except NotAnXSpace as error:
+        raise UnreadableTrace(
+            f"{path}: is cut off or damaged ({error}); copy or record it again, or name the .trace.json.gz beside it."
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UnreadableTrace(
+            f"{path}: is damaged ({error}); copy or record it again, or name the .xplane.pb beside it."
+        ) from None
+
+
+def _losses(recording: Recording) -> Losses:
+    dropped = sum(int(match[1] or match[2]) for text in recording.warnings for match in _DROPPED.finditer(text))
+    losses = Losses(truncated=recording.truncated, lost_events=dropped)
+    losses.remember([f"the profiler says: {text}" for text in recording.warnings])
+    return losses
+
+
+def _metadata(recording: Recording) -> dict[str, Any]:
+    """The same in Kineto's words."""
+    said = recording.said
+    names = {plane: about.get("gpu_device_name") for plane, about in said.items() if plane.startswith("/device:GPU:")}
+    began = _told(recording, "profile_start_time")
+    relative = all(event.start_ns < _RELATIVE_NS for line in recording.lines for event in line.events[:1])
+    return {
+        **{key: value for key, value in said.get("/host:metadata", {}).items() if key in _VERSIONS},
+        "baseTimeNanoseconds": began if began > 0 and relative else 0,
+        "deviceProperties": [{"id": plane.rpartition(":")[2], "name": name} for plane, name in names.items()],
+        METADATA: {RECORDER: SOURCE.recorder, FRAMEWORK: "jax"},
+    }
+
+
+def _span(recording: Recording) -> tuple[int, int]:
+    """When recording began and ended; -1 where the file does not say."""
+    began, ended = _told(recording, "profile_start_time"), _told(recording, "profile_stop_time")
+    return (began, ended) if 0 < began < ended else (-1, -1)
+
+
+def _told(recording: Recording, name: str) -> int:
+    value = recording.said.get(_ENVIRONMENT, {}).get(name)
+    return value if isinstance(value, int) else -1
+
+
+SOURCE: Final = Source("jax", (".xplane.pb",), _recognises, _read)
+
+
+# -- what it leaves in a directory ---------------------------------------------------------------------
+
+_XPLANE, _CHROME, _PERFETTO = ".xplane.pb", ".trace.json.gz", "perfetto_trace.json.gz"
+
+
+def run_in(directory: Path) -> tuple[Path, list[str]]:
+    """The newest recording below a directory that was given to jax.profiler, and a sentence on older ones; any other
+    directory itself."""
+    runs = sorted(run for run in directory.glob("plugins/profile/*") if any(run.glob(f"*{_XPLANE}")))
+    if not runs:
+        return directory, []
+    older = f"{directory}: {plural(len(runs) - 1, 'older recording')} in plugins/profile left out; name its directory."
+    return runs[-1], [older] if runs[1:] else []
+
+
+def without_copies(files: list[Path]) -> list[Path]:
+    """The files of a directory without the Chrome traces that say less than the protocol buffer beside them."""
+    spaces = {path.name.removesuffix(_XPLANE) for path in files if path.name.endswith(_XPLANE)}
+    copies = {f"{space}{_CHROME}" for space in spaces} | ({_PERFETTO} if spaces else set())
+    return [path for path in files if path.name not in copies]

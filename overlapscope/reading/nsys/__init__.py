@@ -1,0 +1,31 @@
+"""Reads what `nsys export --type sqlite` writes of a report of Nsight Systems."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from overlapscope.reading.source import Request, Source
+from overlapscope.trace.model import Trace
+
+_SQLITE: Final = b"SQLite format 3\x00"
+
+
+def _recognises(head: bytes) -> bool:
+    return head.startswith(_SQLITE)
+
+
+def _read(path: Path, request: Request) -> Trace:
+    # Imported here because most traces are no databases.
+    from overlapscope.reading.nsys.report import read
+
+    return read(path, request)
+
+
+def _parts(path: Path) -> int:
+    from overlapscope.reading.nsys.report import processes_of
+
+    return len(processes_of(path))
+
+
+SOURCE: Final = Source("nsys", (".sqlite",), _recognises, _read, _parts)

@@ -1,0 +1,174 @@
+"""An exported database as columns of integers and names.
+
+It is a file like any other, so nothing in it is trusted: it is opened read-only and immutable, only its own plain
+tables are read, by queries that name their columns, and whatever SQLite finds wrong with it becomes one sentence.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overlapscope.errors import UnreadableTrace
+from overlapscope.trace.model import I32, I64
+
+_PLAIN_TABLE: Final = re.compile(r"\s*create\s+table\b", re.IGNORECASE)
+_LONGEST_VALUE_BYTES: Final = 16 << 20
+_ROWS: Final = 1 << 16
+"""Rows that are made columns at once."""
+
+Columns = dict[str, I64]
+
+
+class Database:
+    """The tables of one file. Everything raises UnreadableTrace where the file is damaged."""
+
+    def __init__(self, path: Path, shown: Path) -> None:
+        """`shown` is the path that messages name."""
+        self._shown = shown
+        self._progress: Callable[[int], object] = lambda rows: None
+        wal = path.with_name(f"{path.name}-wal")
+        if wal.is_file() and wal.stat().st_size:
+            raise UnreadableTrace(
+                f"{shown}: {wal.name} beside it holds changes that are not in the file yet; close the program that "
+                f"writes it, or run `sqlite3 {path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'`."
+            )
+        with self._errors():
+            self._connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True)
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+            # Each distinct text is decoded once, by whoever wants it.
+            self._connection.text_factory = bytes
+            self._query("PRAGMA query_only = 1")
+            self._query("PRAGMA trusted_schema = 0")
+            named = self._query("SELECT name, sql FROM sqlite_schema WHERE type = 'table'")
+            self.columns: dict[str, frozenset[str]] = {
+                name: frozenset(row[1] for row in self._query(f"PRAGMA table_info({_quoted(name)})"))
+                for name, sql in named
+                if isinstance(sql, str) and _PLAIN_TABLE.match(sql)
+            }
+            """Of each table."""
+
+    def close(self) -> None:
+        """Ends the reading."""
+        self._connection.close()
+
+    def listen(self, progress: Callable[[int], object]) -> None:
+        """`progress` is told of rows as they are read."""
+        self._progress = progress
+
+    def require(self, table: str, *columns: str) -> None:
+        """Raises UnreadableTrace where a table that is there lacks one of the columns."""
+        missing = [column for column in columns if column not in self.columns[table]]
+        if missing:
+            raise UnreadableTrace(
+                f"{self._shown}: its table {table} has no column {', '.join(missing)}; export the report again with "
+                "a current `nsys export --type sqlite`."
+            )
+
+    def rows(self, table: str) -> int:
+        """How many rows a table has at most: tables are appended to."""
+        if table not in self.columns:
+            return 0
+        with self._errors():
+            return int(self._query(f"SELECT max(rowid) FROM {_quoted(table)}")[0][0] or 0)
+
+    def integers(self, table: str, columns: Sequence[str], where: str = "") -> Columns:
+        """Columns of a table, in the order of its rows; -1 for NULL, and where the table has no such column."""
+        return self.integers_and_texts(table, columns, "''", lambda text: 0, where)[0]
+
+    def integers_and_texts(
+        self, table: str, columns: Sequence[str], expression: str, number: Callable[[str], int], where: str = ""
+    ) -> tuple[Columns, I32]:
+        """The same, and the text that an expression gives for each row, as `number` numbers each distinct one."""
+        there = [column for column in columns if column in self.columns.get(table, frozenset())]
+        numbers = _Numbers(number)
+        blocks: list[tuple[NDArray[np.int64], ...]] = [(np.empty(0, np.int64),) * (len(there) + 1)]
+        if table in self.columns:
+            chosen = "".join(f"ifnull({_quoted(column)}, -1), " for column in there)
+            for rows in self._blocks(f"SELECT {chosen}CAST({expression} AS TEXT) FROM {_quoted(table)} {where}"):
+                *values, texts = zip(*rows, strict=True)
+                count = len(rows)
+                try:
+                    block = [np.fromiter(column, np.int64, count) for column in values]
+                except (ValueError, TypeError, OverflowError):
+                    raise UnreadableTrace(
+                        f"{self._shown}: its table {table} holds something else than whole numbers in one of "
+                        f"{', '.join(there)}; export the report again."
+                    ) from None
+                blocks.append((*block, np.fromiter(map(numbers.__getitem__, texts), np.int64, count)))
+        whole = [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
+        blocks.clear()
+        none = np.full(len(whole[-1]), -1, np.int64)
+        found = {column: whole[there.index(column)] if column in there else none for column in columns}
+        return found, whole[-1].astype(np.int32)
+
+    def distinct(self, table: str, *columns: str, first: bool = False) -> list[tuple[Any, ...]]:
+        """The rows of some columns, each once, or the `first` alone; none where the table has not all of them."""
+        if not {*columns} <= self.columns.get(table, frozenset()):
+            return []
+        chosen = ", ".join(map(_quoted, columns))
+        with self._errors():
+            found = self._query(f"SELECT DISTINCT {chosen} FROM {_quoted(table)} {'LIMIT 1' if first else ''}")
+        return [row for row in found if all(isinstance(value, int) for value in row)]
+
+    def string(self, id: int) -> str:
+        """A string of the table that keeps each once; empty where it has none of that id."""
+        with self._errors():
+            found = self._query("SELECT value FROM StringIds WHERE id = ?", id)
+        return str(found[0][0]) if found else ""
+
+    def pairs(self, table: str, key: str, value: str) -> list[tuple[Any, Any]]:
+        """Two columns of a small table; none where it has not both."""
+        if not {key, value} <= self.columns.get(table, frozenset()):
+            return []
+        with self._errors():
+            return self._query(f"SELECT {_quoted(key)}, {_quoted(value)} FROM {_quoted(table)}")
+
+    def _blocks(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
+        with self._errors():
+            cursor = self._connection.execute(query)
+            while rows := cursor.fetchmany(_ROWS):
+                yield rows
+                self._progress(len(rows))
+
+    def _query(self, query: str, *values: int) -> list[tuple[Any, ...]]:
+        rows = self._connection.execute(query, values).fetchall()
+        return [tuple(_decoded(value) if isinstance(value, bytes) else value for value in row) for row in rows]
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OverflowError, MemoryError) as error:
+            raise UnreadableTrace(
+                f"{self._shown}: the database cannot be read ({error}); copy or export the report again."
+            ) from None
+
+
+class _Numbers(dict[bytes, int]):
+    """The number of each text, which is asked for once."""
+
+    def __init__(self, number: Callable[[str], int]) -> None:
+        self._number = number
+
+    def __missing__(self, text: bytes) -> int:
+        found = self[text] = self._number(_decoded(text))
+        return found
+
+
+def _decoded(text: bytes) -> str:
+    """Text of any bytes is taken: a name need not be valid."""
+    return text.decode("utf-8", "backslashreplace")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,122 @@
+"""What ran on the device: kernels, copies, memsets, and CUDA graphs that were recorded as one op each."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from overlapscope.reading.nsys.database import Columns, Database
+from overlapscope.reading.nsys.names import Names
+from overlapscope.reading.nsys.rows import Rows, joined
+from overlapscope.trace import op_names
+from overlapscope.trace.model import I32, I64
+
+KERNEL: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
+COPY: Final = "CUPTI_ACTIVITY_KIND_MEMCPY"
+FILL: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
+GRAPH: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+TABLES: Final = (KERNEL, COPY, FILL, GRAPH)
+
+WHOLE_GRAPH: Final = "CUDA graph"
+"""What the names of graphs recorded as one op begin with."""
+_COMMON: Final = ("start", "end", "deviceId", "streamId", "correlationId")
+_NO_STREAM: Final = 0x7FFFFFFF
+"""Numbers above stand for none: 4294967295, written as 32 bits without sign."""
+_DIRECTIONS: Final = (
+    *("<unknown>", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP"),
+    *("HtoD", "DtoH", "DtoD"),
+)
+"""ENUM_CUDA_MEMCPY_OPER, as Kineto spells them; the last three are migrations of managed memory."""
+_FIRST_MIGRATION: Final = 11
+_MEMORY: Final = (
+    *("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static"),
+    "Unknown",
+)
+"""ENUM_CUDA_MEM_KIND, as Kineto spells them."""
+
+
+def read(database: Database, names: Names, process: int | None) -> Rows:
+    """The rows of `Trace.gpu_ops`, but for the launches, in no order."""
+    return joined(part(database, names, process) for part in (_kernels, _copies, _fills, _graphs))
+
+
+def of_process(database: Database, table: str, process: int | None) -> str:
+    """The condition of the rows of one process; of all, where the table does not tell."""
+    known = process is not None and "globalPid" in database.columns.get(table, frozenset())
+    return f"WHERE globalPid = {process}" if known else ""
+
+
+def number(column: I64) -> I64:
+    """A stream's or an event's number; -1 where none is meant."""
+    return np.where((column < 0) | (column > _NO_STREAM), -1, column)
+
+
+def _columns(database: Database, table: str, process: int | None, *more: str) -> Columns:
+    if table in database.columns:
+        database.require(table, "start", "end", "deviceId", "streamId")
+    return database.integers(table, (*_COMMON, *more), of_process(database, table, process))
+
+
+def _kernels(database: Database, names: Names, process: int | None) -> Rows:
+    columns = _columns(database, KERNEL, process, "demangledName", "shortName")
+    ids = np.where(columns["demangledName"] >= 0, columns["demangledName"], columns["shortName"])
+    return _rows(names, columns, "kernel", names.of_ids(ids))
+
+
+def _copies(database: Database, names: Names, process: int | None) -> Rows:
+    columns = _columns(database, COPY, process, "bytes", "copyKind", "srcKind", "dstKind")
+    kinds = np.stack([columns[name] for name in ("copyKind", "srcKind", "dstKind")], axis=1)
+    distinct, back = np.unique(kinds, axis=0, return_inverse=True)
+    spelled = np.array([names.number(_copy_name(*row)) for row in distinct.tolist()], np.int32)
+    return _rows(names, columns, "gpu_memcpy", spelled[back.reshape(-1)])
+
+
+def _copy_name(direction: int, source: int, target: int) -> str:
+    if direction >= _FIRST_MIGRATION:
+        source, target = (_MEMORY.index("Managed"),) * 2
+    sides = (_MEMORY[side] if 0 <= side < len(_MEMORY) else "Unknown" for side in (source, target))
+    way = _DIRECTIONS[direction] if 0 <= direction < len(_DIRECTIONS) else "<unknown>"
+    return f"Memcpy {way} ({' -> '.join(sides)})"
+
+
+def _fills(database: Database, names: Names, process: int | None) -> Rows:
+    columns = _columns(database, FILL, process, "bytes", "memKind")
+    kinds, back = np.unique(columns["memKind"], return_inverse=True)
+    spelled = [
+        names.number(f"Memset ({_MEMORY[kind] if 0 <= kind < len(_MEMORY) else 'Unknown'})") for kind in kinds.tolist()
+    ]
+    return _rows(names, columns, "gpu_memset", np.array(spelled, np.int32)[back])
+
+
+def _graphs(database: Database, names: Names, process: int | None) -> Rows:
+    columns = _columns(database, GRAPH, process, "graphId")
+    graphs, back = np.unique(columns["graphId"], return_inverse=True)
+    spelled = [names.number(f"{WHOLE_GRAPH} {graph}" if graph >= 0 else WHOLE_GRAPH) for graph in graphs.tolist()]
+    return _rows(names, columns, "kernel", np.array(spelled, np.int32)[back])
+
+
+def _rows(names: Names, columns: Columns, category: str, name_id: I32) -> Rows:
+    text, correlation = names.all(), columns["correlationId"]
+    distinct, back = np.unique(name_id, return_inverse=True)
+    judged = np.array(
+        [
+            (op_names.kind(category, text[name]), *op_names.memory_kinds(category, text[name]))
+            for name in distinct.tolist()
+        ],
+        np.int8,
+    ).reshape(-1, 3)[back]
+    none = np.full(len(name_id), -1, np.int64)
+    return {
+        "start_ns": columns["start"],
+        "end_ns": columns["end"],
+        "name_id": name_id,
+        "kind": judged[:, 0].copy(),
+        "device": number(columns["deviceId"]).astype(np.int32),
+        "stream": number(columns["streamId"]).astype(np.int32),
+        "correlation": np.where(correlation > 0, correlation, -1),
+        "bytes": columns.get("bytes", none),
+        "source_kind": judged[:, 1].copy(),
+        "target_kind": judged[:, 2].copy(),
+        "stated_gb_per_s": none.astype(np.float64),
+    }

@@ -1,0 +1,221 @@
+"""Makes a Trace of one process in an exported report of Nsight Systems.
+
+Tables and columns differ by version and by what was recorded (`nsys profile --trace`), so what is there is read by
+name. Facts come from NVIDIA's "SQLite Schema Reference" and from exports of schema 3.24 and 3.25.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from overlapscope.base.columns import locate
+from overlapscope.base.words import listed
+from overlapscope.errors import UnreadableTrace
+from overlapscope.reading._progress import ReadingBar
+from overlapscope.reading._tables import FASTEST_BYTES_PER_NS, LARGEST_BYTES
+from overlapscope.reading._times import possible, recording
+from overlapscope.reading.files import LIMIT_BYTES, file_and_part, is_pipe, place, rank_in_name, shown_source
+from overlapscope.reading.nsys import gpu, host, syncs
+from overlapscope.reading.nsys.database import Database
+from overlapscope.reading.nsys.names import Names
+from overlapscope.reading.nsys.rows import Rows, kept, ordered
+from overlapscope.reading.source import Request
+from overlapscope.reading.steps import found_steps
+from overlapscope.trace.lost import OF_KIND, Part
+from overlapscope.trace.model import (
+    Collectives,
+    Damage,
+    DeviceAnnotations,
+    Framework,
+    GpuOps,
+    HostEvents,
+    Kind,
+    RuntimeCalls,
+    Syncs,
+    Trace,
+)
+
+PID_SHIFT: Final = 24
+PID_MASK: Final = 0xFFFFFF
+"""Where a serialized id has the process' number."""
+_LARGEST_BASE_NS: Final = 1 << 62
+_VERSIONS: Final = {"EXPORT_PRODUCT_VERSION": "nsys", "EXPORT_SCHEMA_VERSION": "schema"}
+_PARTS: Final[dict[str, Part]] = {
+    "runtime_calls": "calls",
+    "cpu_ops": "ops",
+    "annotations": "ranges",
+    "overheads": "overheads",
+    "syncs": "syncs",
+}
+_TABLES: Final = (*gpu.TABLES, *host.TABLES, syncs.SYNCS, syncs.EVENTS)
+
+
+def read(path: Path, request: Request) -> Trace:
+    """The Trace of the process that the path names, or of the only one in the file. Raises UnreadableTrace."""
+    file, part = file_and_part(path)
+    located = place(file, request.limit_bytes)
+    size = located.stat().st_size
+    if size > request.limit_bytes:
+        raise UnreadableTrace(f"{path}: is larger than --max-size allows ({size:,} bytes); raise it.")
+    with closing(Database(located, path)) as database:
+        _check(database, path)
+        processes = _processes(database)
+        if part is None and len(processes) > 1:
+            parts = [f"{path}@{number}" for number in range(len(processes))]
+            what = "write it to a file, and name that" if is_pipe(file) else f"name one of {listed(parts, 8)}"
+            raise UnreadableTrace(f"{path}: holds {len(processes)} processes; {what}.")
+        if part is not None and part >= max(len(processes), 1):
+            raise UnreadableTrace(f"{path}: {file.name} has {len(processes)} processes, counted from 0.")
+        process = processes[part or 0] if processes else None
+        rows = max(sum(database.rows(table) for table in _TABLES), 1)
+        with ReadingBar(str(path), size, request.progress) as bar:
+            done = 0
+
+            def read_rows(count: int) -> None:
+                nonlocal done
+                done += count
+                bar.at(min(size * done // rows, size))
+
+            database.listen(read_rows)
+            trace = _assemble(database, process)
+    rank = rank_in_name(file.name)
+    # Where several processes were recorded, each is taken for the rank that its place among their devices says.
+    rank = part if rank is None and len(processes) > 1 else rank
+    return found_steps(replace(trace, source=shown_source(path), rank=rank, unpacked_bytes=size))
+
+
+def processes_of(path: Path) -> list[int]:
+    """The processes in a file that used a GPU, by their devices; empty where it does not say, or cannot be read."""
+    try:
+        with closing(Database(place(path, LIMIT_BYTES), path)) as database:
+            return _processes(database)
+    except (UnreadableTrace, OSError):
+        # Whoever reads it says so.
+        return []
+
+
+def _check(database: Database, path: Path) -> None:
+    """Raises UnreadableTrace where this is no export of Nsight Systems."""
+    if "StringIds" not in database.columns or not any(
+        name.startswith(("CUPTI_", "META_DATA_", "NVTX_", "TARGET_INFO_")) for name in database.columns
+    ):
+        raise UnreadableTrace(
+            f"{path}: this is an SQLite database, but none that `nsys export --type sqlite` writes: it has no table "
+            "StringIds beside tables of CUDA."
+        )
+
+
+def _processes(database: Database) -> list[int]:
+    """Their serialized ids, in the order of the devices that they used."""
+    # Where only one has streams, its first op tells, and the tables need not be searched for others.
+    alone = len(database.distinct("TARGET_INFO_CUDA_STREAM", "processId")) == 1
+    first_device: dict[int, int] = {}
+    for table in gpu.TABLES:
+        for process, device in database.distinct(table, "globalPid", "deviceId", first=alone):
+            first_device[process] = min(device, first_device.get(process, device))
+    return sorted(first_device, key=lambda process: (first_device[process], process))
+
+
+def _assemble(database: Database, process: int | None) -> Trace:
+    names = Names(database)
+    ops = gpu.read(database, names, process)
+    calls = host.calls(database, names, process)
+    cpu_ops, annotations = host.operators_and_ranges(database, names, process)
+    read_rows = {
+        "gpu_ops": ops,
+        "runtime_calls": calls,
+        "cpu_ops": cpu_ops,
+        "annotations": annotations,
+        "overheads": host.overheads(database, names, process),
+        "syncs": syncs.read(database, names, process, calls),
+    }
+    rows, damage = _possible(read_rows, names)
+    base_ns = next((utc for utc, _ in database.pairs("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "utcEpochNs")), 0)
+    base_ns = base_ns if isinstance(base_ns, int) and 0 < base_ns < _LARGEST_BASE_NS else 0
+    for table in rows.values():
+        table["start_ns"], table["end_ns"] = table["start_ns"] + base_ns, table["end_ns"] + base_ns
+    text = names.all()
+    runtime_calls = RuntimeCalls(names=text, **rows["runtime_calls"])
+    correlation = rows["gpu_ops"]["correlation"]
+    launch = np.where(correlation > 0, locate(runtime_calls.correlation, correlation), -1)
+    return Trace(
+        source="",
+        names=text,
+        gpu_ops=GpuOps(names=text, launch=launch, **rows["gpu_ops"]),
+        runtime_calls=runtime_calls,
+        cpu_ops=HostEvents(names=text, **rows["cpu_ops"]),
+        annotations=HostEvents(names=text, **rows["annotations"]),
+        python_frames=HostEvents.empty(names=text),
+        overheads=HostEvents(names=text, **rows["overheads"]),
+        syncs=Syncs(names=text, **rows["syncs"]),
+        device_annotations=DeviceAnnotations.empty(names=text),
+        collectives=Collectives.empty(names=text),
+        device_names=_device_names(database, process),
+        versions={
+            name: str(value)
+            for key, name in _VERSIONS.items()
+            for stated, value in database.pairs("META_DATA_EXPORT", "name", "value")
+            if stated == key
+        },
+        damage=damage,
+        base_ns=base_ns,
+        recorder="nsys",
+        framework=_framework(text),
+        whole_graphs=int(np.isin(rows["gpu_ops"]["name_id"], names.numbers(gpu.WHOLE_GRAPH)).sum()),
+    )
+
+
+def _possible(tables: dict[str, Rows], names: Names) -> tuple[dict[str, Rows], Damage]:
+    """The rows that can have happened, ordered, and what was left out of them."""
+    starts = np.concatenate([rows["start_ns"] for rows in tables.values()])
+    begin_ns, end_ns = recording(starts[starts > 0], None)
+    lost: Counter[str] = Counter()
+    ordered_tables: dict[str, Rows] = {}
+    place = 0
+    for name, rows in tables.items():
+        length = rows["end_ns"] - rows["start_ns"]
+        fits = possible(rows["start_ns"], length, begin_ns, end_ns)
+        if name == "gpu_ops":
+            lost.update(OF_KIND[Kind(kind)] for kind in rows["kind"][~fits].tolist())
+        else:
+            lost[_PARTS[name]] += int((~fits).sum())
+        ordered_tables[name] = ordered(kept(rows, fits), place)
+        place += int(fits.sum())
+    lost = +lost
+    sizes = _forget_impossible_sizes(ordered_tables["gpu_ops"])
+    return ordered_tables, Damage(impossible_times=lost.total(), impossible_by=dict(lost), impossible_sizes=sizes)
+
+
+def _forget_impossible_sizes(ops: Rows) -> dict[str, int]:
+    """Takes as unknown what no copy can have moved in its time: how many, by part."""
+    is_copy = np.isin(ops["kind"], (Kind.H2D, Kind.D2H))
+    fast = is_copy & (ops["bytes"] // FASTEST_BYTES_PER_NS > ops["end_ns"] - ops["start_ns"] + 1)
+    wrong = fast | (ops["bytes"] > LARGEST_BYTES)
+    ops["bytes"] = np.where(wrong | (ops["bytes"] < 0), -1, ops["bytes"])
+    return dict(Counter(OF_KIND[Kind(kind)] for kind in ops["kind"][wrong].tolist()))
+
+
+def _device_names(database: Database, process: int | None) -> dict[int, str]:
+    """CUDA numbers the devices of each process anew; where that is not recorded, the numbers are taken for equal."""
+    products = {id: name for id, name in database.pairs("TARGET_INFO_GPU", "id", "name") if isinstance(name, str)}
+    numbered = database.distinct("TARGET_INFO_CUDA_DEVICE", "cudaId", "gpuId", "pid")
+    pid = None if process is None else process >> PID_SHIFT & PID_MASK
+    own = {cuda: products[gpu] for cuda, gpu, of in numbered if of == pid and gpu in products}
+    return own or {id: name for id, name in products.items() if isinstance(id, int)}
+
+
+def _framework(names: Iterable[str]) -> Framework:
+    """What the program is written with, by the names of its kernels and ranges."""
+    for name in names:
+        if "at::native::" in name or name.startswith(("aten::", "triton_")):
+            return "pytorch"
+        if name.startswith(("XlaModule:", "TSL:", "jit_")):
+            return "jax"
+    return "cuda"

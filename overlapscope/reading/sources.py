@@ -1,0 +1,97 @@
+"""The sources there are: which one a file is of is told by its content, never by its name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from overlapscope.errors import UnreadableTrace, UsageError
+from overlapscope.reading import jax, kineto, nsys
+from overlapscope.reading.files import LIMIT_BYTES, SourceFile, file_and_part, is_pipe, place
+from overlapscope.reading.source import Request, Source
+from overlapscope.trace.model import Trace
+
+GROUP: Final = "overlapscope.sources"
+"""Entry points of other packages' sources."""
+HEAD_BYTES: Final = 1 << 16
+_MAGIC_BYTES: Final = 16
+"""Tell a file that may hold several recordings."""
+
+_OWN: Final = (nsys.SOURCE, jax.SOURCE, kineto.SOURCE)
+"""Asked in this order."""
+
+SUFFIXES: Final = tuple(suffix for source in _OWN for suffix in source.suffixes)
+"""Endings, in any case, of the files looked for in a directory."""
+
+
+def read(path: str | Path, request: Request) -> Trace:
+    """The Trace in a file of any source; one that none of them knows is read as Kineto's, which says what is wrong.
+
+    Raises UnreadableTrace, and UsageError where a package's source cannot be loaded.
+    """
+    source = source_of(Path(path), request.limit_bytes)
+    trace = source.read(Path(path), request)
+    # The cache cannot know when another package reads differently than before.
+    return trace if source in _OWN else replace(trace, unpacked_bytes=0)
+
+
+def parts(path: Path) -> list[Path]:
+    """What to read of a file: itself, or each of several recordings in it."""
+    if is_pipe(path):
+        return [path]
+    try:
+        with place(path, LIMIT_BYTES).open("rb") as file:
+            head = file.read(_MAGIC_BYTES)
+    except (OSError, UnreadableTrace):
+        # Whoever reads the file says so; one recording of several that is named is not there either.
+        return [path]
+    count = next((source.parts(path) for source in _OWN if source.parts and source.recognises(head)), 1)
+    return [path.with_name(f"{path.name}@{number}") for number in range(count)] if count > 1 else [path]
+
+
+def is_trace_name(name: str) -> bool:
+    """Whether a file in a directory is taken for a trace, by its name: hidden ones are not."""
+    name = name.lower()
+    if name.startswith("."):
+        return False
+    return name.endswith(SUFFIXES) or any(name.endswith(source.suffixes) for source in _others())
+
+
+def source_of(path: Path, limit_bytes: int = LIMIT_BYTES) -> Source:
+    """Which a file is of; Kineto's where none knows it, or it cannot be read."""
+    head = _head(file_and_part(path)[0], limit_bytes)
+    known = next((source for source in _OWN if source.recognises(head)), None)
+    return known or next((source for source in _others() if source.recognises(head)), kineto.SOURCE)
+
+
+def _head(path: Path, limit_bytes: int) -> bytes:
+    try:
+        return next(iter(SourceFile(path, limit_bytes=limit_bytes)), b"")[:HEAD_BYTES]
+    except UnreadableTrace:
+        # Whoever reads the file says so.
+        return b""
+
+
+@cache
+def _others() -> tuple[Source, ...]:
+    """The sources of other packages. Asked last: looking for them takes longer than reading a small trace."""
+    from importlib.metadata import entry_points
+
+    sources = []
+    for entry in entry_points(group=GROUP):
+        try:
+            source = entry.load()
+        except Exception as error:
+            raise UsageError(
+                f"the source {entry.name} ({entry.value}) cannot be loaded ({type(error).__name__}: {error}); update "
+                "or uninstall its package."
+            ) from error
+        if not isinstance(source, Source):
+            raise UsageError(
+                f"the source {entry.name} ({entry.value}) is no overlapscope.reading.source.Source; update or "
+                "uninstall its package."
+            )
+        sources.append(source)
+    return tuple(sources)

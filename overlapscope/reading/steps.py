@@ -1,0 +1,92 @@
+"""Steps by the names of ranges, for what marks none as torch.profiler does."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import fields, replace
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import numpy as np
+
+from overlapscope.errors import NotInTrace
+from overlapscope.trace.model import I64, Table, Trace
+
+STEP: Final = "ProfilerStep#"
+"""What the names of steps begin with; a number follows."""
+_NUMBERED: Final = re.compile(r"(.*?)[\s#:_=\[(-]*(\d{1,18})?[\])]?")
+_LEAST_STEPS: Final = 3
+_LEAST_SHARE: Final = 0.5
+"""Of the launches, that ranges must enclose to be taken for steps without being named."""
+
+
+def named_steps(trace: Trace, pattern: str) -> Trace:
+    """The trace with the ranges whose names match `pattern` (`*` and `?` stand for any characters) as its steps, in
+    the place of those it had. Raises NotInTrace where there is none."""
+    notes = trace.annotations
+    rows = np.flatnonzero(notes.named(lambda name: fnmatchcase(name, pattern)))
+    if not len(rows):
+        raise NotInTrace(f"{trace.source}: no range is named {pattern!r}; --steps-by takes a name or a pattern.")
+    return _as_steps(trace, rows, pattern)
+
+
+def found_steps(trace: Trace) -> Trace:
+    """The trace with the ranges as its steps that repeat and enclose the launches, if there are such and no steps yet.
+
+    Ranges of one thread are alike whose names differ in a number alone. Of those that follow one another without
+    overlapping, at least three, and enclose half of what that thread launched, the ones that enclose most are taken;
+    of equals the fewest, which are the outermost.
+    """
+    notes = trace.annotations
+    if notes.named(lambda name: name.startswith(STEP)).any():
+        return trace
+    calls, launches = trace.runtime_calls, np.unique(trace.gpu_ops.launch[trace.gpu_ops.launch >= 0])
+    best: tuple[int, int] = (0, 0)
+    chosen: tuple[I64, str] | None = None
+    for (thread, name), rows in _alike(trace).items():
+        start, end = notes.start_ns[rows], notes.end_ns[rows]
+        if len(rows) < _LEAST_STEPS or (start[1:] < end[:-1]).any():
+            continue
+        launched = calls.start_ns[launches[calls.thread[launches] == thread]]
+        inside = int((np.searchsorted(launched, end) - np.searchsorted(launched, start)).sum())
+        if inside and inside >= _LEAST_SHARE * len(launched) and (inside, -len(rows)) > best:
+            best, chosen = (inside, -len(rows)), (rows, name)
+    return trace if chosen is None else _as_steps(trace, *chosen)
+
+
+def _alike(trace: Trace) -> dict[tuple[int, str], I64]:
+    """Rows of the ranges of each thread by their names without the number at the end."""
+    notes = trace.annotations
+    base = {name_id: _base(notes.names[name_id]) for name_id in np.unique(notes.name_id).tolist()}
+    rows: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
+    for row, (thread, name_id) in enumerate(zip(notes.thread.tolist(), notes.name_id.tolist(), strict=True)):
+        rows[thread, base[name_id]].append(row)
+    return {key: np.array(found, np.int64) for key, found in rows.items()}
+
+
+def _base(name: str) -> str:
+    numbered = _NUMBERED.fullmatch(name)
+    return numbered[1] if numbered is not None and numbered[1] else name
+
+
+def _as_steps(trace: Trace, rows: I64, named: str) -> Trace:
+    """Those ranges as steps. They keep the numbers of their names where each has one of its own."""
+    notes = trace.annotations
+    stated = [_NUMBERED.fullmatch(notes.name(row)) for row in rows.tolist()]
+    numbers = [int(match[2]) for match in stated if match is not None and match[2]]
+    if len({*numbers}) < len(rows):
+        numbers = list(range(len(rows)))
+    steps = [f"{STEP}{number}" for number in numbers]
+    names = (*trace.names, *steps)
+    name_id = notes.name_id.copy()
+    name_id[rows] = np.arange(len(trace.names), len(names))
+    was_step = notes.named(lambda name: name.startswith(STEP))
+    was_step[rows] = False
+    tables: dict[str, Any] = {
+        field.name: replace(table, names=names)
+        for field in fields(Trace)
+        if isinstance(table := getattr(trace, field.name), Table)
+    }
+    tables["annotations"] = replace(notes, names=names, name_id=name_id).take(~was_step)
+    return replace(trace, names=names, warm_up_steps=0, steps_by=named, **tables)

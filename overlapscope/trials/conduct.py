@@ -1,0 +1,330 @@
+"""Conducts a trial: surveys the program, and runs it as it is and with changes while time is left."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Final
+
+from overlapscope.base.words import clean, duration, listed, plural
+from overlapscope.errors import OverlapscopeError, UsageError
+from overlapscope.recorder import race_words
+from overlapscope.render.progress import Progress
+from overlapscope.trials import fits, plan, search
+from overlapscope.trials.edit import edit
+from overlapscope.trials.findings import Findings
+from overlapscope.trials.measure import timing
+from overlapscope.trials.predictions import predict_sets
+from overlapscope.trials.program import Ended, Program
+from overlapscope.trials.protocol import Facts, Outcome, Task
+from overlapscope.trials.result import Predicted, Sameness, Trial
+from overlapscope.trials.sameness import sameness
+from overlapscope.trials.search import AS_IS, Planned, Run, Settings
+from overlapscope.trials.summary import step_ns_of, summarize
+
+_PATIENCE: Final = 5
+"""A run may take so many times as long as the first one."""
+_LEAST_LIMIT_S: Final = 180.0
+"""Compiling takes a minute or two."""
+_RECORDED: Final = 3
+"""A run under the recorder takes about so many times as long as a plain one."""
+NO_TIME: Final = "There was no time left for it; `--minutes` gives more."
+
+
+class ProgramFailed(Exception):
+    """The program fails as it is."""
+
+    def __init__(self, ended: Ended) -> None:
+        super().__init__(ended.how)
+        self.ended = ended
+
+
+@dataclass(frozen=True, slots=True)
+class Conducted:
+    """A trial that is over."""
+
+    trial: Trial
+    interrupted: bool
+    """By Ctrl-C."""
+    facts: Facts
+    best: Settings | None
+    once_more: Callable[[], Confirmed]
+    """Runs the program as it is, when it has been edited; takes as long as one run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """A run of the program after its edit."""
+
+    failure: str
+    """How it failed, in a sentence; empty where it did not."""
+    pct: float | None = None
+    """By how much its step is longer than before the edit; negative where it is shorter."""
+    results: Sameness = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the user wants."""
+
+    minutes: float
+    steps: int | None
+    """That are timed; None: as many as it takes."""
+    only: Collection[str]
+    also: Collection[str]
+    keep: bool
+    """Recordings are there afterwards."""
+
+
+def conduct(program: Program, asked: Asked, directory: Path, progress: Progress) -> Conducted:
+    """Try changes on the program; each run has a directory of its own in `directory`.
+
+    Raises ProgramFailed where it fails as it is, UsageError where it has no steps or too few. Ctrl-C ends it early.
+    """
+    conductor = _Conductor(program, asked, directory, progress)
+    found = conductor.survey()
+    interrupted = False
+    try:
+        conductor.record(found)
+        conductor.ladder(found)
+        conductor.rounds(found)
+        conductor.check(found)
+    except KeyboardInterrupt:
+        interrupted = True
+        progress.say("Interrupted. A second Ctrl-C ends it without showing what is known so far.")
+    predicted = _predicted(found)
+    trial = summarize(
+        found,
+        program.text,
+        predicted=predicted,
+        edited=lambda settings: edit(found.facts, settings, program.root),
+        keep=asked.keep,
+        interrupted=interrupted,
+        wall_s=conductor.wall_s,
+    )
+    return Conducted(trial, interrupted, found.facts, found.best, partial(conductor.once_more, found))
+
+
+def _predicted(found: Findings) -> Mapping[Settings, Predicted]:
+    """Where the program was recorded: what is predicted for each set that was tried."""
+    step_ns = step_ns_of(found.runs, AS_IS)
+    if found.before is None or step_ns is None:
+        return {}
+    try:
+        return predict_sets(found.before, found.runs.tried(), step_ns)
+    except OverlapscopeError as error:
+        found.notes.append(f"Nothing is predicted: {error}")
+        return {}
+
+
+class _Conductor:
+    """Runs one program as often as it takes."""
+
+    def __init__(self, program: Program, asked: Asked, directory: Path, progress: Progress) -> None:
+        """Each run has a directory of its own in `directory`."""
+        self._program = program
+        self._asked = asked
+        self._directory = directory
+        self._progress = progress
+        self._began = time.monotonic()
+        self._count = 0
+        self._limit_s = max(_LEAST_LIMIT_S, 60 * asked.minutes)
+        """Of the first run; nobody knows yet how long it takes."""
+
+    @property
+    def wall_s(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._began
+
+    def survey(self) -> Findings:
+        """What the program does, how many steps are timed, and which changes fit.
+
+        Raises ProgramFailed where it fails as it is, UsageError where it has no steps or too few.
+        """
+        self._progress.now("Looking at what the program does in its steps")
+        ended = self._run(plan.SURVEY, survey=True)
+        outcome = _usable(ended)
+        facts = outcome.facts or Facts(cuda=False, cpus=os.cpu_count() or 1)
+        wanted = plan.plan(fmean(outcome.host_ns), self._asked.steps) if outcome.host_ns else plan.SURVEY
+        if not ended.complete:
+            wanted = plan.shortened(wanted, outcome.all_steps)
+        fitting, left_out = fits.candidates(facts, outcome.ranks, self._asked.only, self._asked.also)
+        found = Findings(facts, outcome.ranks, wanted, fitting, left_out)
+        self._first(found)
+        return found
+
+    def _first(self, found: Findings) -> None:
+        """The first plain run, which tells whether there are as many steps as are wanted."""
+        self._progress.now("Run 1, as it is")
+        ended = self._run(found.plan)
+        if not ended.complete:
+            outcome = _usable(ended)
+            found.plan = plan.shortened(found.plan, outcome.all_steps)
+            ended = self._run(found.plan)
+            if not ended.complete:
+                raise ProgramFailed(ended)
+        self._limit_s = max(_LEAST_LIMIT_S, _PATIENCE * ended.wall_s)
+        self._keep(found, _told(Planned(AS_IS, 1), ended))
+        most = (len(found.candidates) + 1) * search.MOST_ROUNDS
+        runs = min(most, 1 + int(max(0.0, self._left_s(found)) / ended.wall_s))
+        self._progress.say(
+            f"Each run takes about {duration(1e9 * ended.wall_s)}, and there will be {runs} at most. In each, "
+            f"{plural(found.plan.timed_steps, 'step')} are timed after {found.plan.warmup_steps} of warm-up."
+        )
+
+    def record(self, found: Findings) -> None:
+        """The program as it is, from which is predicted what changes bring."""
+        if found.candidates and self._can_record(found):
+            self._progress.now("Recording the program as it is, to predict what changes bring")
+            before = self._directory / "before.trace.json.gz"
+            ended = self._recorded(before)
+            if before.exists():
+                found.before = before
+            else:
+                found.notes.append(
+                    f"Nothing is predicted, because the program could not be recorded. {clean(ended.how, 200)}"
+                )
+
+    def check(self, found: Findings) -> None:
+        """The best set for data races; where it has some, the next best."""
+        while (best := found.best) is not None and best not in found.races and self._can_record(found):
+            self._progress.now("Looking for data races with the best set of changes")
+            after = self._directory / "after.trace.json.gz"
+            races = race_words.read(self._recorded(after, "--force", "--check-hazards", changes=best).output)
+            if races is None:
+                found.notes.append("Data races could not be looked for in the best set of changes.")
+                return
+            found.races[best] = races
+            found.after = after if after.exists() and not races else None
+        if best is not None and not self._can_record(found) and found.facts.cuda:
+            found.notes.append(
+                "Nothing is predicted, and data races are not looked for, where a launcher starts the program."
+            )
+
+    def _can_record(self, found: Findings) -> bool:
+        return found.facts.cuda and self._program.records
+
+    def _recorded(self, trace: Path, *options: str, changes: Settings = AS_IS) -> Ended:
+        task = Task(directory=self._new_directory(), changes=changes)
+        return self._program.record(task, self._limit_s, ("--output", str(trace), *options))
+
+    def ladder(self, found: Findings) -> None:
+        """The first round."""
+        while (step := search.climb(found.candidates, found.runs)).next is not None:
+            found.kept = step.kept
+            sets = search.worth_more(found.runs, found.kept)
+            known = [found.runs.of(settings)[-1].wall_s for settings in sets]
+            if known[0] + sum(known) > self._left_s(found):
+                self._give_up(found, step.next)
+                return
+            self._make(found, step.next)
+        found.kept = step.kept
+
+    def rounds(self, found: Findings) -> None:
+        """The others, until the sets of changes are told apart or time is up."""
+        while planned := search.rounds(found.runs, found.kept, self._left_s(found)):
+            for one in planned:
+                self._make(found, one)
+
+    def once_more(self, found: Findings) -> Confirmed:
+        """The edited program, beside what it was."""
+        run = _told(Planned(AS_IS, 0), self._run(found.plan))
+        if run.timing is None:
+            return Confirmed(run.failure)
+        before = fmean(one.timing.step_ns for one in found.runs.of(AS_IS) if one.timing is not None)
+        same = sameness(run.results, [other.results for other in found.runs.unchanged])
+        return Confirmed("", 100 * (run.timing.step_ns / before - 1), same)
+
+    def _give_up(self, found: Findings, planned: Planned) -> None:
+        """What the ladder has not come to is left out."""
+        found.cut_short = True
+        changes = [candidate.change for candidate in found.candidates]
+        begin = changes.index(planned.settings[-1].change) if planned.settings else len(changes)
+        tried = {settings[-1].change for settings in found.runs.tried()}
+        found.left_out += [fits.left_out(change, NO_TIME) for change in changes[begin:] if change not in tried]
+
+    def _left_s(self, found: Findings) -> float:
+        last = _RECORDED * found.runs.of(AS_IS)[0].wall_s if found.facts.cuda else 0.0
+        return 60 * self._asked.minutes - self.wall_s - last
+
+    def _make(self, found: Findings, planned: Planned) -> None:
+        self._progress.now(f"Run {len(found.runs.all) + 1}, {_what(planned)}")
+        ended = self._run(found.plan, planned.settings, rounded=planned.rounded)
+        self._keep(found, _told(planned, ended))
+
+    def _keep(self, found: Findings, run: Run) -> None:
+        found.runs = replace(found.runs, all=(*found.runs.all, run))
+        if run.left_out:
+            found.left_out.append(fits.left_out(run.planned.settings[-1].change, run.left_out))
+        self._progress.say(_line(len(found.runs.all), run))
+
+    def _run(
+        self, steps: plan.Plan, changes: Settings = AS_IS, *, survey: bool = False, rounded: bool = False
+    ) -> Ended:
+        task = Task(
+            directory=self._new_directory(),
+            changes=changes,
+            warmup_steps=steps.warmup_steps,
+            steps=steps.timed_steps,
+            survey=survey,
+            rounded=rounded,
+        )
+        return self._program.run(task, self._limit_s)
+
+    def _new_directory(self) -> str:
+        self._count += 1
+        directory = self._directory / f"run-{self._count}"
+        directory.mkdir()
+        return str(directory)
+
+
+def _usable(ended: Ended) -> Outcome:
+    """What rank 0 tells of a run of the program as it is. Raises ProgramFailed and UsageError."""
+    outcome = ended.outcomes[0] if ended.outcomes else None
+    if not ended.complete and ended.exit_code != 0:
+        raise ProgramFailed(ended)
+    if outcome is None:
+        raise UsageError("the program never imported torch, so it has no steps that could be timed.")
+    if not outcome.all_steps:
+        raise UsageError(
+            "the program made no steps. A step ends when its optimizer has stepped, or where the program calls "
+            "`overlapscope.step()`; call that at the end of each iteration."
+        )
+    return outcome
+
+
+def _told(planned: Planned, ended: Ended) -> Run:
+    if not ended.complete:
+        return Run(planned, ended.wall_s, failure=ended.how)
+    results = tuple(outcome.results for outcome in ended.outcomes if outcome.results is not None)
+    last = planned.settings[-1].change if planned.settings else ""
+    refused = next((outcome.refused[last] for outcome in ended.outcomes if last in outcome.refused), "")
+    if last and not refused and not any(outcome.made.get(last) for outcome in ended.outcomes):
+        refused = "It found nothing to change."
+    return Run(
+        planned,
+        ended.wall_s,
+        timing(ended.outcomes),
+        results if len(results) == len(ended.outcomes) else (),
+        left_out=refused,
+    )
+
+
+def _line(number: int, run: Run) -> str:
+    """What is said of a run when it is over."""
+    if run.timing is None:
+        said = f"failed. {clean(run.failure, 200)}"
+    else:
+        said = run.left_out or f"{duration(run.timing.step_ns)} a step"
+    return f"Run {number}, {_what(run.planned)}: {said}"
+
+
+def _what(planned: Planned) -> str:
+    if planned.rounded:
+        return "as it is, with its parameters rounded differently"
+    return listed(setting.text for setting in planned.settings) or "as it is"

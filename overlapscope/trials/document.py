@@ -1,0 +1,205 @@
+"""What a trial consists of when it is shown: the answer, a row for each change, the edit, and what was left out."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+from overlapscope.base.words import NOTHING, clean, clean_lines, duration, listed, plural, unit_for
+from overlapscope.documents.model import Block, Code, Document, Heading, Items, Section, Span, Text, detail, with_code
+from overlapscope.documents.table import Cell, Column, Row, Table, Tone, prose, rows, words
+from overlapscope.trials.result import Predicted, Trial, Tried
+
+_LIMIT: Final = 300
+_NOTE: Final = (
+    "measured: percent of the step as it is, with the kept changes above (+); adds: of the step without this change."
+)
+_HAIR: Final = 1e-6
+"""Of what is rounded up: the error of a sum."""
+_TONES: Final[dict[str, Tone]] = {"faster": "good", "slower": "poor", "different": "poor"}
+
+
+def document(trial: Trial) -> Document:
+    """The answer first."""
+    tone: Tone = "good" if trial.best is not None else ""
+    answer = Section(
+        (Text(headline(trial), tone, strong=True), *(Text(with_code(said), "muted") for said in _remarks(trial))),
+        kind="verdict",
+        tone=tone,
+    )
+    blocks: list[Block] = [Heading("overlapscope try", 1), answer, _table(trial, _answering(trial))]
+    blocks += [*_edit(trial), *_left_out(trial), *_recordings(trial)]
+    if trial.notes:
+        blocks.append(Items(tuple(with_code(clean(note, _LIMIT)) for note in trial.notes)))
+    others = [tried for tried in trial.changes if tried not in _answering(trial)]
+    if others:
+        blocks += detail("other values", [_table(trial, others)])
+    return Document(f"overlapscope: {clean(trial.program, _LIMIT)}, tried", tuple(blocks))
+
+
+def said(trial: Trial) -> tuple[str, Callable[[], Document]]:
+    """The verdict, and what the command line prints."""
+    return headline(trial), partial(document, trial)
+
+
+# -- sentences ------------------------------------------------------------------------------------
+
+
+def headline(trial: Trial) -> str:
+    """What to do, and what it brings."""
+    was = duration(trial.baseline_step_ns)
+    if trial.best is not None:
+        best = trial.changes[trial.best]
+        takes = duration(best.step_ns or 0)
+        return f"A step takes {takes} instead of {was} ({_measured(best)}) with {changes_of(best)}."
+    if not trial.changes:
+        return f"A step takes {was}, and no change could be tried."
+    if all(tried.measured_low_pct is None for tried in trial.changes):
+        return f"A step takes {was}. There were too few runs to say which changes help."
+    return f"A step takes {was}, and none of the changes that were tried makes it shorter for sure."
+
+
+def changes_of(tried: Tried) -> str:
+    """`workers (6), pin and non-blocking`."""
+    return clean(listed((*tried.after, _name(tried))), _LIMIT)
+
+
+def _name(tried: Tried) -> str:
+    return f"{tried.change} ({tried.value})" if tried.value else tried.change
+
+
+def _remarks(trial: Trial) -> Iterator[str]:
+    ranks = f", {plural(trial.ranks, 'rank')}" if trial.ranks > 1 else ""
+    device = f", {clean(trial.device_name, _LIMIT)}" if trial.device_name else ""
+    yield f"{clean(trial.program, _LIMIT)}{device}{ranks}"
+    spread = ""
+    if trial.baseline_low_ns is not None and trial.baseline_high_ns is not None and trial.baseline_runs > 2:
+        of = unit_for(trial.baseline_step_ns)
+        spread = f" of {of.number(trial.baseline_low_ns)} to {of.text(trial.baseline_high_ns)} a step"
+    yield (
+        f"Unchanged: {plural(trial.baseline_runs, 'run')}{spread}. In each run, {plural(trial.timed_steps, 'step')} "
+        f"without a profiler after {trial.warmup_steps} of warm-up."
+    )
+    if trial.best is not None and trial.changes[trial.best].races == 0:
+        yield "No data races were found with these changes, in what could be checked."
+    if trial.interrupted:
+        yield "Not all that was planned was run: this is what is known so far."
+    if not trial.repeatable and trial.baseline_runs > 1:
+        yield "Unchanged runs do not give the same results bit for bit, so results are compared within their noise."
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def _answering(trial: Trial) -> list[Tried]:
+    """A row for each change: the value that was kept; where none was, the best."""
+    groups: dict[tuple[tuple[str, ...], str], list[Tried]] = {}
+    for tried in trial.changes:
+        groups.setdefault((tried.after, tried.change), []).append(tried)
+    return [
+        min(group, key=lambda tried: (not tried.kept, tried.step_ns is None, tried.step_ns))
+        for group in groups.values()
+    ]
+
+
+def _table(trial: Trial, shown: list[Tried]) -> Table:
+    of = unit_for(trial.baseline_step_ns)
+    first = ("as it is", of.number(trial.baseline_step_ns), "", of.text(trial.baseline_step_ns), "", "")
+    lines = [_row(tried, of.number(tried.step_ns)) for tried in shown]
+    columns = (
+        words("change"),
+        Column(f"step {of.name}", id="step", spare=1),
+        Column("predicted", id="predicted", spare=3),
+        Column("measured"),
+        Column("adds", id="adds", spare=2),
+        words("results"),
+    )
+    table = Table("Changes", columns, (*rows([first]), *lines), _NOTE if lines else "")
+    return table if any(tried.predicted_pct for tried in shown) else table.without(("predicted",))
+
+
+def _row(tried: Tried, step: str) -> Row:
+    name = clean(f"{'+ ' if tried.after else ''}{_name(tried)}{'' if tried.kept else ' (not kept)'}", _LIMIT)
+    predicted = _predicted(tried.predicted_pct)
+    if tried.failure:
+        return Row((Cell(name), Cell(NOTHING), Cell(predicted), Cell(""), Cell(""), Cell("failed", tone="poor")))
+    added = _percent(tried.added_pct, tried.added_low_pct, tried.added_high_pct)
+    return Row(
+        (
+            Cell(name),
+            Cell(step, tried.step_ns),
+            Cell(predicted),
+            Cell(_measured(tried), tried.measured_pct),
+            Cell(added, tried.added_pct, _TONES.get(tried.verdict, "")),
+            Cell(tried.results, tone=_TONES.get(tried.results, "")),
+        )
+    )
+
+
+def _predicted(predicted: Predicted | None) -> str:
+    """`-12% (-15 to -8)`."""
+    if predicted is None:
+        return ""
+    value, low, high = (f"{round(part):+d}" if round(part) else "0" for part in _ends(predicted))
+    return f"{value}%" if low == high else f"{value}% ({low} to {high})"
+
+
+def _ends(predicted: Predicted) -> tuple[float, float, float]:
+    return predicted.value, predicted.low, predicted.high
+
+
+def _measured(tried: Tried) -> str:
+    return _percent(tried.measured_pct, tried.measured_low_pct, tried.measured_high_pct)
+
+
+def _percent(value: float | None, low: float | None, high: float | None) -> str:
+    """`-10.9% ± 0.4`: half the width of the interval, rounded up."""
+    if value is None:
+        return NOTHING
+    half = "" if low is None or high is None else f" ± {math.ceil(5 * (high - low) - _HAIR) / 10:.1f}"
+    return f"{round(value, 1) or 0:+.1f}%{half}"
+
+
+# -- what follows ---------------------------------------------------------------------------------
+
+
+def _edit(trial: Trial) -> Iterator[Block]:
+    if trial.best is None:
+        return
+    edit = trial.changes[trial.best].edit
+    if edit.diff:
+        yield Heading("The edit", 2)
+        yield Code(clean_lines(edit.diff.expandtabs()).rstrip())
+    for remark in edit.remarks:
+        yield Text(with_code(clean(remark, _LIMIT)), "muted")
+    if edit.advice:
+        yield Heading("What to edit by hand" if edit.diff else "What to edit", 2)
+        yield Items(tuple(with_code(clean_lines(advice)) for advice in edit.advice))
+    if edit.code:
+        yield Code(clean_lines(edit.code).rstrip())
+
+
+def _left_out(trial: Trial) -> Iterator[Block]:
+    failed = [(tried, tried.failure) for tried in trial.changes if tried.failure]
+    lines = [(clean(_name(tried), _LIMIT), clean(failure, _LIMIT)) for tried, failure in failed]
+    reasons: dict[str, list[str]] = {}
+    for left in trial.left_out:
+        reasons.setdefault(left.reason, []).append(left.change)
+    lines += [(clean(listed(changes), _LIMIT), clean(reason, _LIMIT)) for reason, changes in reasons.items()]
+    if lines:
+        yield Table("Not tried, or failed", (words("change"), prose("why")), rows(lines))
+
+
+def _recordings(trial: Trial) -> Iterator[Block]:
+    kept = [path for path in (trial.recordings.before, trial.recordings.after) if path is not None]
+    if kept:
+        command = clean(shlex.join(["overlapscope", "dashboard", *kept]))
+        yield Text(
+            (
+                "Compare the recordings before and after: " if len(kept) > 1 else "See the recording: ",
+                Span(command, code=True),
+            )
+        )

@@ -1,0 +1,272 @@
+"""How a person makes the changes that were tried: as edits of the program's files where it is clear what to edit, and
+in words where it is not."""
+
+from __future__ import annotations
+
+import difflib
+import io
+import os
+import tokenize
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import libcst as cst
+
+from overlapscope.base import disk, words
+from overlapscope.catalog.changes import CHANGES
+from overlapscope.trials import libraries
+from overlapscope.trials.calls import Options, Unclear, pinned_argument, pinned_receiver
+from overlapscope.trials.protocol import Facts, Setting, Site, Uploads
+from overlapscope.trials.result import Edit
+from overlapscope.trials.rewrite import Compile, Wish, rewrite
+
+AHEAD: Final = """\
+import itertools
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+
+def ahead(batches):
+    stream, following = torch.cuda.Stream(), None
+    for batch in itertools.chain(batches, [None]):
+        here = torch.cuda.current_stream()
+        here.wait_stream(stream)
+        ready, following = following, None
+        if batch is not None:
+            with torch.cuda.stream(stream):
+                following = tree_map_only(torch.Tensor, lambda x: x.to("cuda", non_blocking=True), batch)
+        if ready is not None:
+            tree_map_only(torch.Tensor, lambda x: x.record_stream(here), ready)
+            yield ready
+"""
+"""Batches from pinned memory, each copied to the GPU while the one before is computed with."""
+_REMARKS: Final = {
+    "workers": "With `persistent_workers=True`, a seed gives other orders of batches from the second epoch on.",
+    "compile": "A compiled module draws other random numbers with the same seed, as for dropout.",
+}
+"""By a change or its value: what its shim makes up for, so that results can be compared."""
+MAX_BYTES: Final = 1_000_000
+"""Of a file that is edited; nobody wrote a longer one by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of the program, before and after the edit."""
+
+    path: Path
+    before: bytes
+    after: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """What is to be done for a set of changes."""
+
+    files: tuple[File, ...]
+    advice: tuple[str, ...]
+    """What the files' edits do not do, a sentence or two each."""
+    code: str
+    """A function that advice speaks of; empty where none does."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One thing to do at a place."""
+
+    site: Site
+    ways: tuple[Wish | Compile, ...]
+    """Edits that do it, of which the first that is clear is made; none where words alone can say what to do."""
+    advice: str
+    """The same in words."""
+
+
+def edit(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edit:
+    """As `edits`, for a person to read."""
+    found = edits(facts, settings, root)
+    remarks = tuple(
+        remark for made, remark in _REMARKS.items() if any(made in (one.change, one.value) for one in settings)
+    )
+    diff = "".join(_diff(file) for file in found.files)
+    return Edit(diff=diff, advice=found.advice, code=found.code, remarks=remarks)
+
+
+def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
+    """How these changes are made together: only files below `root`, the script's directory, or the current one are
+    edited, and none of installed packages."""
+    changes = frozenset(setting.change for setting in settings)
+    steps = [step for setting in settings for step in _STEPS[setting.change](facts, setting.value, changes)]
+    by_path: dict[str, list[_Step]] = {}
+    for step in steps:
+        by_path.setdefault(step.site.path, []).append(step)
+    files, advice = [], []
+    for path, there in by_path.items():
+        before, after, reasons = _edited(Path(path), there, (root, Path.cwd()), facts.began_ns)
+        if before != after:
+            files.append(File(Path(path), before, after))
+        advice += [_sentence(*one) for one in zip(there, reasons, strict=True) if one[1] or not one[0].ways]
+    code = AHEAD if any(step.advice == _LOOP_AHEAD for step in steps) else ""
+    return Edits(tuple(files), tuple(dict.fromkeys(advice)), code)
+
+
+def _edited(
+    path: Path, steps: list[_Step], roots: tuple[Path, ...], began_ns: int | None
+) -> tuple[bytes, bytes, list[str]]:
+    """A file before and after its edit, and why each step is not in it: empty where it is."""
+    try:
+        before = _source(path, roots, began_ns)
+        after, reasons = rewrite(before, [step.ways for step in steps])
+    except (Unclear, RecursionError) as error:
+        return b"", b"", [str(error) if isinstance(error, Unclear) else "the file is nested too deeply"] * len(steps)
+    return before, after, reasons
+
+
+def _source(path: Path, roots: tuple[Path, ...], began_ns: int | None) -> bytes:
+    """Raises Unclear."""
+    try:
+        place = path.resolve()
+        if not any(place.is_relative_to(root.resolve()) for root in roots):
+            raise Unclear("the file is outside of the program's directory")
+        if not {"site-packages", "dist-packages"}.isdisjoint(place.parts):
+            raise Unclear("the file belongs to an installed package")
+        state = path.stat()
+        if state.st_size > MAX_BYTES:
+            raise Unclear("the file is too large")
+        if began_ns is not None and state.st_mtime_ns > began_ns:
+            raise Unclear("the file has changed since the program was run")
+        return disk.read_regular(path)
+    except FileNotFoundError as error:
+        raise Unclear("there is no such file") from error
+    except (OSError, ValueError) as error:
+        raise Unclear("the file cannot be read") from error
+
+
+def _sentence(step: _Step, reason: str) -> str:
+    why = f" The diff leaves this out because {reason}." if step.ways else ""
+    where = f"{_shown(step.site.path)}:{step.site.line}: " if step.site.path else ""
+    return f"{where}{step.advice}{why}"
+
+
+def _shown(path: str | Path) -> str:
+    """From the current directory, where it lies below that."""
+    below = os.path.relpath(path) if os.path.isabs(path) else str(path)
+    return words.clean(str(path) if below.startswith(os.pardir) else below)
+
+
+def _diff(file: File) -> str:
+    """A unified diff, as git shows it."""
+    name = _shown(file.path)
+    names = (name, name) if os.path.isabs(name) else (f"a/{name}", f"b/{name}")
+    lines = difflib.unified_diff(_lines(file.before), _lines(file.after), *names, lineterm="")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _lines(source: bytes) -> list[str]:
+    """Lines without their ends, made harmless; tabs stay."""
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
+    text = source.decode(encoding)
+    lines = ["\t".join(map(words.clean, line.removesuffix("\r").split("\t"))) for line in text.split("\n")]
+    if not lines[-1]:
+        return lines[:-1]
+    return [*lines[:-1], f"{lines[-1]}\n\\ No newline at end of file"]
+
+
+# -- what each change takes --------------------------------------------------------------------------
+
+
+def _workers(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
+    options = libraries.workers(value)
+    for loader in facts.loaders:
+        if not loader.iterable and not loader.on_gpu and loader.num_workers < int(value):
+            yield _step(loader.site, "workers", value, libraries.DATA_LOADER, options)
+
+
+def _pin(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
+    for loader in facts.loaders:
+        if not loader.pin_memory and not loader.on_gpu:
+            yield _step(loader.site, "pin", value, libraries.DATA_LOADER, libraries.PIN)
+    for site, method in _uploads(facts, lambda one: not one.pinned and not one.from_loader):
+        yield _step(site, "pin", value, method, pinned_argument if method == "copy_" else pinned_receiver)
+
+
+def _non_blocking(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
+    pinned = "pin" in changes
+    for site, method in _uploads(facts, lambda one: not one.non_blocking and (one.pinned or pinned)):
+        options = Options((("non_blocking", "True"),), positional=3 if method == "to" else 2)
+        yield _step(site, "non-blocking", value, method, options)
+
+
+def _uploads(facts: Facts, wanted: Callable[[Uploads], bool]) -> list[tuple[Site, str]]:
+    """Where those are that are wanted, each once."""
+    return list(dict.fromkeys((one.site, one.method) for one in facts.uploads if wanted(one)))
+
+
+def _fused(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
+    options = Options((("fused", "True"),), instead_of="foreach")
+    for one in facts.optimizers:
+        if one.takes_fused and not one.fused:
+            yield _step(one.site, "fused", value, f"torch.optim.{one.name}", options)
+
+
+def _graph(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
+    for module in facts.modules:
+        if not module.compiled:
+            compiled = Compile(module.site.line, module.name, "reduce-overhead")
+            ways = (compiled,) if value == "compile" else ()
+            yield _in_library(module.site, "graph", value, _GRAPH[value]) or _Step(module.site, ways, _GRAPH[value])
+
+
+def _prefetch(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
+    for site in dict.fromkeys(loader.loop or loader.site for loader in facts.loaders if not loader.on_gpu):
+        yield _in_library(site, "prefetch", value, CHANGES["prefetch"].advice) or _Step(site, (), _LOOP_AHEAD)
+
+
+def _late_item(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
+    advice = CHANGES["late-item"].advice
+    for read in facts.reads:
+        yield _in_library(read.site, "late-item", value, advice) or _Step(read.site, (), advice)
+
+
+_LOOP_AHEAD: Final = "Put `ahead(...)`, the function below, around what this loop takes its batches from."
+_GRAPH: Final = {
+    "compile": 'Call `model.compile(mode="reduce-overhead")` on the module that is called here, before the first step.',
+    "capture": "Use `torch.cuda.make_graphed_callables` on the module that is called here, before the first step.",
+}
+
+_STEPS: Final[Mapping[str, Callable[[Facts, str, frozenset[str]], Iterator[_Step]]]] = {
+    "workers": _workers,
+    "pin": _pin,
+    "non-blocking": _non_blocking,
+    "prefetch": _prefetch,
+    "graph": _graph,
+    "fused": _fused,
+    "late-item": _late_item,
+}
+
+
+def _step(site: Site, change: str, value: str, callee: str, edited: Callable[[cst.Call], cst.Call]) -> _Step:
+    """The edit of a call on a line."""
+    called = f"`{callee.rpartition('.')[2]}`" if "." in callee else f"`.{callee}()`"
+    if isinstance(edited, Options):
+        advice = f"Pass `{edited}` to {called}."
+    else:
+        advice = f"Call `.pin_memory()` on what {called} copies."
+    own = _Step(site, (Wish(site.line, callee, edited),), advice)
+    in_library = _in_library(site, change, value, advice)
+    if in_library is None:
+        return own
+    # A library may only have a hand in what the line itself calls, and a tokenizer's batch takes the option of `.to()`.
+    by_line = "." in callee or (site.library == "transformers" and callee == "to" and isinstance(edited, Options))
+    return replace(in_library, ways=(*own.ways, *in_library.ways)) if by_line else in_library
+
+
+def _in_library(site: Site, change: str, value: str, advice: str) -> _Step | None:
+    """A change where a library makes the call: by an option of the library's, or in words; None where none does."""
+    if not site.library:
+        return None
+    term = libraries.term(site.library, change, value)
+    if term is None:
+        return _Step(site, (), f"{words.clean(site.library, 80)} does this for the program. {advice}")
+    return _Step(site, (Wish(None, libraries.TRAINING_ARGUMENTS, term.options),), term.advice)

@@ -1,0 +1,147 @@
+"""What a program has computed, in a digest that tells whether two runs did the same, bit for bit, and in sketches that
+tell how far apart they are if they did not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Any
+
+import msgspec
+import torch
+from torch.optim import Optimizer
+
+from overlapscope.trials.last_step import LastStep
+from overlapscope.trials.protocol import Results, Sketch
+from overlapscope.trials.sketches import BUCKETS
+from overlapscope.trials.structures import tensors
+
+_CHUNK = 1 << 20
+"""Elements, a multiple of BUCKETS: what is looked at at a time."""
+_NOT_FINITE = 1e30
+"""Stands for what is no number, and with the sign, twice as large, for infinity."""
+_MIXED = (-7046029254386353131, -4658895280553007687, -7723592293110705685)
+"""Odd numbers of 64 bits that spread indices over all bits (those of splitmix64)."""
+_WORDS = {1: torch.int8, 2: torch.int16}
+"""Integers as wide as an element of so many bytes; wider elements are read 4 bytes at a time."""
+
+
+def of_optimizers(optimizers: Iterable[Optimizer]) -> Results | None:
+    """Of all their parameters and their state; None where there are none."""
+    return _of(_trained(optimizers))
+
+
+def of_output(output: object) -> Results | None:
+    """Of the tensors in a module's output; None where there are none."""
+    return _of((f"output {path}", tensor) for path, tensor in tensors(output))
+
+
+def with_last_step(results: Results | None, last: LastStep) -> Results:
+    """The same with the loss of the step behind it, and with what that put out where there is nothing else."""
+    found = results or of_output(last.output) or Results(digest="", sketches=(), loss=None)
+    return msgspec.structs.replace(found, loss=number(last.loss))
+
+
+def number(tensor: torch.Tensor | None) -> float | None:
+    """A loss as a number; None where it is none, or not one."""
+    if tensor is None or tensor.numel() != 1 or tensor.is_complex() or tensor.is_meta:
+        return None
+    value = float(_local(tensor))
+    return value if math.isfinite(value) else None
+
+
+def _of(named: Iterable[tuple[str, object]]) -> Results | None:
+    digest, sketches, some = hashlib.sha256(), [], False
+    with torch.no_grad():
+        for name, value in named:
+            some = True
+            digest.update(name.encode())
+            if not isinstance(value, torch.Tensor):
+                digest.update(repr(value).encode())
+                continue
+            for part, plain in _plain(value):
+                _add(digest, plain)
+                if part == "":
+                    sketches.append(sketch(name, plain))
+    return Results(digest=digest.hexdigest(), sketches=tuple(sketches), loss=None) if some else None
+
+
+def _trained(optimizers: Iterable[Optimizer]) -> Iterator[tuple[str, object]]:
+    seen: set[int] = set()
+    for place, optimizer in enumerate(optimizers):
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        for index, parameter in enumerate(parameters):
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield f"optimizer {place} parameter {index}", parameter
+            for key, value in sorted(optimizer.state.get(parameter, {}).items(), key=lambda item: str(item[0])):
+                if isinstance(value, torch.Tensor | int | float):
+                    yield f"optimizer {place} {key} {index}", value
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank has of it."""
+    to_local = getattr(tensor, "to_local", None)
+    local: torch.Tensor = tensor if to_local is None else to_local()
+    return local.detach()
+
+
+def _plain(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """The strided tensors that a tensor is made of here; none of one without data."""
+    tensor = _local(tensor)
+    if tensor.is_meta or tensor.is_quantized:
+        return
+    if tensor.is_sparse:
+        tensor = tensor.coalesce()
+        yield "indices", tensor.indices()
+        tensor = tensor.values()
+    if tensor.layout is torch.strided:
+        yield "", torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _add(digest: Any, tensor: torch.Tensor) -> None:
+    digest.update(f"{tensor.dtype}{list(tensor.shape)}{_checksum(tensor)}".encode())
+
+
+def _checksum(tensor: torch.Tensor) -> list[int]:
+    """128 bits that another bit of a strided tensor would change, all but surely, worked out where it lies: sums of its
+    words in random proportions, modulo 2^64 (Carter and Wegman: Universal classes of hash functions, 1979).
+    """
+    words = tensor.contiguous().reshape(-1).view(_WORDS.get(tensor.element_size(), torch.int32))
+    numbers, sums = _random(words.device), torch.zeros(2, dtype=torch.int64, device=words.device)
+    for place, begin in enumerate(range(0, words.numel(), _CHUNK)):
+        part = words[begin : begin + _CHUNK].to(torch.int64)
+        weighed = torch.stack([(part * weights[: part.numel()]).sum() for weights in numbers])
+        sums = sums * _MIXED[place % len(_MIXED)] + weighed
+    return sums.tolist()
+
+
+def sketch(name: str, tensor: torch.Tensor) -> Sketch:
+    """Of a strided, real tensor, worked out where it lies."""
+    flat = tensor.reshape(-1)
+    bits, sums = _random(flat.device)[0], torch.zeros(BUCKETS, dtype=torch.float64, device=flat.device)
+    square = torch.zeros((), dtype=torch.float64, device=flat.device)
+    for place, begin in enumerate(range(0, flat.numel(), _CHUNK)):
+        part = flat[begin : begin + _CHUNK].to(torch.float64)
+        part = part.nan_to_num(_NOT_FINITE, 2 * _NOT_FINITE, -2 * _NOT_FINITE)
+        square += part.square().sum()
+        part = torch.where((bits[: part.numel()] >> (place % 63)) & 1 == 1, part, -part)
+        sums += torch.nn.functional.pad(part, (0, -part.numel() % BUCKETS)).view(-1, BUCKETS).sum(0)
+    told = torch.cat([square.sqrt().reshape(1), sums]).tolist()
+    return Sketch(name, told[0], tuple(told[1:]))
+
+
+@cache
+def _random(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Twice 64 bits for each element of a chunk, the same ones on every device, and as good as random."""
+    numbers = torch.arange(1, _CHUNK + 1, device=device)
+    first = _mix(_mix(numbers, _MIXED[0]), _MIXED[1])
+    return first, _mix(first, _MIXED[2])
+
+
+def _mix(numbers: torch.Tensor, factor: int) -> torch.Tensor:
+    product = numbers * factor
+    return product ^ (product >> 31)

@@ -1,0 +1,130 @@
+"""Which changes fit a program, by what it does in its steps, and if not, why: a pure function for each change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from overlapscope.catalog.changes import CHANGES
+from overlapscope.trials.protocol import Facts
+from overlapscope.trials.result import LeftOut
+from overlapscope.trials.search import Candidate
+
+_NO_GPU: Final = "The program uses no GPU."
+_NO_UPLOADS: Final = "Its steps copy nothing to the GPU."
+
+Fit = Candidate | str
+"""The change with the values to try, or why it does not fit, in a sentence."""
+
+
+def candidates(
+    facts: Facts, ranks: int, only: Collection[str], also: Collection[str]
+) -> tuple[list[Candidate], list[LeftOut]]:
+    """The changes to try, in the catalogue's order, and those that do not fit.
+
+    `only`: no others, where any are named; `also`: these, too, which are not tried unasked.
+    """
+    fitting: list[Candidate] = []
+    unfit: list[LeftOut] = []
+    for change in CHANGES.values():
+        if change.id not in (only or also) and not (change.unasked and not only):
+            continue
+        fit = _FITS[change.id](facts, ranks)
+        if isinstance(fit, str):
+            unfit.append(left_out(change.id, fit))
+        else:
+            fitting.append(fit)
+    return fitting, unfit
+
+
+def _workers(facts: Facts, ranks: int) -> Fit:
+    if not facts.loaders:
+        return "Its steps take no batches from a DataLoader."
+    loaders = [loader for loader in facts.loaders if not loader.iterable and not loader.on_gpu]
+    if not loaders:
+        if all(loader.iterable for loader in facts.loaders):
+            return "Its dataset is an IterableDataset, of which each worker would load all."
+        return "Its DataLoader makes batches on the GPU, which worker processes cannot."
+    cpus = facts.cpus // ranks
+    has = max(loader.num_workers for loader in loaders)
+    counts = [str(count) for count in _doubling(cpus) if count > has]
+    if not counts:
+        return f"Its DataLoader has {has} workers, and there are {cpus} CPUs." if has else "There is only one CPU."
+    return Candidate("workers", tuple(counts), rising=True)
+
+
+def _doubling(most: int) -> list[int]:
+    """2, 4, 8..., up to 16, and `most` where it is less than that and none of them."""
+    counts = [count for count in (2, 4, 8, 16) if count <= most]
+    return [*counts, most] if 2 < most < 16 and most not in counts else counts
+
+
+def _pin(facts: Facts, ranks: int) -> Fit:
+    if not facts.cuda:
+        return _NO_GPU
+    if not facts.uploads:
+        return _NO_UPLOADS
+    if all(upload.pinned for upload in facts.uploads):
+        return "All that its steps copy to the GPU is in pinned memory already."
+    return Candidate("pin")
+
+
+def _non_blocking(facts: Facts, ranks: int) -> Fit:
+    if not facts.cuda:
+        return _NO_GPU
+    if not facts.uploads:
+        return _NO_UPLOADS
+    if all(upload.non_blocking for upload in facts.uploads):
+        return "All its copies to the GPU have `non_blocking=True` already."
+    return Candidate("non-blocking")
+
+
+def _prefetch(facts: Facts, ranks: int) -> Fit:
+    if not facts.cuda:
+        return _NO_GPU
+    if not any(upload.from_loader for upload in facts.uploads):
+        return "Its steps copy no batch of a DataLoader to the GPU."
+    return Candidate("prefetch")
+
+
+def _graph(facts: Facts, ranks: int) -> Fit:
+    if not facts.cuda:
+        return _NO_GPU
+    if not facts.modules:
+        return "Its steps call no module with parameters."
+    if all(module.compiled for module in facts.modules):
+        return "Its module is compiled already."
+    capture = ("capture",) if any(not module.capturable for module in facts.modules) else ()
+    return Candidate("graph", ("compile", *capture))
+
+
+def _fused(facts: Facts, ranks: int) -> Fit:
+    if not facts.optimizers:
+        return "It has no optimizer."
+    if all(optimizer.fused for optimizer in facts.optimizers):
+        return "Its optimizer is fused already."
+    if not any(optimizer.takes_fused and not optimizer.fused for optimizer in facts.optimizers):
+        return "Its optimizer has no fused form for these parameters."
+    return Candidate("fused")
+
+
+def _late_item(facts: Facts, ranks: int) -> Fit:
+    if not facts.cuda:
+        return _NO_GPU
+    return Candidate("late-item") if facts.reads else "Its steps read no value with `.item()` or `float()`."
+
+
+_FITS: Final[Mapping[str, Callable[[Facts, int], Fit]]] = {
+    "workers": _workers,
+    "pin": _pin,
+    "non-blocking": _non_blocking,
+    "prefetch": _prefetch,
+    "graph": _graph,
+    "fused": _fused,
+    "late-item": _late_item,
+}
+
+
+def left_out(change: str, reason: str) -> LeftOut:
+    """A change that is not tried."""
+    return LeftOut(change=change, title=CHANGES[change].title, reason=reason)

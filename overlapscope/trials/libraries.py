@@ -1,0 +1,60 @@
+"""The changes as options of libraries that run the training loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from overlapscope.trials.calls import Options
+
+DATA_LOADER: Final = "torch.utils.data.DataLoader"
+
+
+TRAINING_ARGUMENTS: Final = "transformers.TrainingArguments"
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A change by options of `TrainingArguments`."""
+
+    options: Options
+    otherwise: str = ""
+    """What else takes it, where the program has no such arguments."""
+
+    @property
+    def advice(self) -> str:
+        """The same in words."""
+        return f"Pass `{self.options}` to `TrainingArguments`{self.otherwise}."
+
+
+def term(library: str, change: str, value: str) -> Term | None:
+    """A change of this value in a library's terms; None where it has none."""
+    options = _training_arguments(value).get(change)
+    if options and library == "transformers":
+        return Term(options)
+    if options and library == "accelerate" and change == "non-blocking":
+        # Transformers' Trainer has accelerate move its batches.
+        alone = "`dataloader_config=DataLoaderConfiguration(non_blocking=True)` to `Accelerator`"
+        return Term(options, f", or {alone} where there is no Trainer")
+    return None
+
+
+def workers(value: str) -> Options:
+    """So many, by DataLoader's options."""
+    return Options((("num_workers", value), ("persistent_workers", "True")), positional=6)
+
+
+PIN: Final = Options((("pin_memory", "True"),), positional=8)
+"""Pinned batches, likewise."""
+
+
+def _training_arguments(value: str) -> dict[str, Options]:
+    changes = {
+        "workers": Options((("dataloader_num_workers", value), ("dataloader_persistent_workers", "True"))),
+        "pin": Options((("dataloader_pin_memory", "True"),)),
+        "non-blocking": Options((("accelerator_config", '{"non_blocking": True}'),), replaced=False),
+        "fused": Options((("optim", '"adamw_torch_fused"'),)),
+    }
+    if value == "compile":
+        changes["graph"] = Options((("torch_compile", "True"), ("torch_compile_mode", '"reduce-overhead"')))
+    return changes

@@ -1,0 +1,50 @@
+"""The outermost modules that a program calls, found without replacing anything that it may compile."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+import torch
+
+_CALL = torch.nn.Module._wrapped_call_impl.__code__
+"""Of each call of a module, compiled or not."""
+
+
+class ModuleCalls:
+    """Looks on from now until `end`, on this thread, at all that Python calls: that is slow.
+
+    It sees nothing where the program itself is being profiled by Python's means.
+    """
+
+    def __init__(self, called: Callable[[torch.nn.Module, FrameType], None] = lambda module, frame: None) -> None:
+        """`called` is told of each call of a module with parameters that no other module has called, before it."""
+        self.output: Any = None
+        """Of the last of those calls."""
+        self._called = called
+        self._under_way: FrameType | None = None
+        self._looks = sys.getprofile() is None
+        if self._looks:
+            sys.setprofile(self._on_event)
+
+    def end(self) -> None:
+        """Look no more."""
+        if self._looks:
+            sys.setprofile(None)
+        self._under_way = None
+
+    def _on_event(self, frame: FrameType, event: str, result: Any) -> None:
+        if frame.f_code is not _CALL:
+            return
+        if event == "call" and self._under_way is None:
+            # What a module of the program's own makes of this is not to reach the program.
+            with suppress(Exception):
+                module = frame.f_locals["self"]
+                if next(module.parameters(), None) is not None:
+                    self._under_way = frame
+                    self._called(module, frame)
+        elif event == "return" and frame is self._under_way:
+            self._under_way, self.output = None, result

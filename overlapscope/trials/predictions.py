@@ -1,0 +1,41 @@
+"""What `whatif` predicts for sets of changes, from a recording of the program as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from overlapscope.catalog.changes import CHANGES
+from overlapscope.trials.protocol import Setting
+from overlapscope.trials.result import Predicted
+
+_Settings = tuple[Setting, ...]
+
+
+def predict_sets(recording: Path, sets: Sequence[_Settings], plain_step_ns: int) -> Mapping[_Settings, Predicted]:
+    """Of those sets for which something can be predicted, percent of the plain step, which takes so long.
+
+    Raises OverlapscopeError where the recording cannot be read or has no GPU activity.
+    """
+    from overlapscope.inputs import read_trace
+    from overlapscope.prediction import predict
+
+    trace = read_trace(recording, cache=False)
+
+    @cache
+    def predicted(interventions: tuple[str, ...]) -> Predicted | None:
+        result = predict(trace, interventions, plain_step_ns=plain_step_ns).result
+        gain, step_ns = result.gain_ns, result.baseline_step_ns
+        if gain is None:
+            return None
+        value, low, high = (-100 * saved / step_ns for saved in (gain.value, gain.high, gain.low))
+        return Predicted(value=value, low=low, high=high)
+
+    found = {}
+    for settings in sets:
+        parts = [CHANGES[setting.change].predicted_by for setting in settings]
+        result = predicted(tuple(name for part in parts for name in part)) if all(parts) else None
+        if result is not None:
+            found[settings] = result
+    return found

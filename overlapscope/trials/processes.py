@@ -1,0 +1,125 @@
+"""Runs of a program, one at a time, each in processes of its own, of which nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import Final
+
+import msgspec
+
+from overlapscope.trials.child import environment
+from overlapscope.trials.program import Ended, all_complete
+from overlapscope.trials.protocol import Outcome, Task
+
+OUTPUT: Final = "output.txt"
+_POLL_S: Final = 0.02
+_GRACE_S: Final = 10.0
+"""How long a program may take to end when all its steps are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """A command line that is run."""
+
+    options: tuple[str, ...]
+    """Of Python, which say what is run: `-m MODULE`, `-c CODE`, a script."""
+    arguments: tuple[str, ...]
+    launcher: tuple[str, ...]
+    """A command that starts Python itself, which is run with `arguments` then; else empty."""
+    records: bool
+    """It makes its steps itself, and does not start others that do."""
+    text: str
+    root: Path
+    stdin: bytes
+    """What each run reads there."""
+    scratch: bool
+    """Each run has an empty working directory."""
+
+    def run(self, task: Task, limit_s: float) -> Ended:
+        """As a person would start it, with this Python."""
+        return self._run((*(self.launcher or (sys.executable, *self.options)), *self.arguments), task, limit_s)
+
+    def record(self, task: Task, limit_s: float, options: Sequence[str]) -> Ended:
+        """The same under `overlapscope run`."""
+        recorder = (sys.executable, "-m", "overlapscope", "run", "--stop-after-recording", *options)
+        return self._run((*recorder, *self.options, *self.arguments), task, limit_s)
+
+    def _run(self, command: Sequence[str], task: Task, limit_s: float) -> Ended:
+        with TemporaryDirectory(prefix="overlapscope-") as empty:
+            cwd = Path(empty) if self.scratch else Path.cwd()
+            return run(command, task, stdin=self.stdin, cwd=cwd, limit_s=limit_s)
+
+
+def run(command: Sequence[str], task: Task, *, stdin: bytes, cwd: Path, limit_s: float) -> Ended:
+    """Run a command until its steps are made or it ends, at most so long. `task.directory` must be there."""
+    directory = Path(task.directory)
+    began = time.monotonic()
+    with TemporaryFile() as entered, open(directory / OUTPUT, "wb") as output:
+        entered.write(stdin)
+        entered.seek(0)
+        process = subprocess.Popen(
+            command,
+            stdin=entered,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            env={**os.environ, **environment(task)},
+            # Ctrl-C is for us: what is under way is ended from here.
+            start_new_session=True,
+        )
+        try:
+            stopped = not _wait(process, directory, began + limit_s)
+        finally:
+            _end(process)
+    return Ended(
+        _outcomes(directory),
+        None if stopped else process.returncode,
+        (directory / OUTPUT).read_text(errors="replace"),
+        time.monotonic() - began,
+    )
+
+
+def _wait(process: subprocess.Popen[bytes], directory: Path, until: float) -> bool:
+    """Until it ends, or a while after its ranks have told that they are done. False where it took too long."""
+    while process.poll() is None:
+        now = time.monotonic()
+        if now >= until:
+            return False
+        if all_complete(_outcomes(directory)):
+            until = min(until, now + _GRACE_S)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(until - now)
+            return True
+        time.sleep(_POLL_S)
+    return True
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End it, and whatever it has started that is still there."""
+    if process.poll() is None:
+        # A launcher ends its ranks itself, which are in sessions of their own.
+        _signal(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
+    _signal(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _signal(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _outcomes(directory: Path) -> tuple[Outcome, ...]:
+    """What ranks have told so far; each writes its file at once."""
+    told = (msgspec.json.decode(path.read_bytes(), type=Outcome) for path in directory.glob("rank*.json"))
+    return tuple(sorted(told, key=lambda outcome: outcome.rank))

@@ -1,0 +1,74 @@
+"""A program that changes are tried on, and how a run of it ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from overlapscope.base.words import plural
+from overlapscope.trials.protocol import Outcome, Task
+
+_RAISED: Final = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run that is over."""
+
+    outcomes: tuple[Outcome, ...]
+    """By rank: of those that told something."""
+    exit_code: int | None
+    """As Python has it; None where it had to be stopped before it was done."""
+    output: str
+    """What it printed."""
+    wall_s: float
+
+    @property
+    def complete(self) -> bool:
+        """Every rank has made its steps."""
+        return all_complete(self.outcomes)
+
+    @property
+    def how(self) -> str:
+        """How it ended before its steps were made, in a sentence with its last line."""
+        lines = [line.strip() for line in reversed(self.output.splitlines()) if line.strip()]
+        # A launcher says much behind it.
+        last = next((line for line in lines if _RAISED.match(line)), lines[0] if lines else "")
+        words = f": {last}" if last else "."
+        if self.exit_code is None:
+            return f"It was stopped after {self.wall_s:.0f} s{words}"
+        if self.exit_code < 0:
+            return f"It was killed by signal {-self.exit_code}{words}"
+        if self.exit_code:
+            return f"It ended with exit code {self.exit_code}{words}"
+        return f"It ended after {plural(max((one.all_steps for one in self.outcomes), default=0), 'step')}."
+
+
+def all_complete(outcomes: Sequence[Outcome]) -> bool:
+    """Whether every rank has made its steps."""
+    return bool(outcomes) and len(outcomes) == outcomes[0].ranks and all(outcome.complete for outcome in outcomes)
+
+
+class Program(Protocol):
+    """Something that can be run again and again."""
+
+    @property
+    def text(self) -> str:
+        """What a person calls it: its command line."""
+
+    @property
+    def root(self) -> Path:
+        """The directory that its own files are in."""
+
+    @property
+    def records(self) -> bool:
+        """It can be recorded."""
+
+    def run(self, task: Task, limit_s: float) -> Ended:
+        """One run, at most so long."""
+
+    def record(self, task: Task, limit_s: float, options: Sequence[str]) -> Ended:
+        """One run under `overlapscope run` with these options."""

@@ -1,0 +1,278 @@
+"""Options given to calls in the text of a program: everything else of the text stays as it is, byte for byte."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import libcst as cst
+from libcst import matchers as m
+from libcst.metadata import (
+    Assignment,
+    CodeRange,
+    MetadataWrapper,
+    ParentNodeProvider,
+    PositionProvider,
+    QualifiedName,
+    QualifiedNameSource,
+    ScopeProvider,
+)
+
+from overlapscope.trials.calls import Options, Unclear
+
+_F: Final = cst.Name("f")
+
+Node = TypeVar("Node", bound=cst.CSTNode)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """An edit of a call."""
+
+    line: int | None
+    """Of the file; None if it is the only such call there."""
+    callee: str
+    """The full name of a function, `torch.utils.data.DataLoader`, or the name of a method, `to`."""
+    change: Callable[[cst.Call], cst.Call]
+    """Raises Unclear."""
+
+    @property
+    def is_method(self) -> bool:
+        return "." not in self.callee
+
+    @property
+    def several(self) -> bool:
+        """Where there are several such calls with the same arguments, all may be edited: what another one copies to
+        that device does not mind."""
+        return self.callee in ("to", "cuda") and isinstance(self.change, Options)
+
+
+@dataclass(frozen=True, slots=True)
+class Compile:
+    """A module that is called on a line is compiled in place, before the loop that it is called in."""
+
+    line: int
+    name: str
+    """Its class."""
+    mode: str
+
+
+def rewrite(source: bytes, wishes: Sequence[Sequence[Wish | Compile]]) -> tuple[bytes, list[str]]:
+    """The text with an edit for each of the wishes, by the first of its ways that is clear; and why the last was
+    not, in a clause: empty where one was, or there are none.
+
+    Raises Unclear where the text is not Python.
+    """
+    try:
+        module = cst.parse_module(source)
+    except (cst.ParserSyntaxError, SyntaxError, UnicodeDecodeError, LookupError) as error:
+        raise Unclear("the file cannot be parsed") from error
+    program = _Program(module)
+    changes = _Changes()
+    reasons = []
+    for ways in wishes:
+        unclear = ""
+        for way in ways:
+            try:
+                program.add(way, changes)
+                unclear = ""
+                break
+            except Unclear as error:
+                unclear = str(error)
+        reasons.append(unclear)
+    return module.visit(changes).bytes, reasons
+
+
+class _Changes(cst.CSTTransformer):
+    """What becomes of nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: defaultdict[cst.CSTNode, list[Callable[[cst.Call], cst.Call]]] = defaultdict(list)
+        self.statements: defaultdict[cst.CSTNode, dict[str, None]] = defaultdict(dict)
+        """Before a loop, behind any other statement."""
+
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:  # noqa: N802
+        for change in self.calls.get(original_node, ()):
+            updated_node = change(updated_node)
+        return updated_node
+
+    def on_leave(self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT) -> Any:
+        node = super().on_leave(original_node, updated_node)
+        if original_node not in self.statements:
+            return node
+        new = [cst.parse_statement(text) for text in self.statements[original_node]]
+        if not isinstance(node, cst.For | cst.While):
+            return cst.FlattenSentinel([node, *new])
+        # The loop's comments stay at the loop.
+        lines = list(node.leading_lines)
+        blank = list(itertools.takewhile(lambda line: line.comment is None, lines))
+        new[0] = new[0].with_changes(leading_lines=blank)
+        return cst.FlattenSentinel([*new, node.with_changes(leading_lines=lines[len(blank) :])])
+
+
+class _Program:
+    """The calls of a text, by line and name."""
+
+    def __init__(self, module: cst.Module) -> None:
+        wrapper = self._wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
+        self._places = wrapper.resolve(PositionProvider)
+        self._scopes = wrapper.resolve(ScopeProvider)
+        self._parents = wrapper.resolve(ParentNodeProvider)
+        self._calls = self._all(cst.Call)
+        self._bound = [
+            *((target.target, one.value) for one in self._all(cst.Assign) for target in one.targets),
+            *((one.target, one.value) for one in self._all(cst.AnnAssign) if one.value),
+        ]
+        """What is bound to what."""
+
+    def add(self, wish: Wish | Compile, changes: _Changes) -> None:
+        """Add what becomes of which nodes. Raises Unclear."""
+        if isinstance(wish, Compile):
+            module = self._module(wish)
+            changes.statements[self._place(module)][f'{code(module)}.compile(mode="{wish.mode}")'] = None
+            return
+        calls = self._find(wish)
+        for call in calls:
+            wish.change(call)
+        for call in calls:
+            changes.calls[call].append(wish.change)
+
+    def _find(self, wish: Wish) -> list[cst.Call]:
+        calls = [call for call in self._calls if self._is_meant(call, wish)]
+        if wish.line is not None:
+            calls = [call for call in calls if self._line(call) == wish.line]
+        name, where = wish.callee.rpartition(".")[2], "in the file" if wish.line is None else "on that line"
+        if not calls:
+            raise Unclear(f"there is no `{name}(` {where}")
+        if len(calls) > 1 and not (wish.several and len({code(call.with_changes(func=_F)) for call in calls}) == 1):
+            raise Unclear(f"there are several `{name}(` {where}")
+        if wish.is_method and any(self._moves_anything(call) for call in calls):
+            raise Unclear("the function there may move other things, too")
+        return calls
+
+    def _module(self, wish: Compile) -> cst.BaseExpression:
+        """What is called on its line. Raises Unclear."""
+        names = [call.func for call in self._calls if self._line(call) == wish.line and _is_dotted(call.func)]
+        found = {code(name): name for name in names if not self._is_function(name)}
+        if len(found) > 1:
+            made = self._made(wish.name)
+            found = {name: module for name, module in found.items() if name in made}
+        if len(found) != 1:
+            raise Unclear("which name the module has there is not clear")
+        return next(iter(found.values()))
+
+    def _is_function(self, name: cst.BaseExpression) -> bool:
+        """It is imported, built in, or defined here."""
+        foreign = any(found.source is not QualifiedNameSource.LOCAL for found in self._full_names(name))
+        return foreign or any(isinstance(node, cst.FunctionDef | cst.ClassDef) for node in self._bindings(name))
+
+    def _full_names(self, node: cst.BaseExpression) -> Collection[QualifiedName]:
+        """What it may be, with its package where that is known; nothing where it is not bound here."""
+        scope = self._scopes.get(node)
+        return scope.get_qualified_names_for(node) if scope else ()
+
+    def _bindings(self, name: cst.BaseExpression) -> list[cst.CSTNode]:
+        """What binds the name, or the first name of a dotted one."""
+        scope = self._scopes.get(name)
+        found = scope[code(name).partition(".")[0]] if scope else ()
+        return [one.node for one in found if isinstance(one, Assignment)]
+
+    def _made(self, name: str) -> set[str]:
+        """What is bound to something of a class."""
+        made = m.Call(func=m.Name(name) | m.Attribute(attr=m.Name(name)))
+        return {code(target) for target, value in self._bound if m.findall(value, made)}
+
+    def _place(self, module: cst.BaseExpression) -> cst.CSTNode:
+        """The outermost loop around its call in which its name is not bound, or, where its function has no loop, the
+        only line that binds it. Raises Unclear."""
+        name = code(module)
+        bindings = self._bindings(module)
+        targets = [target for target, _ in self._bound if code(target) == name]
+        lines = [self._places[node].start.line for node in (*bindings, *targets)]
+        around = itertools.takewhile(lambda node: not isinstance(node, cst.FunctionDef), self._parents_of(module))
+        loops = [node for node in around if isinstance(node, cst.For | cst.While)]
+        for loop in reversed(loops):
+            if not any(_holds(self._places[loop], line) for line in lines):
+                return loop
+        if loops:
+            raise Unclear(f"`{name}` is bound in the loop")
+        passed = any(isinstance(node, cst.Param) for node in bindings)
+        if len(targets) != 1 or not self._is_made_before(module, targets[0], passed):
+            raise Unclear("the function there has no loop")
+        return next(node for node in self._parents_of(targets[0]) if isinstance(node, cst.SimpleStatementLine))
+
+    def _is_made_before(self, module: cst.CSTNode, target: cst.CSTNode, passed: bool) -> bool:
+        """Whether a name is bound once for many calls: by the class, where it is an attribute of what is passed to the
+        function, or else around the function."""
+        here, there = list(self._parents_of(module)), list(self._parents_of(target))
+        binder = _nearest(there, cst.FunctionDef)
+        if binder is _nearest(here, cst.FunctionDef):
+            return False
+        if passed:
+            kind = _nearest(here, cst.ClassDef)
+            return kind is not None and kind is _nearest(there, cst.ClassDef)
+        return binder is None or binder in here
+
+    def _all(self, kind: type[Node]) -> list[Node]:
+        return [node for node in self._parents if isinstance(node, kind)]
+
+    def _parents_of(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        while not isinstance(node, cst.Module):
+            node = self._parents[node]
+            yield node
+
+    def _is_meant(self, call: cst.Call, wish: Wish) -> bool:
+        package, _, name = wish.callee.rpartition(".")
+        if wish.is_method:
+            return m.matches(call.func, m.Attribute(attr=m.Name(name)))
+        bound = [value for target, value in self._bound if code(target) == code(call.func)]
+        function = bound[0] if len(bound) == 1 else call.func
+        if full_names := [found.name for found in self._full_names(function)]:
+            # It may be imported from the module that defines it: `torch.optim.adamw.AdamW`.
+            return any(full.startswith(f"{package}.") and full.endswith(f".{name}") for full in full_names)
+        return m.matches(function, m.Name(name))
+
+    def _line(self, call: cst.Call) -> int:
+        """The line that a frame is at in this call."""
+        return self._places[call.func.attr if isinstance(call.func, cst.Attribute) else call].start.line
+
+    def _moves_anything(self, call: cst.Call) -> bool:
+        """It stands in a function whose parameters say both what is moved and where."""
+        around = list(self._parents_of(call))
+        function = next((node for node in around if isinstance(node, cst.FunctionDef | cst.Lambda)), None)
+        if function is None:
+            return False
+        parameters = {cst.ensure_type(one, cst.Param).name.value for one in m.findall(function.params, m.Param())}
+        where = {name for arg in call.args for name in _names(arg.value)}
+        what = _names(cst.ensure_type(call.func, cst.Attribute).value)
+        inside = around[: around.index(function)]
+        handed_on = isinstance(function, cst.Lambda) or any(isinstance(node, cst.Return) for node in inside)
+        return bool(where & parameters) and (handed_on or bool(what & parameters))
+
+
+def _nearest(nodes: Iterable[cst.CSTNode], kind: type[cst.CSTNode]) -> cst.CSTNode | None:
+    return next((node for node in nodes if isinstance(node, kind)), None)
+
+
+def _holds(place: CodeRange, line: int) -> bool:
+    return place.start.line <= line <= place.end.line
+
+
+def _names(node: cst.CSTNode) -> set[str]:
+    return {cst.ensure_type(one, cst.Name).value for one in m.findall(node, m.Name())}
+
+
+def code(node: cst.CSTNode) -> str:
+    """The node's text."""
+    return cst.Module([]).code_for_node(node)
+
+
+def _is_dotted(node: cst.BaseExpression) -> bool:
+    """It is a name, or a name and attributes."""
+    while isinstance(node, cst.Attribute):
+        node = node.value
+    return isinstance(node, cst.Name)

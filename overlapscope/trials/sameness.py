@@ -1,0 +1,72 @@
+"""Whether a changed program still computes the same: its results beside those of unchanged runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
+from statistics import median
+from typing import Final
+
+from overlapscope.trials.protocol import Results, Sketch
+from overlapscope.trials.result import Sameness
+from overlapscope.trials.sketches import distance
+
+FACTOR: Final = 2
+"""Results may be so many times as far from an unchanged run's as unchanged runs are from each other."""
+_WORST: Final[tuple[Sameness, ...]] = ("same", "within noise", "unknown", "different")
+
+
+def same_bits(ranks: Sequence[Results], others: Sequence[Results]) -> bool:
+    """Whether every rank of two runs has the same results, bit for bit."""
+    return (
+        bool(ranks)
+        and len(ranks) == len(others)
+        and all(one.digest and one.digest == other.digest for one, other in zip(ranks, others, strict=True))
+    )
+
+
+def sameness(ranks: Sequence[Results], unchanged: Sequence[Sequence[Results]]) -> Sameness:
+    """Of a changed run's results, by rank, beside those of unchanged runs, one of which may have been rounded: what the
+    worst rank says.
+    """
+    if any(same_bits(ranks, other) for other in unchanged):
+        return "same"
+    others = [other for other in unchanged if len(other) == len(ranks)]
+    if not ranks or not others:
+        return "unknown"
+    return max(
+        (_judged(result, [other[rank] for other in others]) for rank, result in enumerate(ranks)), key=_WORST.index
+    )
+
+
+def _judged(result: Results, unchanged: Sequence[Results]) -> Sameness:
+    if not result.digest or not all(other.digest for other in unchanged):
+        return "unknown"
+    names = [sketch.name for sketch in result.sketches]
+    if any([sketch.name for sketch in other.sketches] != names for other in unchanged):
+        return "different"
+    if len(unchanged) < 2:
+        return "unknown"
+    spreads = [_widest(distance, tensors) for tensors in zip(*(other.sketches for other in unchanged), strict=True)]
+    # A tensor that unchanged runs agree on may differ by what the others differ by.
+    usual = median(spreads) if spreads else 0.0
+    for number, sketch in enumerate(result.sketches):
+        nearest = min(distance(sketch, other.sketches[number]) for other in unchanged)
+        if not nearest <= FACTOR * max(spreads[number], usual):
+            return "different"
+    return "within noise" if _near(result.loss, [other.loss for other in unchanged], usual) else "different"
+
+
+def _widest(far: Callable[[Sketch, Sketch], float], things: Iterable[Sketch]) -> float:
+    return max(far(one, other) for one, other in combinations(things, 2))
+
+
+def _near(loss: float | None, unchanged: Sequence[float | None], usual: float) -> bool:
+    known = [other for other in unchanged if other is not None]
+    if loss is None or len(known) < 2:
+        return loss is None and not known
+    if math.isnan(loss):
+        return any(map(math.isnan, known))
+    spread = max(known) - min(known)
+    return min(abs(loss - other) for other in known) <= FACTOR * max(spread, usual * max(map(abs, known)))

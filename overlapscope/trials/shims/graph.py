@@ -1,0 +1,90 @@
+"""The outermost modules that steps call launch their kernels as CUDA graphs."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from types import FrameType
+
+import torch
+
+from overlapscope.trials.capture import Capture
+from overlapscope.trials.module_calls import ModuleCalls
+from overlapscope.trials.shims import Note, Undo
+
+
+def start(value: str, note: Note) -> Undo:
+    """See in the second step which modules are called, and from the third on change them in place: `compile` has torch
+    compile them with CUDA graphs, `capture` has their passes captured as they are.
+    """
+    return _Graph(_CHANGES[value], note).undo
+
+
+class _Graph:
+    def __init__(self, change: Callable[[torch.nn.Module, Note], Undo], note: Note) -> None:
+        self._change, self._note = change, note
+        self._calls: ModuleCalls | None = None
+        self._called: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self._steps = 0
+        self._undo: list[Undo] = []
+        note.notes.after_step.append(self._step)
+
+    def undo(self) -> None:
+        if self._calls is not None:
+            self._calls.end()
+        self._note.notes.after_step.remove(self._step)
+        for undo in self._undo:
+            undo()
+
+    def _step(self) -> None:
+        self._steps += 1
+        if self._steps == 1:
+            self._calls = ModuleCalls(self._on_call)
+        elif self._calls is not None:
+            self._calls.end()
+            self._calls = None
+            for module in self._called:
+                self._make(module)
+
+    def _on_call(self, module: torch.nn.Module, frame: FrameType) -> None:
+        self._called.add(module)
+
+    def _make(self, module: torch.nn.Module) -> None:
+        if is_compiled(module):
+            self._note.refuse("The program compiles its module itself.")
+        elif not all(parameter.is_cuda for parameter in module.parameters()):
+            self._note.refuse("The module's parameters are not on a GPU.")
+        else:
+            try:
+                self._undo.append(self._change(module, self._note))
+            except Exception as error:
+                self._note.refuse(f"It could not be made: {type(error).__name__}: {error}.")
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether torch compiles it, or a part of it, already."""
+    return any(
+        one._compiled_call_impl is not None or type(one).__name__ == "OptimizedModule" for one in module.modules()
+    )
+
+
+def _compile(module: torch.nn.Module, note: Note) -> Undo:
+    from torch._inductor import config  # Takes a second, which a survey need not.
+
+    # Else it draws other random numbers than the program does, and nobody could say whether results are the same.
+    before, config.fallback_random = config.fallback_random, True
+    module.compile(mode="reduce-overhead")
+    note.made()
+
+    def undo() -> None:
+        config.fallback_random = before
+        module._compiled_call_impl = None
+
+    return undo
+
+
+def _capture(module: torch.nn.Module, note: Note) -> Undo:
+    return Capture(module, note.made, note.refuse).undo
+
+
+_CHANGES = {"compile": _compile, "capture": _capture}

@@ -1,0 +1,86 @@
+"""Values that steps read from the GPU come a step later, so that the host need not wait."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from overlapscope.recorder.wrapping import around
+from overlapscope.trials import late_values
+from overlapscope.trials.shims import Note, Undo
+from overlapscope.trials.sites import is_program
+
+_OF_TORCH = torch.Tensor.__format__.__code__.co_filename
+"""Where formatting a tensor reads it."""
+
+_Key = tuple[CodeType, int, int]
+"""A place in the program, and how often the step has read there before."""
+
+
+def start(value: str, note: Note) -> Undo:
+    """What a place in the program reads by `.item()` or `float()` is what it would have read there in the step before,
+    where it merely adds, keeps or shows it.
+    """
+    places: dict[_Key, _Place | None] = {}
+    read_before: Counter[_Key] = Counter()
+
+    def read(now: Callable[..., Any], tensor: torch.Tensor) -> Any:
+        if not (note.stepping and tensor.is_cuda and tensor.numel() == 1):
+            return now(tensor)
+        frame = _caller(sys._getframe(2))
+        first = frame.f_code, frame.f_lasti, 0
+        key = *first[:2], read_before[first]
+        read_before[first] += 1
+        if key not in places:
+            why = why_not(frame)
+            places[key] = None if why else _Place()
+            if why:
+                note.refuse(why)
+        place = places[key]
+        if place is None:
+            return now(tensor)
+        note.made()
+        return place.read(now, tensor)
+
+    undo = ExitStack()
+    for name in ("item", "__float__"):
+        undo.callback(around(torch.Tensor, name, read))
+    note.notes.after_step.append(read_before.clear)
+    undo.callback(lambda: note.notes.after_step.remove(read_before.clear))
+    return undo.close
+
+
+def _caller(frame: FrameType) -> FrameType:
+    while frame.f_code.co_filename == _OF_TORCH and frame.f_back is not None:
+        frame = frame.f_back
+    return frame
+
+
+def why_not(frame: FrameType) -> str:
+    """A sentence; empty where it may come later."""
+    if not is_program(frame.f_code.co_filename):
+        return "A library reads the value."
+    return late_values.why_not(frame.f_code.co_filename, frame.f_lineno)
+
+
+class _Place:
+    """In the program: what it has read there the last time, which may still be on its way."""
+
+    def __init__(self) -> None:
+        self._last: tuple[torch.Tensor, torch.cuda.Event] | None = None
+
+    def read(self, now: Callable[..., Any], tensor: torch.Tensor) -> Any:
+        last, event = self._last, torch.cuda.Event()
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor.detach(), non_blocking=True)
+        event.record()
+        self._last = copy, event
+        if last is None:
+            return now(tensor)
+        last[1].synchronize()
+        return now(last[0])

@@ -1,0 +1,113 @@
+"""From the runs of a trial to what they show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from statistics import fmean
+
+from overlapscope.catalog.changes import CHANGES
+from overlapscope.trials import measure
+from overlapscope.trials.findings import Findings
+from overlapscope.trials.result import Edit, Predicted, Recordings, Trial, Tried, Verdict
+from overlapscope.trials.sameness import same_bits
+from overlapscope.trials.search import AS_IS, Runs, Settings
+
+Edited = Callable[[Settings], Edit]
+
+
+def summarize(
+    found: Findings,
+    program: str,
+    *,
+    predicted: Mapping[Settings, Predicted],
+    edited: Edited,
+    keep: bool,
+    interrupted: bool,
+    wall_s: float,
+) -> Trial:
+    """What the runs so far show; the program as it is was timed at least once."""
+    runs = found.runs
+    tried = runs.tried()
+    step_ns, spread = step_ns_of(runs, AS_IS), measure.spread_ns(_timings(runs, AS_IS))
+    best = found.best
+    return Trial(
+        program=program,
+        device_name=found.facts.device_name,
+        ranks=found.ranks,
+        baseline_step_ns=step_ns or 0,
+        baseline_low_ns=round(spread[0]) if spread else None,
+        baseline_high_ns=round(spread[1]) if spread else None,
+        baseline_runs=len(_timings(runs, AS_IS)),
+        warmup_steps=found.plan.warmup_steps,
+        timed_steps=found.plan.timed_steps,
+        repeatable=_repeatable(runs),
+        changes=tuple(_tried(found, settings, predicted.get(settings), edited(settings)) for settings in tried),
+        left_out=tuple(found.left_out),
+        best=None if best is None else tried.index(best),
+        recordings=Recordings(
+            before=None if found.before is None or not keep else str(found.before),
+            after=None if found.after is None or not keep else str(found.after),
+        ),
+        interrupted=interrupted or found.cut_short,
+        notes=tuple(found.notes),
+        wall_s=wall_s,
+        plain_runs_s=sum(run.wall_s for run in runs.all),
+    )
+
+
+def _tried(found: Findings, settings: Settings, predicted: Predicted | None, edit: Edit) -> Tried:
+    runs = found.runs
+    *others, last = settings
+    before = tuple(others)
+    total, added = runs.change(settings), runs.change(settings, before)
+    whole, alone = (_percentages(change) for change in (total, added))
+    failure = runs.failed(settings)
+    return Tried(
+        change=last.change,
+        value=last.value,
+        title=CHANGES[last.change].title,
+        after=tuple(setting.text for setting in others),
+        predicted_pct=predicted,
+        step_ns=step_ns_of(runs, settings),
+        measured_pct=whole[0],
+        measured_low_pct=whole[1],
+        measured_high_pct=whole[2],
+        added_pct=alone[0],
+        added_low_pct=alone[1],
+        added_high_pct=alone[2],
+        verdict=_verdict(added),
+        kept=settings == found.kept[: len(settings)],
+        runs=len(_timings(runs, settings)),
+        results="unknown" if failure else runs.results(settings),
+        races=found.races.get(settings),
+        failure=failure,
+        edit=edit,
+    )
+
+
+def _percentages(change: measure.Change | None) -> tuple[float | None, float | None, float | None]:
+    if change is None:
+        return None, None, None
+    return (change.pct, *(change.over_runs or (None, None)))
+
+
+def _verdict(added: measure.Change | None) -> Verdict:
+    if added is None or added.over_runs is None:
+        return "unknown"
+    low, high = added.over_runs
+    return "faster" if high < 0 else "slower" if low > 0 else "no more than noise"
+
+
+def _timings(runs: Runs, settings: Settings) -> list[measure.Timing]:
+    return [run.timing for run in runs.of(settings) if run.timing is not None]
+
+
+def step_ns_of(runs: Runs, settings: Settings) -> int | None:
+    """The mean over its runs; None where none succeeded."""
+    timings = _timings(runs, settings)
+    return round(fmean(timing.step_ns for timing in timings)) if timings else None
+
+
+def _repeatable(runs: Runs) -> bool:
+    first, *others = (run.results for run in runs.of(AS_IS) if run.results) if runs.of(AS_IS) else ((),)
+    return bool(others) and all(same_bits(first, other) for other in others)

@@ -1,0 +1,172 @@
+"""What the program does in its steps, from its second on: what there is to change, and where."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from types import FrameType
+from typing import Any, Literal
+
+import torch
+from msgspec.structs import replace
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from overlapscope.recorder import devices
+from overlapscope.recorder.wrapping import around
+from overlapscope.trials import protocol, uploads
+from overlapscope.trials.capture import why_not
+from overlapscope.trials.module_calls import ModuleCalls
+from overlapscope.trials.protocol import Facts, Loader, Module, Reads, Site, Uploads
+from overlapscope.trials.shims import fused
+from overlapscope.trials.shims.graph import is_compiled
+from overlapscope.trials.sites import site
+from overlapscope.trials.structures import tensors
+
+
+class Survey:
+    """Looks on from now on, which costs time. What it cannot make out of a program's own classes it leaves out."""
+
+    def __init__(self) -> None:
+        self._began_ns = time.time_ns()
+        self._stepping = False
+        self._made: weakref.WeakKeyDictionary[Any, Site] = weakref.WeakKeyDictionary()
+        """Where loaders and optimizers were made."""
+        self._first: dict[int, Site] = {}
+        """Where the first loader of each dataset, by its id, was made: libraries make others of it."""
+        self._loops: weakref.WeakKeyDictionary[Any, tuple[DataLoader[Any], Site]] = weakref.WeakKeyDictionary()
+        """Of iterators: their loaders, and where they are iterated over."""
+        self._loaders: dict[tuple[Site, Site], Loader] = {}
+        self._batches: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
+        """Of iterators: where the tensors of the latest batch lie."""
+        self._uploads: dict[Uploads, tuple[int, int]] = {}
+        """Each without its number and bytes, which stand behind it."""
+        self._reads: Counter[Reads] = Counter()
+        self._modules: dict[Site, Module] = {}
+        self._calls: ModuleCalls | None = None
+        self._undo = (
+            around(Optimizer, "__init__", self._make),
+            around(DataLoader, "__init__", self._make),
+            around(DataLoader, "__iter__", self._iterate),
+            around(_BaseDataLoaderIter, "__next__", self._next),
+            uploads.watch(self._upload),
+            around(torch.Tensor, "item", partial(self._read, "item")),
+            around(torch.Tensor, "__float__", partial(self._read, "float")),
+        )
+
+    def step(self) -> None:
+        """A step ended: the second is looked at more closely."""
+        if not self._stepping:
+            self._stepping, self._calls = True, ModuleCalls(self._called)
+        elif self._calls is not None:
+            self._calls.end()
+            self._calls = None
+
+    def end(self) -> None:
+        """Look no more."""
+        for undo in reversed(self._undo):
+            undo()
+
+    def facts(self, optimizers: Iterable[Optimizer]) -> Facts:
+        """What was found; `optimizers` are those that live still."""
+        cuda = devices.cuda_is_up()
+        return Facts(
+            cuda=cuda,
+            device_name=torch.cuda.get_device_name() if cuda else None,
+            cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            loaders=tuple(self._loaders.values()),
+            uploads=tuple(replace(one, count=count, bytes=size) for one, (count, size) in self._uploads.items()),
+            reads=tuple(replace(one, count=count) for one, count in self._reads.items()),
+            optimizers=tuple(map(self._optimizer, optimizers)),
+            modules=tuple(self._modules.values()),
+            began_ns=self._began_ns,
+        )
+
+    def _make(self, make: Callable[..., None], made: Any, *args: Any, **options: Any) -> None:
+        make(made, *args, **options)
+        with suppress(Exception):
+            where = self._made.setdefault(made, site(sys._getframe()))
+            if isinstance(made, DataLoader):
+                self._first.setdefault(id(made.dataset), where)
+
+    # -- loaders and uploads ---------------------------------------------------------------------
+
+    def _iterate(self, iterate: Callable[..., Any], loader: DataLoader[Any]) -> Any:
+        iterator = iterate(loader)
+        with suppress(Exception):
+            self._loops[iterator] = loader, site(sys._getframe())
+        return iterator
+
+    def _next(self, take: Callable[..., Any], iterator: Any) -> Any:
+        batch = take(iterator)
+        with suppress(Exception):
+            parts = [part for _, part in tensors(batch)]
+            self._batches[iterator] = {part.untyped_storage().data_ptr() for part in parts if part.is_cpu}
+            if self._stepping:
+                self._took(*self._loops[iterator], on_gpu=any(part.is_cuda for part in parts))
+        return batch
+
+    def _took(self, loader: DataLoader[Any], loop: Site, *, on_gpu: bool) -> None:
+        made = self._first.get(id(loader.dataset)) or self._made.get(loader) or loop
+        found = self._loaders.get((made, loop))
+        self._loaders[made, loop] = Loader(
+            site=made,
+            loop=loop,
+            dataset=type(loader.dataset).__name__,
+            iterable=isinstance(loader.dataset, IterableDataset),
+            num_workers=loader.num_workers,
+            pin_memory=loader.pin_memory,
+            on_gpu=on_gpu,
+            batches=1 if found is None else found.batches + 1,
+        )
+
+    def _upload(self, upload: uploads.Upload) -> None:
+        if self._stepping:
+            with suppress(Exception):
+                self._count(upload)
+
+    def _count(self, upload: uploads.Upload) -> None:
+        lies = upload.source.untyped_storage().data_ptr()
+        kind = Uploads(
+            site=site(sys._getframe()),
+            method=upload.method,
+            pinned=upload.source.is_pinned(),
+            non_blocking=upload.non_blocking,
+            from_loader=any(lies in batch for batch in self._batches.values()),
+            count=0,
+            bytes=0,
+        )
+        count, size = self._uploads.get(kind, (0, 0))
+        self._uploads[kind] = count + 1, size + upload.source.nbytes
+
+    # -- the rest --------------------------------------------------------------------------------
+
+    def _read(self, method: Literal["item", "float"], read: Callable[..., Any], tensor: torch.Tensor) -> Any:
+        with suppress(Exception):
+            if self._stepping and tensor.is_cuda:
+                self._reads[Reads(site=site(sys._getframe()), method=method, count=0)] += 1
+        return read(tensor)
+
+    def _optimizer(self, optimizer: Optimizer) -> protocol.Optimizer:
+        return protocol.Optimizer(
+            site=self._made.get(optimizer) or Site("", 0),
+            name=type(optimizer).__name__,
+            takes_fused=isinstance(optimizer, tuple(fused.with_option())) and not fused.why_not(optimizer.param_groups),
+            fused=any(bool(group.get("fused")) for group in optimizer.param_groups),
+        )
+
+    def _called(self, module: torch.nn.Module, frame: FrameType) -> None:
+        where, given = site(frame.f_back), frame.f_locals
+        self._modules[where] = Module(
+            site=where,
+            name=type(module).__name__,
+            compiled=is_compiled(module),
+            capturable=why_not(module, given.get("args", ()), given.get("kwargs", {})),
+        )

@@ -1,0 +1,127 @@
+"""Copies from the host to a GPU, as a program asks for them: `.to()`, `.cuda()` and `.copy_()`, in all their forms."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from overlapscope.recorder.wrapping import around
+
+Method = Literal["to", "cuda", "copy_"]
+METHODS: tuple[Method, ...] = ("to", "cuda", "copy_")
+_MODULES = torch.nn.Module._apply.__code__.co_filename
+
+
+@dataclass(frozen=True)
+class Upload:
+    """One of them, which is about to happen."""
+
+    method: Method
+    source: torch.Tensor
+    """On the host."""
+    non_blocking: bool
+    converted: bool
+    """Torch copies it on the host before, as it gets another type or layout."""
+    device: torch.device
+    """To which it goes, with its number."""
+    again: Callable[[torch.Tensor, bool], torch.Tensor]
+    """Do it with this source, which has the type that the copy gets, and this `non_blocking`."""
+    dtype: torch.dtype
+    """Of the copy."""
+
+
+def watch(handle: Callable[[Upload], torch.Tensor | None]) -> Callable[[], None]:
+    """Have `handle` called with each upload of a tensor that is not a module's own; it does it, or returns None.
+    What is returned ends this.
+    """
+    undo = ExitStack()
+    for method in METHODS:
+        undo.callback(around(torch.Tensor, method, functools.partial(_called, method, handle)))
+    return undo.close
+
+
+def _called(
+    method: Method,
+    handle: Callable[[Upload], torch.Tensor | None],
+    function: Callable[..., torch.Tensor],
+    tensor: torch.Tensor,
+    *args: Any,
+    **options: Any,
+) -> torch.Tensor:
+    # In a graph that is compiled, torch would look in here. What is not on the host is the commonest case.
+    if (method == "copy_" or tensor.is_cpu) and not torch.compiler.is_compiling():
+        upload = _PARSERS[method](function, tensor, *args, **options)
+        if upload is not None and not _of_module(upload.source):
+            done = handle(upload)
+            if done is not None:
+                return done
+    return function(tensor, *args, **options)
+
+
+def _of_module(tensor: torch.Tensor) -> bool:
+    """Whether a module is moved, or a parameter."""
+    frame = sys._getframe(3)
+    return isinstance(tensor, torch.nn.Parameter) or frame.f_code.co_filename == _MODULES
+
+
+def _to(function: Callable[..., torch.Tensor], tensor: torch.Tensor, *args: Any, **options: Any) -> Upload | None:
+    # What it gets from a host is a copy in any case.
+    named = {name: value for name, value in options.items() if name not in ("copy", "other")}
+    try:
+        parsed: tuple[Any, ...] = torch._C._nn._parse_to(*([options["other"]] if "other" in options else args), **named)
+    except (TypeError, RuntimeError):
+        # For torch to complain of.
+        return None
+    device, dtype, non_blocking, memory_format = parsed
+    if device is None or device.type != "cuda":
+        return None
+    dtype = dtype or tensor.dtype
+    layout = {} if memory_format in (None, torch.preserve_format) else {"memory_format": memory_format}
+
+    def again(source: torch.Tensor, non_blocking: bool) -> torch.Tensor:
+        return function(source, device=device, dtype=dtype, non_blocking=non_blocking, **layout)
+
+    converted = dtype != tensor.dtype or bool(layout)
+    return Upload("to", tensor, non_blocking, converted, _numbered(device), again, dtype)
+
+
+def _cuda(
+    function: Callable[..., torch.Tensor],
+    tensor: torch.Tensor,
+    device: Any = None,
+    non_blocking: bool = False,
+    **options: Any,
+) -> Upload | None:
+    def again(source: torch.Tensor, non_blocking: bool) -> torch.Tensor:
+        return function(source, device, non_blocking=non_blocking, **options)
+
+    return Upload("cuda", tensor, non_blocking, bool(options), _numbered(device), again, tensor.dtype)
+
+
+def _copy(
+    function: Callable[..., torch.Tensor], tensor: torch.Tensor, source: Any = None, non_blocking: bool = False
+) -> Upload | None:
+    if tensor.device.type != "cuda" or not isinstance(source, torch.Tensor) or source.device.type != "cpu":
+        return None
+
+    def again(source: torch.Tensor, non_blocking: bool) -> torch.Tensor:
+        return function(tensor, source, non_blocking)
+
+    same = source.dtype == tensor.dtype and source.shape == tensor.shape
+    converted = not (same and tensor.is_contiguous())
+    return Upload("copy_", source, non_blocking, converted, tensor.device, again, tensor.dtype)
+
+
+def _numbered(device: Any) -> torch.device:
+    """`cuda`, or None, is the GPU that is current."""
+    index: int | None = device if isinstance(device, int) else torch.device(device or "cuda").index
+    return torch.device("cuda", torch.cuda.current_device() if index is None else index)
+
+
+_PARSERS: dict[Method, Callable[..., Upload | None]] = {"to": _to, "cuda": _cuda, "copy_": _copy}

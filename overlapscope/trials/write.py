@@ -1,0 +1,57 @@
+"""Edits put into the program's files: all of them or none, with the originals kept beside them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from overlapscope.base import disk, words
+from overlapscope.errors import UsageError
+from overlapscope.trials.edit import File
+
+
+def write(files: Sequence[File]) -> None:
+    """Write what the files are after their edit; `train.py.orig` keeps what each was, and its permissions.
+
+    Raises UsageError where a file is no longer what was edited, or an original is kept already; OSError where one
+    cannot be written. Nothing is changed then.
+    """
+    for file in files:
+        if disk.read_regular(file.path) != file.before:
+            raise UsageError(f"{_name(file.path)} has changed since its edit was made; run `overlapscope try` again.")
+        if os.path.lexists(original(file)):
+            raise UsageError(f"{_name(original(file))} is there already; move it away, or remove it.")
+    begun: list[File] = []
+    try:
+        for file in files:
+            disk.write(original(file), [file.before], over=False)
+            begun.append(file)
+            shutil.copymode(file.path, original(file))
+            disk.write(file.path, [file.after])
+    except BaseException:
+        undo(begun)
+        raise
+
+
+def undo(files: Sequence[File]) -> None:
+    """Make the files what they were, and remove the originals. What was changed meanwhile stays, with its original.
+
+    Raises OSError.
+    """
+    for file in files:
+        now = disk.read_regular(file.path)
+        if now == file.after:
+            disk.write(file.path, [file.before])
+        if now in (file.before, file.after):
+            original(file).unlink(missing_ok=True)
+
+
+def original(file: File) -> Path:
+    """Where what it was is kept."""
+    return file.path.with_name(f"{file.path.name}.orig")
+
+
+def _name(path: Path) -> str:
+    return words.clean(os.path.relpath(path))

@@ -1,0 +1,372 @@
+"""Changes that `overlapscope try` makes, on a GPU: the program computes the same with each, without data races."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from overlapscope.recorder.hazards import HazardChecker, describe
+from overlapscope.trials import fingerprint
+from overlapscope.trials.child import environment
+from overlapscope.trials.protocol import Facts, Outcome, Results, Setting, Task
+from overlapscope.trials.shims import Notes, make
+from overlapscope.trials.sketches import distance
+from overlapscope.trials.survey import Survey
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+STEPS = 8
+Train = Callable[[Callable[[], None]], torch.optim.Optimizer]
+"""Makes steps, calls what it is given after each, and returns its optimizer."""
+
+
+class Pictures(Dataset[dict[str, Any]]):
+    def __len__(self) -> int:
+        return STEPS * 16
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"x": torch.full((64,), index / 100), "also": [torch.tensor(index % 8)], "name": str(index)}
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.Dropout(0.1), nn.Linear(128, 8)).cuda()
+
+
+def learn(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def from_loader(stepped: Callable[[], None]) -> torch.optim.Optimizer:
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for batch in DataLoader(Pictures(), batch_size=16, shuffle=True):
+        learn(model, optimizer, batch["x"].to("cuda"), batch["also"][0].cuda())
+        assert len(batch["name"]) == 16
+        stepped()
+    return optimizer
+
+
+def from_host_tensors(stepped: Callable[[], None]) -> torch.optim.Optimizer:
+    """Uploads of every form, from memory that is written again at once."""
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    x, kept = torch.zeros(16, 64, dtype=torch.float64), torch.zeros(16, device="cuda", dtype=torch.int64)
+    for number in range(STEPS):
+        x.copy_(torch.randn(16, 64))
+        on_gpu = x.to(torch.device("cuda"), torch.float32)
+        scale = torch.tensor(1.0 + number)
+        kept.copy_(torch.randint(8, (16,)))
+        learn(model, optimizer, on_gpu / scale.cuda(non_blocking=False), kept)
+        scale.zero_()
+        stepped()
+    return optimizer
+
+
+def run(train: Train, *changes: Setting) -> tuple[Results, Notes]:
+    random.seed(0)
+    torch.manual_seed(0)
+    notes = Notes()
+    undo = make(changes, notes)
+    try:
+        optimizer = train(notes.step)
+        torch.cuda.synchronize()
+    finally:
+        undo()
+    results = fingerprint.of_optimizers([optimizer])
+    assert results is not None
+    return results, notes
+
+
+def races(train: Train, *changes: Setting) -> list[str]:
+    checker = HazardChecker()
+    checker.start()
+    try:
+        run(train, *changes)
+    finally:
+        checker.stop()
+    return [describe(hazard) for hazard in checker.hazards]
+
+
+def apart(one: Results, other: Results) -> float:
+    return max(map(distance, one.sketches, other.sketches))
+
+
+UPLOADS = [
+    (from_loader, [Setting("pin")]),
+    (from_loader, [Setting("prefetch")]),
+    (from_loader, [Setting("pin"), Setting("non-blocking")]),
+    (from_loader, [Setting("workers", "1"), Setting("pin"), Setting("non-blocking"), Setting("prefetch")]),
+    (from_host_tensors, [Setting("pin")]),
+    (from_host_tensors, [Setting("pin"), Setting("non-blocking")]),
+]
+
+
+@pytest.mark.parametrize(("train", "changes"), UPLOADS)
+class TestUploads:
+    def test_compute_the_same(self, train: Train, changes: list[Setting]) -> None:
+        unchanged, _ = run(train)
+        changed, notes = run(train, *changes)
+        assert changed.digest == unchanged.digest
+        assert set(notes.made) | set(notes.refused) >= {changes[-1].change}
+        assert notes.refused == {}
+
+    def test_bring_no_data_race(self, train: Train, changes: list[Setting]) -> None:
+        assert races(train, *changes) == []
+
+
+def test_a_pinned_source_is_uploaded_without_blocking() -> None:
+    survey = Survey()
+
+    def train(stepped: Callable[[], None]) -> torch.optim.Optimizer:
+        def stepped_seen() -> None:
+            survey.step()
+            stepped()
+
+        return from_loader(stepped_seen)
+
+    try:
+        run(train, Setting("pin"), Setting("non-blocking"))
+    finally:
+        survey.end()
+    uploads = survey.facts([]).uploads
+    assert {(one.pinned, one.non_blocking) for one in uploads if one.from_loader} == {(True, True)}
+
+
+def test_a_batch_is_on_the_gpu_where_the_program_uploads_it_and_nowhere_else() -> None:
+    places = []
+
+    def train(stepped: Callable[[], None]) -> torch.optim.Optimizer:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        data = TensorDataset(torch.randn(48, 64), torch.randint(8, (48,)), torch.arange(48))
+        for x, y, number in DataLoader(data, batch_size=8):
+            places.append((x.device.type, y.device.type, number.device.type))
+            learn(model, optimizer, x.cuda(), y.cuda())
+            stepped()
+        return optimizer
+
+    run(train, Setting("prefetch"))
+    assert places == [("cpu",) * 3] * 2 + [("cuda", "cuda", "cpu")] * 4
+
+
+def test_an_iterator_that_is_ahead_ends_breaks_and_fails_as_ever() -> None:
+    undo = make([Setting("prefetch")], Notes())
+    try:
+        data = TensorDataset(torch.arange(40.0))
+        loader = DataLoader(data, batch_size=8)
+
+        def taken(most: int = 9) -> list[float]:
+            values = []
+            for (x,) in loader:
+                values.append(x.cuda().sum().item())
+                if len(values) == most:
+                    break
+            return values
+
+        first = taken()
+        assert [taken(), taken(4), taken()] == [first, first[:4], first]
+        assert len(loader) == len(iter(loader)) == 5
+
+        class Broken(Dataset[torch.Tensor]):
+            def __len__(self) -> int:
+                return 6
+
+            def __getitem__(self, index: int) -> torch.Tensor:
+                if index == 4:
+                    raise OSError("no such picture")
+                return torch.ones(1)
+
+        batches = iter(DataLoader(Broken()))
+        for _ in range(4):
+            next(batches).cuda()
+        with pytest.raises(OSError, match="no such picture"):
+            next(batches)
+    finally:
+        undo()
+
+
+# -- graphs ---------------------------------------------------------------------------------------
+
+
+def from_tensors(stepped: Callable[[], None], sizes: Iterable[int] = (16,) * STEPS) -> torch.optim.Optimizer:
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for size in sizes:
+        learn(model, optimizer, torch.randn(size, 64).cuda(), torch.randint(8, (size,)).cuda())
+        stepped()
+    optimizer.add_param_group({"params": [buffer.float() for buffer in model.buffers()]})
+    return optimizer
+
+
+def of_other_shapes(stepped: Callable[[], None]) -> torch.optim.Optimizer:
+    return from_tensors(stepped, (16, 16, 16, 16, 12, 16, 12, 16))
+
+
+@pytest.mark.parametrize("train", [from_tensors, of_other_shapes])
+@pytest.mark.parametrize("value", ["capture", "compile"])
+def test_a_module_in_cuda_graphs_computes_the_same_but_for_rounding(value: str, train: Train) -> None:
+    unchanged, _ = run(train)
+    changed, notes = run(train, Setting("graph", value))
+    assert (notes.made, notes.refused) == ({"graph": 1}, {})
+    assert apart(changed, unchanged) < 1e-3
+
+
+def test_a_module_is_captured_within_autocast() -> None:
+    def train(stepped: Callable[[], None]) -> torch.optim.Optimizer:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(STEPS):
+            x, y = torch.randn(16, 64).cuda(), torch.randint(8, (16,)).cuda()
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            stepped()
+        return optimizer
+
+    unchanged, _ = run(train)
+    changed, notes = run(train, Setting("graph", "capture"))
+    assert notes.made == {"graph": 1}
+    assert apart(changed, unchanged) < 1e-3
+
+
+class Named(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, *, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.inner(x)
+        return out
+
+
+def test_a_module_that_cannot_be_captured_goes_on_as_it_is() -> None:
+    def train(stepped: Callable[[], None]) -> torch.optim.Optimizer:
+        model = Named().cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            model(x=torch.randn(16, 64).cuda()).sum().backward()
+            optimizer.step()
+            stepped()
+        return optimizer
+
+    unchanged, _ = run(train)
+    changed, notes = run(train, Setting("graph", "capture"))
+    assert changed.digest == unchanged.digest
+    assert notes.refused == {"graph": "It cannot be captured: it is called with keyword arguments."}
+
+
+def test_a_fused_optimizer_computes_the_same_but_for_rounding() -> None:
+    unchanged, _ = run(from_tensors)
+    changed, notes = run(from_tensors, Setting("fused"))
+    assert notes.made == {"fused": 1}
+    assert apart(changed, unchanged) < 1e-3
+
+
+def test_values_come_a_step_later_where_they_are_merely_kept() -> None:
+    kept: list[float] = []
+
+    def train(stepped: Callable[[], None]) -> torch.optim.Optimizer:
+        kept.clear()
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(STEPS):
+            loss = learn(model, optimizer, torch.randn(16, 64).cuda(), torch.randint(8, (16,)).cuda())
+            for value in (loss, -loss):
+                number = value.item()
+                kept.append(number)
+            assert loss.item() < 100
+            stepped()
+        return optimizer
+
+    unchanged, _ = run(train)
+    values = list(zip(kept[::2], kept[1::2], strict=True))
+    changed, notes = run(train, Setting("late-item"))
+    assert changed.digest == unchanged.digest
+    assert list(zip(kept[::2], kept[1::2], strict=True)) == [*values[:2], *values[1:-1]]
+    assert notes.made == {"late-item": 2 * (STEPS - 1)}
+    assert "does more with the value" in notes.refused["late-item"]
+
+
+# -- a process ------------------------------------------------------------------------------------
+
+SCRIPT = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.randn(3200, 256), torch.randint(8, (3200,)))
+model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 8)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+total = 0
+for x, y in DataLoader(data, batch_size=32):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x.to("cuda")), y.cuda())
+    loss.backward()
+    optimizer.step()
+    total += loss.item()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def started(command: list[str], task: Task) -> subprocess.CompletedProcess[str]:
+    root = str(Path(__file__).parents[2])
+    variables = os.environ | environment(task)
+    variables["PYTHONPATH"] = os.pathsep.join([variables["PYTHONPATH"], root])
+    return subprocess.run(
+        [sys.executable, *command], env=variables, start_new_session=True, capture_output=True, text=True, check=True
+    )
+
+
+def test_a_survey_tells_what_goes_to_the_gpu_and_comes_from_it(script: Path, tmp_path: Path) -> None:
+    started([str(script)], Task(directory=str(tmp_path), warmup_steps=10, steps=20, survey=True))
+    outcome = msgspec.json.decode((tmp_path / "rank0.json").read_bytes(), type=Outcome)
+    facts = outcome.facts
+    assert isinstance(facts, Facts)
+    assert facts.cuda
+    assert facts.device_name
+    assert {(one.method, one.site.line, one.from_loader, one.pinned) for one in facts.uploads} == {
+        ("to", 11, True, False),
+        ("cuda", 11, True, False),
+    }
+    assert {one.bytes // one.count for one in facts.uploads} == {32 * 256 * 4, 32 * 8}
+    assert [(one.site.line, one.method) for one in facts.reads] == [(14, "item")]
+    assert [one.capturable for one in facts.modules] == [""]
+    assert len(outcome.device_ns) == len(outcome.host_ns) == 20
+    assert outcome.results is not None
+    assert outcome.results.loss is not None
+
+
+def test_a_recording_is_of_the_changed_program(script: Path, tmp_path: Path) -> None:
+    changes = (Setting("pin"), Setting("non-blocking"), Setting("prefetch"))
+    trace = tmp_path / "after.trace.json.gz"
+    options = ["--check-hazards", "--stop-after-recording", "-o", str(trace)]
+    done = started(["-m", "overlapscope", "run", *options, str(script)], Task(directory=str(tmp_path), changes=changes))
+    assert "no data races found" in done.stderr
+    assert trace.exists()
+    assert list(tmp_path.glob("rank*")) == []

@@ -1,0 +1,223 @@
+"""`overlapscope try` around real processes that pretend to be a training program: what is run, told and left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+import overlapscope
+from overlapscope.trials.result import schema
+from tests.support import pretended_trial
+
+PROGRAM = Path(pretended_trial.__file__)
+TRY = (sys.executable, "-m", "overlapscope", "try")
+PATIENCE_S = 120
+Done = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    copy = tmp_path / "train.py"
+    copy.write_text(PROGRAM.read_text())
+    return copy
+
+
+def attempt(script: Path, *like: str, options: Sequence[str] = (), stdin: str = "") -> Done:
+    return subprocess.run(
+        [*TRY, *options, script.name, *like],
+        cwd=script.parent,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+
+
+def trial(done: Done) -> Any:
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    jsonschema.validate(told, schema())
+    return told
+
+
+JSON = ("--format", "json")
+
+
+def test_a_change_that_pays_is_measured_and_recommended(script: Path) -> None:
+    told = trial(attempt(script, options=JSON))
+    workers, fused = told["changes"]
+    assert (workers["change"], workers["value"], workers["kept"], workers["results"]) == ("workers", "2", True, "same")
+    assert workers["verdict"] == "faster"
+    assert workers["measured_low_pct"] <= workers["measured_pct"] <= workers["measured_high_pct"] < -25
+    assert (fused["after"], fused["verdict"], fused["kept"]) == (["workers (2)"], "no more than noise", False)
+    assert told["best"] == 0
+    assert {left["change"]: left["reason"] for left in told["left_out"]}["graph"] == "The program uses no GPU."
+    assert told["baseline_runs"] == workers["runs"] >= 3
+    assert told["repeatable"] is True
+    assert (told["interrupted"], told["recordings"]) == (False, {"before": None, "after": None})
+
+
+def test_the_program_is_said_to_run_many_times_and_each_run_reads_stdin_anew(script: Path) -> None:
+    done = attempt(script, stdin="two words")
+    assert "Running python train.py again and again" in done.stderr
+    assert "What it writes in this directory, it writes each time" in done.stderr
+    runs = (script.parent / "runs.txt").read_text().splitlines()
+    assert len(runs) > 6
+    assert all(line.endswith("two words") for line in runs)
+    assert done.stdout.startswith("A step takes 7.10 ms instead of 10.1 ms (-29.")
+
+
+def test_runs_in_scratch_directories_leave_nothing_behind(script: Path) -> None:
+    done = attempt(script, options=("--scratch", "--only", "fused"))
+    assert done.returncode == 0
+    assert "Each run has an empty directory" in done.stderr
+    assert os.listdir(script.parent) == ["train.py"]
+
+
+def test_where_nothing_pays_nothing_is_recommended(script: Path) -> None:
+    done = attempt(script, options=("--only", "fused"))
+    assert done.returncode == 0
+    assert "none of the changes that were tried makes it shorter for sure" in " ".join(done.stdout.split())
+
+
+def test_a_program_that_fails_as_it_is_ends_as_under_python(script: Path) -> None:
+    done = attempt(script, "fails")
+    assert done.returncode == 1
+    assert "the data is broken" in done.stderr
+    assert "the program fails as it is, so no change was tried" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_program_that_fails_only_with_a_change_is_told_of(script: Path) -> None:
+    told = trial(attempt(script, "fails-with-workers", options=JSON))
+    failed = told["changes"][0]
+    assert failed["failure"] == "It ended with exit code 1: the data is broken"
+    assert (failed["step_ns"], failed["kept"], failed["results"]) == (None, False, "unknown")
+    assert told["changes"][1]["after"] == []
+
+
+def test_a_change_that_makes_results_different_is_not_recommended(script: Path) -> None:
+    told = trial(attempt(script, "differs", options=(*JSON, "--only", "workers")))
+    assert [one["results"] for one in told["changes"]] == ["different"]
+    assert told["best"] is None
+
+
+@pytest.mark.parametrize(
+    ("like", "code", "said"),
+    [
+        (["0"], 2, "the program made no steps"),
+        (["9"], 2, "the program made 9 steps, and at least 16 are needed"),
+        (["16"], 0, "Run 1, as it is"),
+    ],
+)
+def test_steps_are_needed(script: Path, like: list[str], code: int, said: str) -> None:
+    done = attempt(script, *like, options=("--only", "fused"))
+    assert (done.returncode, said in done.stderr) == (code, True)
+
+
+def test_a_program_without_torch_has_no_steps(tmp_path: Path) -> None:
+    (tmp_path / "plain.py").write_text("print(1)")
+    done = attempt(tmp_path / "plain.py")
+    assert (done.returncode, "never imported torch" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--only", "worker"], "there is no change 'worker' (did you mean 'workers'?)"),
+        (["--minutes", "none"], "'none' is not a number of minutes"),
+        (["--steps", "3"], "'3' is not a number of steps from 10 on"),
+        (["--write"], "add --yes"),
+        (["--recordings", "."], "is not empty"),
+    ],
+)
+def test_usage(script: Path, options: list[str], said: str) -> None:
+    done = attempt(script, options=options)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_a_script_that_is_not_there(tmp_path: Path) -> None:
+    done = attempt(tmp_path / "none.py")
+    assert (done.returncode, "there is no such script" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_program_and_ctrl_c_shows_what_is_known(script: Path, number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        [*TRY, *JSON, script.name, "hangs"],
+        cwd=script.parent,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until and not (script.parent / "hanging.txt").exists():
+        time.sleep(0.05)
+    process.send_signal(number)
+    out, said = process.communicate(timeout=PATIENCE_S)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((script.parent / "hanging.txt").read_text()), 0)
+    assert process.returncode == 128 + number
+    if number == signal.SIGTERM:
+        return
+    assert "Interrupted." in said
+    told = json.loads(out)
+    assert (told["interrupted"], told["changes"], told["baseline_runs"]) == (True, [], 1)
+
+
+def test_an_edit_is_written_and_confirmed(script: Path) -> None:
+    before = script.read_text()
+    done = attempt(script, options=("--write", "--yes", "--only", "workers"))
+    assert done.returncode == 0
+    assert "As edited, a step takes 29" in done.stderr
+    assert "DataLoader(texts, batch_size=2, num_workers=2, persistent_workers=True)" in script.read_text()
+    assert script.with_name("train.py.orig").read_text() == before
+
+
+@pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "PRETENDED_TRACE", str(Path(overlapscope.__file__).parent / "samples" / "training_naive.json.gz")
+    )
+
+
+@pytest.mark.usefixtures("recording")
+def test_on_a_gpu_predictions_stand_beside_what_was_measured_and_the_best_set_has_no_races(script: Path) -> None:
+    told = trial(attempt(script, "gpu", options=(*JSON, "--only", "pin,non-blocking", "--recordings", "kept")))
+    pin, both = told["changes"]
+    for one in (pin, both):
+        predicted = one["predicted_pct"]
+        assert predicted["low"] <= predicted["value"] <= predicted["high"] < 0
+    assert both["after"] == ["pin"]
+    assert told["best"] == 1
+    assert (pin["races"], both["races"]) == (None, 0)
+    assert told["device_name"] == "H200"
+    kept = script.parent / "kept"
+    assert told["recordings"] == {side: str(kept / f"{side}.trace.json.gz") for side in ("before", "after")}
+
+
+@pytest.mark.usefixtures("recording")
+def test_a_set_with_data_races_is_not_recommended(script: Path) -> None:
+    told = trial(attempt(script, "gpu", "races", options=(*JSON, "--only", "pin")))
+    assert told["changes"][0]["races"] == 2
+    assert (told["best"], told["recordings"]["after"]) == (None, None)
+
+
+def test_runs_and_recordings_are_kept_where_asked(script: Path) -> None:
+    done = attempt(script, options=("--recordings", "kept", "--only", "fused"))
+    assert done.returncode == 0
+    assert {"run-1", "run-2"} <= set(os.listdir(script.parent / "kept"))
+    assert (script.parent / "kept" / "run-1" / "output.txt").read_text() == ""

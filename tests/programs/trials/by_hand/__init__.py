@@ -1,0 +1,1 @@
+"""The scripts as a person edits them: `--edited workers=4,pin` makes the edits that are named, and no others."""

@@ -1,0 +1,82 @@
+"""What all the scripts can be told, and their clock."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line."""
+
+    steps: int
+    """That the script makes."""
+    device: str
+    timed: tuple[int, int] | None
+    """So many steps are left out, and so many timed."""
+    edited: dict[str, str] = field(default_factory=dict)
+    """The edits, with their values: `workers` 4, `pin` nothing."""
+
+    @property
+    def cuda(self) -> bool:
+        """Memory can be pinned, streams and graphs can be used."""
+        return self.device == "cuda"
+
+    def size(self, on_gpu: int, on_cpu: int) -> int:
+        """A size; small where the script only has to run."""
+        return on_gpu if self.cuda else on_cpu
+
+
+def options(*, steps: int, edits: tuple[str, ...] = ()) -> Options:
+    """Read the command line, and have random numbers repeat. `edits` are those that the script knows."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--time", type=int, nargs=2, metavar=("LEFT_OUT", "TIMED"))
+    if edits:
+        parser.add_argument("--edited", type=_edits, default={}, metavar="EDIT[=VALUE],...", help=", ".join(edits))
+    told = parser.parse_args()
+    edited = getattr(told, "edited", {})
+    if unknown := edited.keys() - {*edits}:
+        parser.error(f"not written by hand: {', '.join(sorted(unknown))}")
+    torch.manual_seed(0)
+    return Options(told.steps, told.device, told.time and (told.time[0], told.time[1]), edited)
+
+
+def _edits(text: str) -> dict[str, str]:
+    parts = (one.partition("=") for one in text.split(",") if one)
+    return {name: value for name, _, value in parts}
+
+
+class Clock:
+    """Times steps from the first that counts to the last, with the device caught up at both ends, and ends the script.
+
+    Without `--time` it does nothing.
+    """
+
+    def __init__(self, told: Options) -> None:
+        self._timed, self._cuda = told.timed, told.cuda
+        self._steps = 0
+        self._begin = 0.0
+
+    def step(self) -> None:
+        """A step is over. After the last one: says how many nanoseconds each took, and exits."""
+        if self._timed is None:
+            return
+        left_out, timed = self._timed
+        self._steps += 1
+        if self._steps == left_out:
+            self._begin = self._now()
+        elif self._steps == left_out + timed:
+            print(f"step_ns {round(1e9 * (self._now() - self._begin) / timed)}", flush=True)
+            sys.exit()
+
+    def _now(self) -> float:
+        if self._cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter()

@@ -1,0 +1,394 @@
+"""What happens inside a run of `overlapscope try`: the program does as ever, with changes, and tells of its steps."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import textwrap
+from collections import UserDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlapscope.trials import fingerprint
+from overlapscope.trials.child import environment
+from overlapscope.trials.protocol import Facts, Outcome, Results, Setting, Task
+from overlapscope.trials.shims import SHIMS, Notes, make
+from overlapscope.trials.sketches import distance
+from overlapscope.trials.structures import tensors, with_tensors
+from tests.support import forked
+
+WATCHED = "import overlapscope.trials.child; overlapscope.trials.child.watch()\n"
+"""What a program begins with where no Python starts: it is forked then."""
+MODEL = """
+import os, sys, torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self): return 24
+    def __getitem__(self, index):
+        return torch.sin(torch.arange(8.) * index), torch.tensor(index % 3)
+
+model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.1), nn.Linear(16, 3))
+optimizer = torch.optim.AdamW(model.parameters(), lr=float(os.environ.get("RATE", 0.01)))
+
+def step(x, y):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss
+"""
+TRAIN = (
+    MODEL
+    + """
+loader = DataLoader(Numbers(), batch_size=4, shuffle=True)
+for epoch in range(3):
+    for x, y in loader:
+        loss = step(x, y)
+print("came to its end")
+"""
+)
+"""18 steps, of which 12 can be timed behind a warm-up of 5."""
+
+
+def task(directory: Path, **options: Any) -> Task:
+    return Task(directory=str(directory), **{"warmup_steps": 3, "steps": 10, **options})
+
+
+def run(text: str, directory: Path, /, *, rate: str = "0.01", **options: Any) -> subprocess.CompletedProcess[str]:
+    script = directory / "train.py"
+    script.write_text(WATCHED + textwrap.dedent(text))
+    told = environment(task(directory, **options))
+    return forked.run([script], directory, environment=told | {"RATE": rate, "OMP_NUM_THREADS": "1"})
+
+
+def outcome(directory: Path, rank: int = 0) -> Outcome:
+    return msgspec.json.decode((directory / f"rank{rank}.json").read_bytes(), type=Outcome)
+
+
+def told(text: str, directory: Path, /, **options: Any) -> Outcome:
+    """Of a program that is ended when all its steps are made."""
+    done = run(text, directory, **options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "came to its end" not in done.stdout
+    return outcome(directory)
+
+
+def results(text: str, directory: Path, /, **options: Any) -> Results:
+    computed = told(text, directory, **options).results
+    assert computed is not None
+    return computed
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return told(TRAIN, tmp_path_factory.mktemp("unchanged"))
+
+
+class TestSteps:
+    def test_are_timed_behind_the_warmup_and_the_program_ends_then(self, unchanged: Outcome) -> None:
+        assert unchanged.complete
+        assert unchanged.all_steps == 14
+        assert len(unchanged.host_ns) == 10
+        assert min(unchanged.host_ns) > 0
+        assert (unchanged.device_ns, unchanged.rank, unchanged.ranks) == ((), 0, 1)
+
+    def test_of_a_program_with_fewer_are_told_when_it_ends(self, tmp_path: Path) -> None:
+        done = run(TRAIN, tmp_path, steps=100)
+        assert done.stdout == "came to its end\n"
+        few = outcome(tmp_path)
+        assert (few.complete, few.all_steps, len(few.host_ns)) == (False, 18, 15)
+
+    def test_are_those_that_the_program_marks(self, tmp_path: Path) -> None:
+        program = MODEL + (
+            "import overlapscope\n"
+            "for number in range(100):\n"
+            "    if number % 3 == 0: step(torch.ones(4, 8), torch.zeros(4, dtype=torch.int64))\n"
+            "    overlapscope.step()\n"
+        )
+        assert told(program, tmp_path).all_steps == 14
+
+    def test_are_told_of_by_a_recording_of_the_programs_own(self, tmp_path: Path) -> None:
+        program = MODEL + (
+            "import overlapscope\n"
+            "with overlapscope.record('x.json', wait=100) as recording:\n"
+            "    for number in range(100):\n"
+            "        recording.step()\n"
+        )
+        assert run(program, tmp_path).returncode == 0
+        assert (outcome(tmp_path).complete, len(outcome(tmp_path).host_ns)) == (True, 10)
+
+    def test_of_several_ranks_are_told_by_each(self, tmp_path: Path) -> None:
+        program = f"""
+        import os
+        for rank in range(2):
+            if os.fork() == 0:
+                os.environ.update(RANK=str(rank), WORLD_SIZE="2")
+                exec({TRAIN!r})
+        for rank in range(2):
+            os.wait()
+        """
+        assert run(program, tmp_path).returncode == 0
+        told = [outcome(tmp_path, rank) for rank in range(2)]
+        assert [(one.rank, one.ranks, one.complete) for one in told] == [(0, 2, True), (1, 2, True)]
+        assert len(list(tmp_path.glob("rank*"))) == 2
+
+
+class TestPrograms:
+    """They end as they would."""
+
+    def test_one_that_fails_says_why(self, tmp_path: Path) -> None:
+        done = run(TRAIN + "raise SystemError('no more')\n", tmp_path, steps=100)
+        assert done.returncode == 1
+        assert "SystemError: no more" in done.stderr
+        assert not outcome(tmp_path).complete
+
+    def test_one_without_steps_says_so(self, tmp_path: Path) -> None:
+        command = [sys.executable, "-c", "import torch, subprocess, sys; subprocess.run([sys.executable, '-c', '1'])"]
+        variables = os.environ | forked.FINDS_US
+        for name, value in environment(task(tmp_path)).items():
+            variables[name] = os.pathsep.join([value, variables[name]]) if name == "PYTHONPATH" else value
+        subprocess.run(command, env=variables, start_new_session=True, check=True)
+        assert (outcome(tmp_path).all_steps, outcome(tmp_path).complete) == (0, False)
+
+    def test_helpers_tell_nothing(self, tmp_path: Path) -> None:
+        run("import torch\nfor x in torch.utils.data.DataLoader(range(8), num_workers=1): pass", tmp_path)
+        assert list(tmp_path.glob("rank*")) == []
+
+    def test_one_that_is_recorded_goes_on_with_its_changes(self, tmp_path: Path) -> None:
+        program = TRAIN.replace('print("', 'print(loader.num_workers, "')
+        done = run(program, tmp_path, steps=None, changes=[Setting("workers", "1")])
+        assert done.stdout == "1 came to its end\n"
+        assert list(tmp_path.glob("rank*")) == []
+
+
+class TestResults:
+    def test_of_two_unchanged_runs_are_the_same(self, unchanged: Outcome, tmp_path: Path) -> None:
+        computed = results(TRAIN, tmp_path)
+        assert computed == unchanged.results
+        assert computed.loss is not None
+        names = ["parameter 0", "exp_avg 0", "exp_avg_sq 0", "step 0", "parameter 1"]
+        assert [one.name for one in computed.sketches][:5] == [f"optimizer 0 {name}" for name in names]
+
+    def test_differ_by_rounding_less_than_by_another_learning_rate(self, unchanged: Outcome, tmp_path: Path) -> None:
+        assert unchanged.results is not None
+        (tmp_path / "rounded").mkdir()
+        apart = [
+            max(map(distance, computed.sketches, unchanged.results.sketches))
+            for computed in (results(TRAIN, tmp_path / "rounded", rounded=True), results(TRAIN, tmp_path, rate="0.011"))
+        ]
+        assert 0 < apart[0] < 1e-3 < apart[1]
+
+    def test_of_a_program_without_an_optimizer_are_its_output(self, tmp_path: Path) -> None:
+        program = """
+        import overlapscope, torch
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+        for _ in range(100):
+            with torch.no_grad():
+                {"out": model(torch.ones(3, 8))}
+            overlapscope.step()
+        """
+        computed = results(program, tmp_path)
+        assert [one.name for one in computed.sketches] == ["output ()"]
+        assert len(computed.digest) == 64
+        assert computed.loss is None
+
+
+# -- changes --------------------------------------------------------------------------------------
+
+
+class TestWorkers:
+    def test_load_the_same_batches(self, unchanged: Outcome, tmp_path: Path) -> None:
+        program = TRAIN.replace("return torch.sin", "assert torch.utils.data.get_worker_info(); return torch.sin")
+        changed = told(program, tmp_path, changes=[Setting("workers", "2")])
+        assert changed.results == unchanged.results
+        assert changed.made == {"workers": 1}
+
+    def test_load_the_same_batches_where_the_dataset_draws_random_numbers(self, tmp_path: Path) -> None:
+        drawn = "return random.random() * torch.rand(8) + np.random.random() * torch.arange(8.)"
+        program = "import random; import numpy as np\n" + TRAIN.replace(
+            "return torch.sin(torch.arange(8.) * index)", drawn
+        )
+        assert drawn in program
+        computed = []
+        for number, changes in enumerate([[], [Setting("workers", "1")], [Setting("workers", "2")]]):
+            (tmp_path / str(number)).mkdir()
+            computed.append(results(program, tmp_path / str(number), changes=changes))
+        assert computed[0] == computed[1] == computed[2]
+
+    def test_replace_none_where_a_library_asks_for_none(self) -> None:
+        notes = Notes()
+        undo = make([Setting("workers", "1")], notes)
+        data = torch.utils.data.TensorDataset(torch.ones(4))
+        loaders = [torch.utils.data.DataLoader(data, num_workers=number) for number in (0, 2)]
+        undo()
+        loaders.append(torch.utils.data.DataLoader(data))
+        assert [loader.num_workers for loader in loaders] == [1, 2, 0]
+        assert [loader.persistent_workers for loader in loaders] == [True, False, False]
+        assert notes.made == {"workers": 1}
+
+    def test_do_not_share_an_iterable_dataset(self) -> None:
+        class Endless(torch.utils.data.IterableDataset[int]):
+            def __iter__(self) -> Iterator[int]:
+                return iter(range(8))
+
+        notes = Notes()
+        undo = make([Setting("workers", "2")], notes)
+        loader = torch.utils.data.DataLoader(Endless())
+        undo()
+        assert loader.num_workers == 0
+        assert "iterable" in notes.refused["workers"]
+
+
+def test_a_fused_optimizer_computes_the_same_but_for_rounding(unchanged: Outcome, tmp_path: Path) -> None:
+    changed = told(TRAIN, tmp_path, changes=[Setting("fused")])
+    assert changed.made == {"fused": 1}
+    assert changed.results is not None
+    assert unchanged.results is not None
+    assert max(map(distance, changed.results.sketches, unchanged.results.sketches)) < 1e-4
+
+
+def test_an_optimizer_whose_implementation_the_program_chose_is_left_alone() -> None:
+    notes = Notes()
+    undo = make([Setting("fused")], notes)
+    optimizer = torch.optim.Adam([torch.ones(3, requires_grad=True)], foreach=True)
+    undo()
+    assert not optimizer.defaults["fused"]
+    assert notes.refused == {"fused": "The program asks for another implementation of the optimizer."}
+
+
+def test_changes_that_do_not_fit_leave_the_program_as_it_is(unchanged: Outcome, tmp_path: Path) -> None:
+    """On a CPU none of these does."""
+    changes = [Setting(change) for change in ("pin", "non-blocking", "prefetch", "late-item")]
+    done = run(TRAIN, tmp_path, changes=[*changes, Setting("graph", "capture")])
+    assert done.returncode == 0
+    assert outcome(tmp_path).results == unchanged.results
+    assert outcome(tmp_path).refused == {
+        "prefetch": "The program uploads no tensor of its batches as the loader made it.",
+        "graph": "The module's parameters are not on a GPU.",
+    }
+
+
+def test_every_change_can_be_undone() -> None:
+    before = {name: vars(owner).get(name) for owner, name in PATCHED}
+    undo = make([Setting(change, {"workers": "2", "graph": "compile"}.get(change, "")) for change in SHIMS], Notes())
+    assert {name: vars(owner).get(name) for owner, name in PATCHED} != before
+    undo()
+    assert {name: vars(owner).get(name) for owner, name in PATCHED} == before
+
+
+PATCHED: list[tuple[Any, str]] = [
+    *((torch.Tensor, name) for name in ("to", "cuda", "copy_", "item", "__float__", "pin_memory")),
+    *((torch.utils.data.DataLoader, name) for name in ("__init__", "__iter__")),
+    (torch.optim.AdamW, "step"),
+]
+
+
+# -- what a program does ----------------------------------------------------------------------------
+
+
+def test_facts_name_the_lines_of_the_program(tmp_path: Path) -> None:
+    facts = told(TRAIN, tmp_path, survey=True).facts
+    assert facts is not None
+    assert not facts.cuda
+    assert facts.cpus >= 1
+    lines = [WATCHED.strip(), *TRAIN.splitlines()]
+
+    def line(text: str) -> int:
+        return next(number for number, one in enumerate(lines, 1) if text in one)
+
+    (loader,), (optimizer,), (module,) = facts.loaders, facts.optimizers, facts.modules
+    assert (loader.site.line, loader.loop and loader.loop.line) == (line("loader ="), line("for x, y in"))
+    assert (loader.dataset, loader.num_workers, loader.batches, loader.on_gpu) == ("Numbers", 0, 13, False)
+    assert (optimizer.site.line, optimizer.name, optimizer.takes_fused) == (line("optimizer ="), "AdamW", True)
+    assert (module.site.line, module.name, module.compiled) == (line("model(x)"), "Sequential", False)
+    sites = [loader.site, optimizer.site, module.site]
+    assert {(one.path, one.library) for one in sites} == {(str(tmp_path / "train.py"), "")}
+
+
+def test_facts_name_the_library_that_does_it(tmp_path: Path) -> None:
+    package = tmp_path / "site-packages" / "trainer"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("import torch\ndef make(data): return torch.utils.data.DataLoader(data)\n")
+    program = TRAIN.replace("DataLoader(Numbers(), batch_size=4, shuffle=True)", "trainer.make(Numbers())")
+    facts = told(
+        f"import sys; sys.path.append({str(package.parent)!r}); import trainer\n" + program, tmp_path, survey=True
+    )
+    assert isinstance(facts.facts, Facts)
+    assert [(one.site.path, one.site.library) for one in facts.facts.loaders] == [
+        (str(tmp_path / "train.py"), "trainer")
+    ]
+
+
+# -- how far apart results are ------------------------------------------------------------------------
+
+
+@given(size=st.integers(1, 5000), share=st.floats(1e-6, 1.0), seed=st.integers(0, 1000))
+def test_a_distance_is_estimated_within_a_factor_of_two(size: int, share: float, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    one = torch.randn(size, generator=random, dtype=torch.float64)
+    other = one + share * torch.randn(size, generator=random, dtype=torch.float64)
+    true = float((one - other).norm() / max(one.norm(), other.norm()))
+    estimated = distance(fingerprint.sketch("", one), fingerprint.sketch("", other))
+    assert true / 2 < estimated < 2 * true
+
+
+def test_a_sketch_of_what_is_no_number_is_finite() -> None:
+    odd = torch.tensor([math.nan, math.inf, -math.inf, 1.0])
+    sketch = fingerprint.sketch("", odd)
+    assert all(map(math.isfinite, (sketch.norm, *sketch.sums)))
+    assert distance(sketch, fingerprint.sketch("", odd.clone())) == 0
+    assert distance(sketch, fingerprint.sketch("", odd.nan_to_num())) > 0.1
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        torch.ones(3, dtype=torch.bfloat16),
+        torch.ones(3, dtype=torch.complex64),
+        torch.ones(3, 3).to_sparse(),
+        torch.ones(3, device="meta"),
+        torch.ones(4, 3).t(),
+        torch.ones(()),
+        torch.ones(0),
+    ],
+    ids=["bfloat16", "complex", "sparse", "meta", "not contiguous", "scalar", "empty"],
+)
+def test_parameters_of_all_kinds_have_results(parameter: torch.Tensor) -> None:
+    optimizer = torch.optim.SGD([torch.nn.Parameter(parameter)])
+    computed = fingerprint.of_optimizers([optimizer])
+    assert computed is not None
+    assert len(computed.digest) == 64
+
+
+@dataclass
+class Batch:
+    x: torch.Tensor
+    text: str
+
+
+class Pair(NamedTuple):
+    one: object
+    other: object
+
+
+def test_tensors_are_found_and_replaced_in_structures() -> None:
+    one, two = torch.ones(1), torch.zeros(1)
+    batch = [Pair(one, {"y": two}), UserDict(x=one), Batch(two, "text"), "text", 3]
+    assert [path for path, _ in tensors(batch)] == [(0, 0), (0, 1, "y"), (1, "x"), (2, "x")]
+    again = with_tensors(batch, lambda path, tensor: tensor + 1)
+    assert [float(tensor) for _, tensor in tensors(again)] == [2, 1, 2, 1]
+    assert [type(part) for part in again] == [type(part) for part in batch]
+    assert [float(tensor) for _, tensor in tensors(batch)] == [1, 0, 1, 0]
+    assert with_tensors(batch, lambda path, tensor: tensor) is batch

@@ -1,0 +1,141 @@
+"""`overlapscope try` on programs of torch's: changes are made to the program itself, and pay or do not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader, TensorDataset
+
+import overlapscope as ov
+from overlapscope import load
+from overlapscope.errors import UsageError
+from overlapscope.trials.child import environment
+from overlapscope.trials.protocol import Setting, Task
+
+PATIENCE_S = 300
+
+PROGRAM = """
+import sys, time, torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+class Slow(Dataset):
+    def __len__(self):
+        return 400
+    def __getitem__(self, i):
+        if "alone" in sys.argv and get_worker_info() is not None:
+            raise ValueError("not in a worker")
+        time.sleep(0.004)
+        return torch.full((16,), float(i % 7))
+
+model = torch.nn.Linear(16, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for x in DataLoader(Slow(), batch_size=4, shuffle=True):
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def attempt(script: Path, *like: str, minutes: str) -> Any:
+    script.write_text(PROGRAM)
+    options = ("--format", "json", "--only", "workers", "--steps", "20", "--minutes", minutes)
+    done = subprocess.run(
+        [sys.executable, "-m", "overlapscope", "try", *options, script.name, *like],
+        cwd=script.parent,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_workers_make_a_program_faster_that_waits_for_its_batches_and_compute_the_same(tmp_path: Path) -> None:
+    told = attempt(tmp_path / "train.py", minutes="0.5")
+    assert told["repeatable"] or told["baseline_runs"] == 1
+    workers = told["changes"][0]
+    assert (workers["change"], workers["value"], workers["results"]) == ("workers", "2", "same")
+    assert workers["measured_pct"] < -20
+    assert "+for x in DataLoader(Slow(), batch_size=4, shuffle=True, num_workers=2," in workers["edit"]["diff"]
+
+
+def test_a_dataset_that_cannot_live_in_a_worker_fails_with_that_change_alone(tmp_path: Path) -> None:
+    told = attempt(tmp_path / "train.py", "alone", minutes="1")
+    workers = told["changes"][0]
+    assert "ValueError: not in a worker" in workers["failure"]
+    assert (workers["kept"], told["best"]) == (False, None)
+
+
+def test_a_program_is_recorded_with_the_changes_made(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    task = Task(directory=str(tmp_path), changes=(Setting("workers", "2"),))
+    command = [
+        sys.executable,
+        "-m",
+        "overlapscope",
+        "run",
+        "--stop-after-recording",
+        "-o",
+        "t.trace.json.gz",
+        "train.py",
+    ]
+    run = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, **environment(task)}, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert load(tmp_path / "t.trace.json.gz").plain_steps.before.host_ns
+    assert "Traceback" not in run.stderr
+
+
+# -- in code ----------------------------------------------------------------------------------------
+
+
+def build() -> Callable[[], None]:
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    batches = iter(DataLoader(TensorDataset(torch.ones(400, 8)), batch_size=4))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(next(batches)[0]).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def test_changes_are_tried_on_a_step_function_and_unmade_afterwards() -> None:
+    before = DataLoader.__init__, DataLoader.__iter__, Optimizer.__init__, torch.Tensor.item, torch.Tensor.to
+    trial = ov.try_changes(build, steps=20, minutes=0.1, only=["fused"])
+    assert [one.change for one in trial.changes] == ["fused"]
+    assert trial.changes[0].results in ("same", "within noise")
+    assert trial.program == "build"
+    assert trial.repeatable
+    assert "+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)" in trial.changes[0].edit.diff
+    assert repr(trial).startswith("<Trial: A step takes ")
+    assert "fused" in trial._repr_html_()
+    after = DataLoader.__init__, DataLoader.__iter__, Optimizer.__init__, torch.Tensor.item, torch.Tensor.to
+    assert after == before
+
+
+def test_a_step_function_that_ends_early_or_fails_says_so() -> None:
+    def ends() -> Callable[[], object]:
+        return iter(range(9)).__next__
+
+    def fails() -> Callable[[], object]:
+        raise ValueError("no data")
+
+    with pytest.raises(UsageError, match="made 9 steps"):
+        ov.try_changes(ends)
+    with pytest.raises(ValueError, match="no data"):
+        ov.try_changes(fails)

@@ -1,0 +1,65 @@
+"""Which lines of a program read values that may come a step later: those that merely add, keep or show them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from overlapscope.trials.late_values import why_not, why_not_in
+
+MORE = "does more with the value"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "total += loss.item() * x.size(0)",
+        "self.correct += (out.argmax(1) == y).sum().item()",
+        "print('loss', loss.item(), flush=True)",
+        "print(f'{step}: {loss:.3f}')",
+        "log.info('%s', round(float(loss), 3))",
+        "losses.append(float(loss))",
+        "meter.update(loss.item(), len(x))",
+        "bar.set_postfix(loss=loss.item())",
+        "wandb.log({'train': {'loss': loss.item()}, 'step': step})",
+        "value = loss.item(); total += value; print(value)",
+        "if step % 10 == 0: print(loss.item())",
+    ],
+)
+def test_what_is_added_kept_or_shown_may_come_later(line: str) -> None:
+    assert why_not_in(line, 1) == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if loss.item() > 3: stop()",
+        "while float(loss) > 1: step()",
+        "scheduler.step(loss.item())",
+        "values = [one.item() for one in losses]",
+        "total = total + loss.item()",
+        "total *= loss.item()",
+        "best = min(best, loss.item())",
+        "value = loss.item()\nprint(value)\nif value > 3: stop()",
+        "def compute():\n    value = 1; return loss.item()",
+        "print(loss.item()); assert loss.item() < 3",
+    ],
+)
+def test_what_decides_or_is_returned_may_not(line: str) -> None:
+    reads = next(number for number, text in enumerate(line.splitlines(), 1) if "item()" in text or "float(" in text)
+    assert MORE in why_not_in(line, reads)
+
+
+def test_a_name_of_another_function_is_another_name() -> None:
+    program = "def train():\n    value = loss.item()\n    print(value)\ndef other(value):\n    return value > 3\n"
+    assert why_not_in(program, 2) == ""
+
+
+def test_what_cannot_be_looked_at_must_come_at_once(tmp_path: Path) -> None:
+    assert why_not("<string>", 1) == "The program's source is not at hand."
+    assert why_not_in("def :", 1) == "The program's source is not at hand."
+    assert "shows no" in why_not_in("x = 1", 1)
+    script = tmp_path / "train.py"
+    script.write_text("\nprint(loss.item())\n")
+    assert why_not(str(script), 2) == ""

@@ -1,0 +1,326 @@
+"""Which runs a trial makes, and what it concludes from them, with made-up programs whose steps are known."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlapscope.errors import UsageError
+from overlapscope.trials import fits, measure, plan, search
+from overlapscope.trials.measure import Timing, change
+from overlapscope.trials.protocol import Facts, Loader, Optimizer, Outcome, Results, Setting, Site, Sketch
+from overlapscope.trials.sameness import sameness
+from overlapscope.trials.search import AS_IS, Candidate, Planned, Run, Runs, Settings
+
+SITE = Site("/train.py", 3)
+SAME = Results(digest="a", sketches=(Sketch("w", 1.0, (1.0, 0.0)),), loss=1.0)
+
+
+# -- measuring ------------------------------------------------------------------------------------
+
+
+def ran(step_ns: float, source: random.Random, steps: int = 20, scatter: float = 0.05) -> Timing:
+    lengths = [round(step_ns * source.lognormvariate(0, scatter)) for _ in range(steps)]
+    return measure.timing([Outcome(rank=0, ranks=1, all_steps=steps, complete=True, host_ns=tuple(lengths))])
+
+
+@pytest.mark.parametrize("rounds", [2, 3, 6])
+@pytest.mark.parametrize("between_runs", [0.0, 0.02])
+def test_an_interval_holds_the_truth_in_about_95_of_100_trials(rounds: int, between_runs: float) -> None:
+    source = random.Random(rounds)
+    held = 0
+    for _ in range(200):
+        pairs = []
+        for _ in range(rounds):
+            slow = source.lognormvariate(0, 0.3)  # The machine in this round.
+            step_ns = [1e7 * slow * part * source.lognormvariate(0, between_runs) for part in (1.0, 0.9)]
+            pairs.append((ran(step_ns[0], source), ran(step_ns[1], source)))
+        low, high = change(pairs).interval
+        held += low <= -10 <= high
+    # Four standard deviations of 200 throws below 95 %; an interval that is never narrower than either may hold more.
+    assert held >= 200 * 0.95 - 4 * math.sqrt(200 * 0.95 * 0.05)
+
+
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_many_sets_tell_the_noise_of_runs_sooner(rounds: int) -> None:
+    source = random.Random(rounds)
+    held, widths, alone = 0, 0.0, 0.0
+    for _ in range(150):
+        slow = [source.lognormvariate(0, 0.3) for _ in range(rounds)]
+        sets = [
+            {at: ran(1e7 * part * slow[at] * source.lognormvariate(0, 0.005), source) for at in range(rounds)}
+            for part in (1.0, 0.9, 0.9, 0.8, 0.8)
+        ]
+        pairs = [(sets[0][at], sets[1][at]) for at in range(rounds)]
+        low, high = change(pairs, measure.noise(sets)).interval
+        held += low <= -10 <= high
+        widths += high - low
+        low, high = change(pairs).interval
+        alone += high - low
+    assert held >= 150 * 0.95 - 4 * math.sqrt(150 * 0.95 * 0.05)
+    assert widths < alone
+
+
+def test_one_round_has_no_noise_of_runs() -> None:
+    assert measure.noise([{1: Timing(1e7, 0.01)}, {1: Timing(2e7, 0.01)}]) is None
+
+
+def test_steps_alone_are_no_interval_over_runs() -> None:
+    source = random.Random(0)
+    one = change([(ran(1e7, source), ran(9e6, source))])
+    assert one.over_runs is None
+    assert one.within[0] < one.pct < one.within[1] < 0
+
+
+def test_steps_that_drift_together_widen_the_interval_of_a_run() -> None:
+    drifting = [10_000_000 + (1_000_000 if number < 50 else 0) for number in range(100)]
+    mixed = [10_000_000 + (1_000_000 if number % 2 else 0) for number in range(100)]
+    timings = [
+        measure.timing([Outcome(rank=0, ranks=1, all_steps=100, complete=True, host_ns=tuple(steps))])
+        for steps in (drifting, mixed)
+    ]
+    assert timings[0].step_ns == timings[1].step_ns
+    assert timings[0].error > 5 * timings[1].error
+
+
+def test_a_job_is_as_slow_as_its_slowest_rank_by_the_clock_of_the_device() -> None:
+    fast, slow = ((5_000_000,) * 20, (7_000_000,) * 20)
+    ranks = [
+        Outcome(rank=number, ranks=2, all_steps=40, complete=True, host_ns=(1,) * 20, device_ns=device)
+        for number, device in enumerate((fast, slow))
+    ]
+    assert measure.timing(ranks) == Timing(7_000_000, 0)
+
+
+@given(st.lists(st.tuples(st.floats(1e3, 1e10), st.floats(1e3, 1e10)), min_size=1, max_size=10))
+def test_a_change_and_its_reverse_tell_the_same(steps: list[tuple[float, float]]) -> None:
+    pairs = [(Timing(before, 0.01), Timing(after, 0.01)) for before, after in steps]
+    there, back = change(pairs), change([(after, before) for before, after in pairs])
+    assert (1 + there.pct / 100) * (1 + back.pct / 100) == pytest.approx(1, rel=1e-6)
+    low, high = there.interval
+    assert low <= there.pct <= high
+
+
+# -- results --------------------------------------------------------------------------------------
+
+
+def results(value: float, *, loss: float = 1.0, digest: str = "") -> tuple[Results, ...]:
+    sketches = (Sketch("w", 1.0, (value, 0.0)), Sketch("count", 40.0, (40.0, 0.0)))
+    return (Results(digest=digest or repr((value, loss)), sketches=sketches, loss=loss),)
+
+
+UNCHANGED = [results(1.0), results(1.001), results(0.999)]
+
+
+@pytest.mark.parametrize(
+    ("changed", "unchanged", "expected"),
+    [
+        (results(1.001), UNCHANGED, "same"),
+        (results(1.002), UNCHANGED, "within noise"),
+        (results(1.1), UNCHANGED, "different"),
+        (results(1.002, loss=2.0), UNCHANGED, "different"),
+        (results(1.002, loss=math.nan), UNCHANGED, "different"),
+        (results(1.002), UNCHANGED[:1], "unknown"),
+        (results(1.002), [], "unknown"),
+        ((), UNCHANGED, "unknown"),
+    ],
+)
+def test_results_are_judged_by_what_unchanged_runs_differ_by(
+    changed: tuple[Results, ...], unchanged: Sequence[tuple[Results, ...]], expected: str
+) -> None:
+    assert sameness(changed, unchanged) == expected
+
+
+def test_one_rank_that_differs_makes_a_difference() -> None:
+    same, other = results(1.0)[0], results(2.0)[0]
+    assert sameness((same, other), [(same, same), (same, same)]) == "different"
+
+
+# -- which run comes next -------------------------------------------------------------------------
+
+Truth = Mapping[str, float]
+"""What each change makes of a step, by `Setting.text`."""
+
+
+def pretend(truth: Truth, source: random.Random, failing: str = "", differing: str = "") -> Callable[[Planned], Run]:
+    """A program whose step is 10 ms, times what its changes make of it, and whose runs differ by 0.3 %."""
+
+    def run(planned: Planned) -> Run:
+        texts = [setting.text for setting in planned.settings]
+        if failing in texts:
+            return Run(planned, 1.0, failure="It ended with exit code 1: no.")
+        step_ns = 1e7 * math.prod(truth.get(text, 1.0) for text in texts) * source.lognormvariate(0, 0.003)
+        found = results(1.5 if differing in texts else 1.0, digest="b" if planned.rounded else "")
+        return Run(planned, 1.0, ran(step_ns, source, scatter=0.01), found)
+
+    return run
+
+
+def tried(
+    candidates: Sequence[Candidate], run: Callable[[Planned], Run], left_s: float = 1000
+) -> tuple[Runs, Settings]:
+    runs = Runs()
+    while (ladder := search.climb(candidates, runs)).next is not None:
+        runs = Runs((*runs.all, run(ladder.next)))
+    while planned := search.rounds(runs, ladder.kept, left_s - len(runs.all)):
+        runs = Runs((*runs.all, *map(run, planned)))
+    return runs, ladder.kept
+
+
+def texts(settings: Settings | None) -> list[str] | None:
+    return None if settings is None else [setting.text for setting in settings]
+
+
+ALL = (
+    Candidate("workers", ("2", "4", "8"), rising=True),
+    Candidate("pin"),
+    Candidate("non-blocking"),
+    Candidate("fused"),
+)
+
+
+def test_changes_that_pay_are_built_upon_and_recommended() -> None:
+    truth = {"workers (2)": 0.8, "workers (4)": 0.7, "workers (8)": 0.7, "pin": 1.0, "non-blocking": 0.9, "fused": 1.0}
+    runs, kept = tried(ALL, pretend(truth, random.Random(1)))
+    assert texts(kept) == ["workers (4)", "pin", "non-blocking"]
+    assert texts(search.best(runs)) == ["workers (4)", "pin", "non-blocking"]
+    found = runs.change(kept)
+    assert found is not None
+    assert found.over_runs is not None
+    assert found.over_runs[0] < -37 < found.over_runs[1]
+
+
+def test_nothing_is_recommended_where_nothing_pays() -> None:
+    runs, _ = tried(ALL, pretend({"workers (2)": 1.2}, random.Random(2)))
+    assert search.best(runs) is None
+    assert all("workers (4)" not in (texts(settings) or ()) for settings in runs.tried())
+
+
+def test_a_change_that_makes_results_different_is_never_recommended_nor_built_upon() -> None:
+    runs, kept = tried(
+        ALL, pretend({"workers (2)": 0.1, "non-blocking": 0.8}, random.Random(3), differing="workers (2)")
+    )
+    assert texts(kept) == ["pin", "non-blocking"]
+    assert texts(search.best(runs)) == ["pin", "non-blocking"]
+    assert runs.results((Setting("workers", "2"),)) == "different"
+    assert len(runs.of((Setting("workers", "2"),))) == 1
+
+
+def test_a_difference_is_believed_only_beside_two_unchanged_runs_and_a_rounded_one() -> None:
+    runs, _ = tried(ALL[:1], pretend({}, random.Random(4), differing="workers (2)"))
+    planned = [run.planned for run in runs.all]
+    assert planned[:2] == [Planned(AS_IS, 1), Planned((Setting("workers", "2"),), 1)]
+    assert planned[2:4] == [Planned(AS_IS, 1, rounded=True), Planned(AS_IS, 0)]
+
+
+def test_results_that_are_the_same_take_no_rounded_run() -> None:
+    runs, _ = tried(ALL, pretend({}, random.Random(4)))
+    assert not any(run.planned.rounded for run in runs.all)
+
+
+def test_a_change_that_fails_is_not_run_again() -> None:
+    runs, kept = tried(ALL, pretend({"fused": 0.9}, random.Random(5), failing="pin"))
+    assert texts(kept) == ["non-blocking", "fused"]
+    assert len(runs.of((Setting("pin"),))) == 1
+    assert runs.failed((Setting("pin"),)) == "It ended with exit code 1: no."
+
+
+def test_rounds_are_interleaved_and_turn_around() -> None:
+    runs, _ = tried((Candidate("fused"),), pretend({"fused": 0.9}, random.Random(6)))
+    order = [(run.planned.round, len(run.planned.settings)) for run in runs.all[:6]]
+    assert order == [(1, 0), (1, 1), (2, 1), (2, 0), (3, 0), (3, 1)]
+
+
+def test_rounds_end_when_intervals_are_narrow_or_time_is_up() -> None:
+    runs, _ = tried((Candidate("fused"),), pretend({"fused": 0.9}, random.Random(7)))
+    assert len(runs.all) <= 2 * search.MOST_ROUNDS
+    short, _ = tried((Candidate("fused"),), pretend({"fused": 0.9}, random.Random(7)), left_s=5)
+    assert len(short.all) == 4
+
+
+def test_with_little_time_the_rounds_are_about_the_answer() -> None:
+    truth = {"workers (2)": 0.8, "workers (4)": 0.7, "fused": 0.9}
+    runs, kept = tried(ALL, pretend(truth, random.Random(8)), left_s=9)
+    assert [run.planned.settings for run in runs.all if run.planned.round == 2] == [kept, AS_IS]
+
+
+def test_the_fewest_changes_are_recommended_of_those_that_are_as_fast() -> None:
+    settings = [(Setting("fused"),), (Setting("fused"), Setting("graph", "compile"))]
+    steps = {AS_IS: (100, 101, 99), settings[0]: (90, 91, 89), settings[1]: (90, 90.9, 89)}
+    runs = Runs(
+        tuple(
+            Run(Planned(changes, number + 1), 1.0, Timing(step * 1e5, 0.001), (SAME,))
+            for changes, lengths in steps.items()
+            for number, step in enumerate(lengths)
+        )
+    )
+    assert search.best(runs) == settings[0]
+    assert search.best(runs, racing=[settings[0]]) == settings[1]
+
+
+# -- how many steps, and which changes fit ----------------------------------------------------------
+
+
+def test_a_run_times_about_three_seconds() -> None:
+    assert plan.plan(30e6, None) == plan.Plan(20, 100)
+    assert plan.plan(1e6, None) == plan.Plan(20, 300)
+    assert plan.plan(3e9, None) == plan.Plan(20, 20)
+    assert plan.plan(3e9, 50) == plan.Plan(20, 50)
+
+
+@pytest.mark.parametrize(("steps", "warmup", "timed"), [(16, 5, 10), (30, 10, 19), (200, 20, 100)])
+def test_a_short_program_warms_up_less(steps: int, warmup: int, timed: int) -> None:
+    assert plan.shortened(plan.Plan(20, 100), steps) == plan.Plan(warmup, timed)
+
+
+def test_too_few_steps_are_counted() -> None:
+    with pytest.raises(UsageError, match=r"made 15 steps, and at least 16 are needed"):
+        plan.shortened(plan.Plan(20, 100), 15)
+
+
+def loader(**told: object) -> Loader:
+    facts = {"iterable": False, "num_workers": 0, "pin_memory": False, "on_gpu": False, "batches": 9, **told}
+    return Loader(site=SITE, loop=SITE, dataset="Texts", **facts)  # type: ignore[arg-type]
+
+
+def test_a_program_on_a_cpu_is_offered_workers_and_a_fused_optimizer() -> None:
+    facts = Facts(
+        cuda=False,
+        cpus=6,
+        loaders=(loader(),),
+        optimizers=(Optimizer(site=SITE, name="AdamW", takes_fused=True, fused=False),),
+    )
+    fitting, left_out = fits.candidates(facts, 1, (), ())
+    assert fitting == [Candidate("workers", ("2", "4", "6"), rising=True), Candidate("fused")]
+    assert {left.change: left.reason for left in left_out}["pin"] == "The program uses no GPU."
+    assert "late-item" not in {left.change for left in left_out}
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        (Facts(cuda=True, cpus=8), "Its steps take no batches from a DataLoader."),
+        (
+            Facts(cuda=True, cpus=8, loaders=(loader(num_workers=8),)),
+            "Its DataLoader has 8 workers, and there are 8 CPUs.",
+        ),
+        (Facts(cuda=True, cpus=1, loaders=(loader(),)), "There is only one CPU."),
+        (Facts(cuda=True, cpus=8, loaders=(loader(iterable=True),)), "IterableDataset"),
+        (Facts(cuda=True, cpus=8, loaders=(loader(on_gpu=True),)), "makes batches on the GPU"),
+    ],
+)
+def test_workers_are_left_out_with_a_reason(facts: Facts, reason: str) -> None:
+    fitting, left_out = fits.candidates(facts, 1, ("workers",), ())
+    assert fitting == []
+    assert reason in left_out[0].reason
+
+
+def test_only_what_is_asked_for_is_tried() -> None:
+    facts = Facts(cuda=False, cpus=4, loaders=(loader(),))
+    assert [left.change for left in fits.candidates(facts, 1, ("pin", "late-item"), ())[1]] == ["pin", "late-item"]
+    assert "late-item" in [left.change for left in fits.candidates(facts, 1, (), ("late-item",))[1]]
