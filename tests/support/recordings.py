@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from overlapscope import analysis
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.device import DeviceAnalysis, analyze_device
 from overlapscope.prediction import program
@@ -60,8 +59,7 @@ def each_read_once() -> Iterator[None]:
 
     For tests that patch nothing: what was found before the patch would be found again.
     """
-    read_kineto, found = kineto.read, program._found
-    on_device = findings._on_device
+    read_kineto, found, on_device = kineto.read, program._found, findings._on_device
 
     def read(path: str | Path, *, limit_bytes: int, **watched: Any) -> Trace:
         where = Path(path).absolute()
@@ -92,7 +90,7 @@ def each_read_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kineto, "read", read)
-        patch.setattr(analysis, "analyze_device", analyze)
+        patch.setattr("overlapscope.analysis.analyze_device", analyze)
         patch.setattr(program, "_found", find)
         patch.setattr(findings, "_on_device", judge)
         yield
