@@ -52,7 +52,8 @@ BROKEN_PIPE = 128 + 13
 
 _DESCRIPTION = """Does data move while the GPU computes? If not, why not, and what would a fix save?
 
-overlapscope reads traces of torch.profiler (export_chrome_trace)."""
+overlapscope reads traces of torch.profiler and jax.profiler, and reports of
+Nsight Systems (nsys export --type sqlite)."""
 
 _EPILOG = """Exit codes: 0 success; 1 a budget of `check` failed, or `whatif` made no prediction; 2 the
 input, the configuration or the usage is wrong, or a file cannot be read or written; 3 `check`

@@ -88,7 +88,7 @@ def names(trace: Trace) -> list[str]:
         (gzip.compress(b"", mtime=0), "."),
         (b"\x28\xb5\x2f\xfd" + random.Random(4).randbytes(500), "."),
         (b"PK\x03\x04" + bytes(100), "zip"),
-        (b"SQLite format 3\0" + bytes(100), "not JSON"),
+        (b"SQLite format 3\0" + bytes(100), "the database cannot be read"),
         ("{}".encode("utf-16"), "UTF-16"),
         (b"\0" * 100_000, "not JSON"),
     ],
@@ -207,7 +207,7 @@ def test_gzip_with_a_wrong_checksum_is_read_whole(tmp_path: Path) -> None:
 
 
 def test_gzip_with_a_broken_middle_gives_what_came_before(tmp_path: Path) -> None:
-    packed = bytearray((DATA / "known_causes" / "launch_bound.json.gz").read_bytes())
+    packed = bytearray((DATA / "known_causes" / "launch_bound_graph.json.gz").read_bytes())
     middle = len(packed) // 2
     packed[middle : middle + 400] = bytes(400)
     trace = read(tmp_path, bytes(packed))

@@ -10,6 +10,7 @@ what commands print (`$ COMMAND`, `| head -n N` included); `sh` blocks quote not
 from __future__ import annotations
 
 import argparse
+import lzma
 import re
 import shlex
 import shutil
@@ -45,7 +46,7 @@ NOT_RUN = {
     "scenarios list": "needs PyTorch: tests/torch",
 }
 """Commands whose arguments are parsed and no more, and why."""
-OTHER_PROGRAMS = {"pip", "cd", "make", "mkdir", "ssh", "torchrun", "dask", "pytest", "python", "git"}
+OTHER_PROGRAMS = {"nsys", "pip", "cd", "make", "mkdir", "ssh", "torchrun", "dask", "pytest", "python", "git"}
 """Programs that a block may call that are not ours; their lines are not run."""
 REASONS = {"needs a GPU", "needs PyTorch", "needs HolisticTraceAnalysis"}
 LANGUAGES = {"sh", "console", "python", "toml", "text", "json", "yaml", "groovy", "html"}
@@ -121,11 +122,12 @@ def test_figures_on_the_overview_of_the_evaluation_are_those_of_its_pages() -> N
 # -- what a reader types --------------------------------------------------------------------------
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with what the pages speak of."""
+    place = tmp_path_factory.mktemp("furnished")
     for sample in SAMPLES.iterdir():
-        (tmp_path / sample.name).symlink_to(sample)
+        (place / sample.name).symlink_to(sample)
     for name, recorded in {
         "trace": "training_naive",
         "train.trace": "training_naive",
@@ -133,20 +135,30 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "before.trace": "training_naive",
         "after.trace": "training_prefetched",
     }.items():
-        shutil.copy(SAMPLES / f"{recorded}.json.gz", tmp_path / f"{name}.json.gz")
+        shutil.copy(SAMPLES / f"{recorded}.json.gz", place / f"{name}.json.gz")
     for name in ("traces", "train.traces", "runs/before", "runs/after"):
-        shutil.copytree(SAMPLES / "ddp", tmp_path / name)
-    shutil.copytree(SAMPLES / "laboratory", tmp_path / "h200")
+        shutil.copytree(SAMPLES / "ddp", place / name)
+    shutil.copytree(SAMPLES / "laboratory", place / "h200")
     for recording in (ROOT / "traces" / "jax").iterdir():
-        shutil.copy(recording, tmp_path)
-    run = tmp_path / "jax-log" / "plugins" / "profile" / "2026_11_22_21_37_17"
+        shutil.copy(recording, place)
+    run = place / "jax-log" / "plugins" / "profile" / "2026_11_22_21_37_17"
     run.mkdir(parents=True)
-    shutil.copy(tmp_path / "late.xplane.pb", run / "host.xplane.pb")
-    (tmp_path / "train.py").write_text("print('trained')\n")
+    shutil.copy(place / "late.xplane.pb", run / "host.xplane.pb")
+    for name, recorded in {"report": "one_copy", "train": "train_2gpu"}.items():
+        packed = (ROOT / "traces" / "nsys" / f"{recorded}.sqlite.xz").read_bytes()
+        (place / f"{name}.sqlite").write_bytes(lzma.decompress(packed))
+    (place / "train.py").write_text("print('trained')\n")
+    assert main(["baseline", "write", str(place / "train.trace.json.gz"), "-o", str(place / "baseline.json")]) == 0
+    return place
+
+
+@pytest.fixture
+def place(furnished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it to work in."""
+    shutil.copytree(furnished, tmp_path, symlinks=True, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", str(WIDTH))
     monkeypatch.delenv("FORCE_COLOR", raising=False)
-    assert main(["baseline", "write", "train.trace.json.gz", "-o", "baseline.json"]) == 0
     return tmp_path
 
 

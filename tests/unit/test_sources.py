@@ -6,6 +6,7 @@ import gzip
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,3 +88,19 @@ def test_a_trace_of_torch_profiler_needs_no_other_package(tmp_path: Path, other_
     path = tmp_path / "trace"
     path.write_bytes(gzip.decompress(KINETO.read_bytes()))
     assert ov.load(path).recorder == ov.load(KINETO).recorder == "kineto"
+
+
+def test_the_example_of_the_documentation_reads_its_files(
+    tmp_path: Path, other_packages: list[EntryPoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "sources.md").read_text()
+    example: dict[str, Any] = {"__name__": "example"}
+    exec(page.partition("```python\n")[2].partition("```")[0], example)
+    monkeypatch.setattr(f"{__name__}.TICKS", example["SOURCE"])
+    path = tmp_path / "a.ticks"
+    path.write_text("ticks 1\nkernel 0 7 1000 5000 gemm\ngpu_memcpy 0 13 2000 8000 Memcpy HtoD (Pinned -> Device)\n")
+    (device,) = ov.analyze(ov.load(path)).devices
+    assert (device.buckets.compute_ns, device.buckets.exposed_copy_ns, device.overlap.copy_ns) == (4000, 3000, 6000)
+    path.write_text("ticks 1\nkernel 0 7\n")
+    with pytest.raises(UnreadableTrace, match="less than six words"):
+        ov.load(path)

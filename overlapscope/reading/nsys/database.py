@@ -10,12 +10,12 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 import numpy as np
+from numpy.typing import NDArray
 
 from overlapscope.errors import UnreadableTrace
 from overlapscope.trace.model import I32, I64
@@ -45,8 +45,8 @@ class Database:
             self._connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True)
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-            # Text of any bytes is taken: a name need not be valid.
-            self._connection.text_factory = lambda text: text.decode("utf-8", "backslashreplace")
+            # Each distinct text is decoded once, by whoever wants it.
+            self._connection.text_factory = bytes
             self._query("PRAGMA query_only = 1")
             self._query("PRAGMA trusted_schema = 0")
             named = self._query("SELECT name, sql FROM sqlite_schema WHERE type = 'table'")
@@ -83,29 +83,33 @@ class Database:
 
     def integers(self, table: str, columns: Sequence[str], where: str = "") -> Columns:
         """Columns of a table, in the order of its rows; -1 for NULL, and where the table has no such column."""
-        if table not in self.columns:
-            return {column: np.empty(0, np.int64) for column in columns}
-        there = [column for column in columns if column in self.columns[table]]
-        chosen = ", ".join(f"ifnull({_quoted(column)}, -1)" for column in there) or "1"
-        width = max(len(there), 1)
-        blocks = []
-        for rows in self._blocks(f"SELECT {chosen} FROM {_quoted(table)} {where}"):
-            try:
-                blocks.append(np.fromiter(chain.from_iterable(rows), np.int64, width * len(rows)).reshape(-1, width))
-            except (ValueError, TypeError, OverflowError):
-                raise UnreadableTrace(
-                    f"{self._shown}: its table {table} holds something else than whole numbers in one of "
-                    f"{', '.join(there)}; export the report again."
-                ) from None
-        table_of = np.concatenate(blocks) if blocks else np.empty((0, width), np.int64)
-        blocks.clear()
-        none = np.full(len(table_of), -1, np.int64)
-        return {column: table_of[:, there.index(column)].copy() if column in there else none for column in columns}
+        return self.integers_and_texts(table, columns, "''", lambda text: 0, where)[0]
 
-    def texts(self, table: str, expression: str, number: Callable[[str], int], where: str = "") -> I32:
-        """The text in each row of a table, in the order of its rows, as `number` numbers it."""
-        blocks = self._blocks(f"SELECT {expression} FROM {_quoted(table)} {where}")
-        return np.fromiter((number(str(text)) for rows in blocks for (text,) in rows), np.int32)
+    def integers_and_texts(
+        self, table: str, columns: Sequence[str], expression: str, number: Callable[[str], int], where: str = ""
+    ) -> tuple[Columns, I32]:
+        """The same, and the text that an expression gives for each row, as `number` numbers each distinct one."""
+        there = [column for column in columns if column in self.columns.get(table, frozenset())]
+        numbers = _Numbers(number)
+        blocks: list[tuple[NDArray[np.int64], ...]] = [(np.empty(0, np.int64),) * (len(there) + 1)]
+        if table in self.columns:
+            chosen = "".join(f"ifnull({_quoted(column)}, -1), " for column in there)
+            for rows in self._blocks(f"SELECT {chosen}CAST({expression} AS TEXT) FROM {_quoted(table)} {where}"):
+                *values, texts = zip(*rows, strict=True)
+                count = len(rows)
+                try:
+                    block = [np.fromiter(column, np.int64, count) for column in values]
+                except (ValueError, TypeError, OverflowError):
+                    raise UnreadableTrace(
+                        f"{self._shown}: its table {table} holds something else than whole numbers in one of "
+                        f"{', '.join(there)}; export the report again."
+                    ) from None
+                blocks.append((*block, np.fromiter(map(numbers.__getitem__, texts), np.int64, count)))
+        whole = [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
+        blocks.clear()
+        none = np.full(len(whole[-1]), -1, np.int64)
+        found = {column: whole[there.index(column)] if column in there else none for column in columns}
+        return found, whole[-1].astype(np.int32)
 
     def distinct(self, table: str, *columns: str, first: bool = False) -> list[tuple[Any, ...]]:
         """The rows of some columns, each once, or the `first` alone; none where the table has not all of them."""
@@ -119,8 +123,8 @@ class Database:
     def string(self, id: int) -> str:
         """A string of the table that keeps each once; empty where it has none of that id."""
         with self._errors():
-            found = self._connection.execute("SELECT value FROM StringIds WHERE id = ?", (id,)).fetchone()
-        return str(found[0]) if found else ""
+            found = self._query("SELECT value FROM StringIds WHERE id = ?", id)
+        return str(found[0][0]) if found else ""
 
     def pairs(self, table: str, key: str, value: str) -> list[tuple[Any, Any]]:
         """Two columns of a small table; none where it has not both."""
@@ -136,8 +140,9 @@ class Database:
                 yield rows
                 self._progress(len(rows))
 
-    def _query(self, query: str) -> list[tuple[Any, ...]]:
-        return self._connection.execute(query).fetchall()
+    def _query(self, query: str, *values: int) -> list[tuple[Any, ...]]:
+        rows = self._connection.execute(query, values).fetchall()
+        return [tuple(_decoded(value) if isinstance(value, bytes) else value for value in row) for row in rows]
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -147,6 +152,22 @@ class Database:
             raise UnreadableTrace(
                 f"{self._shown}: the database cannot be read ({error}); copy or export the report again."
             ) from None
+
+
+class _Numbers(dict[bytes, int]):
+    """The number of each text, which is asked for once."""
+
+    def __init__(self, number: Callable[[str], int]) -> None:
+        self._number = number
+
+    def __missing__(self, text: bytes) -> int:
+        found = self[text] = self._number(_decoded(text))
+        return found
+
+
+def _decoded(text: bytes) -> str:
+    """Text of any bytes is taken: a name need not be valid."""
+    return text.decode("utf-8", "backslashreplace")
 
 
 def _quoted(name: str) -> str:

@@ -28,8 +28,9 @@ _RANGE_EVENTS: Final = (59, 60)
 _NEW_DOMAIN: Final = 75
 _LIBRARY: Final = re.compile(r"(nccl|nvshmem|cublas|cudnn|cufft|cusparse|cusolver|cccl|libcu)", re.IGNORECASE)
 """Domains of libraries, whose ranges are calls into them."""
-_EMITTED: Final = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = ")
-"""What `torch.autograd.profiler.emit_nvtx` appends to the names of operators."""
+_EMITTED: Final = "\x01"
+"""Stands behind a name from which was taken what `torch.autograd.profiler.emit_nvtx` appends: `, seq = 5, op_id = 7`.
+"""
 _OPERATOR: Final = re.compile(r"\w+::|\w*Backward\d*$|autograd::")
 _OF_PROFILER: Final = frozenset({3, 4, 5})
 """ENUM_CUPTI_OVERHEAD_TYPE: flushed buffers, instrumentation and resources are the profiler's; the driver's compiler,
@@ -72,18 +73,17 @@ def operators_and_ranges(database: Database, names: Names, process: int | None) 
     if RANGES not in database.columns:
         return system, {name: column[:0] for name, column in system.items()}
     database.require(RANGES, "start", "end")
-    where = _of_threads(database, RANGES, process)
-    table = database.integers(RANGES, columns, where)
     operators: set[int] = set()
 
     def number(text: str) -> int:
-        name = _EMITTED.split(text, 1)[0] if ", op_id = " in text else text
+        name = text.removesuffix(_EMITTED)
         found = names.number(name or "unnamed")
         if name is not text and _OPERATOR.match(name):
             operators.add(found)
         return found
 
-    name_id = database.texts(RANGES, _text(database), number, where)
+    where = _of_threads(database, RANGES, process)
+    table, name_id = database.integers_and_texts(RANGES, columns, _operator(_text(database)), number, where)
     is_range = (table["end"] >= 0) & (np.isin(table["eventType"], _RANGE_EVENTS) | (table["eventType"] < 0))
     of_library = np.isin(table["domainId"], _library_domains(database)) & (table["domainId"] > 0)
     is_operator = of_library | np.isin(name_id, list(operators))
@@ -104,13 +104,21 @@ def _text(database: Database) -> str:
     return f"coalesce({', '.join((*texts, repr(''), repr('')))})"
 
 
+def _operator(text: str) -> str:
+    """The expression of a range's text, without what `emit_nvtx` appends to operators' names, but marked as theirs. It
+    has numbers that make each text another, so taking it off first spares all of them."""
+    seq, op = (f"instr({text}, ', {key} = ')" for key in ("seq", "op_id"))
+    return f"iif({op}, substr({text}, 1, iif({seq}, {seq}, {op}) - 1) || char({ord(_EMITTED)}), {text})"
+
+
 def _library_domains(database: Database) -> list[int]:
     if "domainId" not in database.columns[RANGES] or "eventType" not in database.columns[RANGES]:
         return []
     where = f"WHERE eventType = {_NEW_DOMAIN}"
-    domains = database.integers(RANGES, ("domainId",), where)["domainId"]
-    of_library = database.texts(RANGES, _text(database), lambda name: _LIBRARY.match(name) is not None, where)
-    return [domain for domain, library in zip(domains.tolist(), of_library.tolist(), strict=True) if library]
+    domains, of_library = database.integers_and_texts(
+        RANGES, ("domainId",), _text(database), lambda name: _LIBRARY.match(name) is not None, where
+    )
+    return domains["domainId"][of_library > 0].tolist()
 
 
 def overheads(database: Database, names: Names, process: int | None) -> Rows:

@@ -1,0 +1,156 @@
+"""How long a large report of Nsight Systems takes to read, beside pandas' read of the same tables.
+
+    python -m benchmarks.nsys [--rows 10000000] docs/evaluation/nsight-systems.md
+
+The report is a recording of a training on two GPUs, one of its processes, whose rows are repeated one behind another
+until there are as many as asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+from benchmarks.machine import machine
+
+_RECORDED = Path("traces/nsys/train_2gpu.sqlite.xz")
+_TABLES = (
+    *(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION")),
+    "NVTX_EVENTS",
+)
+_TIMES = ("start", "end")
+_MEASURED = """
+import json, resource, sys, time
+begin = time.perf_counter()
+{code}
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps([time.perf_counter() - begin, peak * 1024, rows]))
+"""
+_WAYS = {
+    "overlapscope, reading": """
+import overlapscope as ov
+from overlapscope.reading import load
+trace = load(sys.argv[1], progress=False, cache=False)
+rows = len(trace.gpu_ops)
+""",
+    "overlapscope analyze": """
+from overlapscope.commands import main
+main(["analyze", sys.argv[1], "--no-cache", "--format", "json", "-o", sys.argv[1] + ".json", "--force"])
+rows = 0
+""",
+    "pandas, the same tables and columns": """
+import sqlite3
+import pandas as pd
+columns = {columns!r}
+database = sqlite3.connect(sys.argv[1])
+tables = {{t: pd.read_sql_query("SELECT " + ", ".join(columns[t]) + " FROM " + t, database) for t in columns}}
+rows = sum(map(len, tables.values()))
+""",
+}
+_COLUMNS = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": ["start", "end", "deviceId", "streamId", "correlationId", "demangledName"],
+    "CUPTI_ACTIVITY_KIND_MEMCPY": [
+        "start",
+        "end",
+        "deviceId",
+        "streamId",
+        "correlationId",
+        "bytes",
+        "copyKind",
+        "srcKind",
+        "dstKind",
+    ],
+    "CUPTI_ACTIVITY_KIND_MEMSET": ["start", "end", "deviceId", "streamId", "correlationId", "bytes"],
+    "CUPTI_ACTIVITY_KIND_RUNTIME": ["start", "end", "nameId", "globalTid", "correlationId"],
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [
+        "start",
+        "end",
+        "deviceId",
+        "streamId",
+        "correlationId",
+        "syncType",
+        "eventId",
+    ],
+    "NVTX_EVENTS": ["start", "end", "eventType", "globalTid", "domainId", "text"],
+}
+
+
+def grow(path: Path, rows: int) -> int:
+    """Writes a report with at least so many rows, and returns how many."""
+    path.write_bytes(lzma.decompress(_RECORDED.read_bytes()))
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("PRAGMA journal_mode = OFF")
+        database.execute("BEGIN")
+        (process,) = database.execute("SELECT min(globalPid) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()
+        for table in _TABLES:
+            column = "globalTid" if table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS") else "globalPid"
+            database.execute(f"DELETE FROM {table} WHERE {column} / 0x1000000 <> {process} / 0x1000000")
+        database.execute(f"DELETE FROM TARGET_INFO_CUDA_STREAM WHERE processId <> {process} / 0x1000000 % 0x1000000")
+        recorded = sum(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in _TABLES)
+        first, last = database.execute("SELECT min(start), max(end) FROM CUPTI_ACTIVITY_KIND_RUNTIME").fetchone()
+        times = -(-rows // recorded)
+        for table in _TABLES:
+            columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
+            shifted = [
+                f"{name} + turn.n * {2 * (last - first)}"
+                if name in _TIMES
+                else f"{name} + turn.n * 10000000"
+                if name == "correlationId"
+                else name
+                for name in columns
+            ]
+            database.execute(
+                f"WITH RECURSIVE turn(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM turn WHERE n < {times - 1}) "
+                f"INSERT INTO {table} SELECT {', '.join(shifted)} FROM turn CROSS JOIN (SELECT * FROM {table})"
+            )
+        database.execute("COMMIT")
+    return recorded * times
+
+
+def measured(code: str, path: Path) -> tuple[float, int, int]:
+    """Seconds, peak bytes and rows of a fresh process."""
+    program = _MEASURED.format(code=code.format(columns=_COLUMNS))
+    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    seconds, peak, rows = json.loads(done.stdout.splitlines()[-1])
+    return seconds, peak, rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("page", type=Path)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "large.sqlite"
+        rows = grow(path, args.rows)
+        size = path.stat().st_size
+        lines = []
+        for way, code in _WAYS.items():
+            seconds, peak, _ = measured(code, path)
+            lines.append(f"| {way} | {seconds:.1f} | {peak / 1e6:,.0f} |")
+            print(lines[-1], flush=True)
+    args.page.write_text(
+        f"""# Reading reports of Nsight Systems
+
+Written by `python -m benchmarks.nsys`. The report is a recording of a training, repeated until it has {rows:,} rows:
+{size / 1e6:,.0f} MB. Each way has a process of its own; the file is in the page cache.
+
+{machine()}
+
+| | seconds | peak MB |
+|---|---|---|
+"""
+        + "\n".join(lines)
+        + "\n\nWanted: under 15 s and 1,500 MB on two cores.\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
