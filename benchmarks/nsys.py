@@ -18,7 +18,11 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from benchmarks.machine import machine
+import numpy as np
+import pandas as pd
+
+from benchmarks.processes import machine
+from overlapscope.version import __version__
 
 _RECORDED = Path("traces/nsys/train_2gpu.sqlite.xz")
 _TABLES = (
@@ -142,7 +146,7 @@ def main() -> None:
 Written by `python -m benchmarks.nsys`. The report is a recording of a training, repeated until it has {rows:,} rows:
 {size / 1e6:,.0f} MB. Each way has a process of its own; the file is in the page cache.
 
-{machine()}
+{machine({"overlapscope": __version__, "numpy": np.__version__, "pandas": pd.__version__})}
 
 | | seconds | peak MB |
 |---|---|---|
