@@ -33,7 +33,7 @@ class Database:
 
     def __init__(self, path: Path, shown: Path) -> None:
         """`shown` is the path that messages name."""
-        self._shown = shown
+        self.path, self.shown = path, shown
         self._progress: Callable[[int], object] = lambda rows: None
         wal = path.with_name(f"{path.name}-wal")
         if wal.is_file() and wal.stat().st_size:
@@ -70,7 +70,7 @@ class Database:
         missing = [column for column in columns if column not in self.columns[table]]
         if missing:
             raise UnreadableTrace(
-                f"{self._shown}: its table {table} has no column {', '.join(missing)}; export the report again with "
+                f"{self.shown}: its table {table} has no column {', '.join(missing)}; export the report again with "
                 "a current `nsys export --type sqlite`."
             )
 
@@ -101,7 +101,7 @@ class Database:
                     block = [np.fromiter(column, np.int64, count) for column in values]
                 except (ValueError, TypeError, OverflowError):
                     raise UnreadableTrace(
-                        f"{self._shown}: its table {table} holds something else than whole numbers in one of "
+                        f"{self.shown}: its table {table} holds something else than whole numbers in one of "
                         f"{', '.join(there)}; export the report again."
                     ) from None
                 blocks.append((*block, np.fromiter(map(numbers.__getitem__, texts), np.int64, count)))
@@ -150,7 +150,7 @@ class Database:
             yield
         except (sqlite3.Error, OverflowError, MemoryError) as error:
             raise UnreadableTrace(
-                f"{self._shown}: the database cannot be read ({error}); copy or export the report again."
+                f"{self.shown}: the database cannot be read ({error}); copy or export the report again."
             ) from None
 
 

@@ -111,14 +111,14 @@ def _operator(text: str) -> str:
     return f"iif({op}, substr({text}, 1, iif({seq}, {seq}, {op}) - 1) || char({ord(_EMITTED)}), {text})"
 
 
-def _library_domains(database: Database) -> list[int]:
+def _library_domains(database: Database) -> I64:
     if "domainId" not in database.columns[RANGES] or "eventType" not in database.columns[RANGES]:
-        return []
+        return np.empty(0, np.int64)
     where = f"WHERE eventType = {_NEW_DOMAIN}"
     domains, of_library = database.integers_and_texts(
         RANGES, ("domainId",), _text(database), lambda name: _LIBRARY.match(name) is not None, where
     )
-    return domains["domainId"][of_library > 0].tolist()
+    return domains["domainId"][of_library > 0]
 
 
 def overheads(database: Database, names: Names, process: int | None) -> Rows:

@@ -7,7 +7,7 @@ name. Facts come from NVIDIA's "SQLite Schema Reference" and from exports of sch
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from overlapscope.reading._progress import ReadingBar
 from overlapscope.reading._tables import FASTEST_BYTES_PER_NS, LARGEST_BYTES
 from overlapscope.reading._times import possible, recording
 from overlapscope.reading.files import LIMIT_BYTES, file_and_part, is_pipe, place, rank_in_name, shown_source
-from overlapscope.reading.nsys import gpu, host, syncs
+from overlapscope.reading.nsys import gpu, helper, host, syncs
 from overlapscope.reading.nsys.database import Database
 from overlapscope.reading.nsys.names import Names
 from overlapscope.reading.nsys.rows import Rows, kept, ordered
@@ -84,7 +84,8 @@ def read(path: Path, request: Request) -> Trace:
                 bar.at(min(size * done // rows, size))
 
             database.listen(read_rows)
-            trace = _assemble(database, process)
+            with helper.ranges(database, process) as ranges:
+                trace = _assemble(database, process, ranges)
     rank = rank_in_name(file.name)
     # Where several processes were recorded, each is taken for the rank that its place among their devices says.
     rank = part if rank is None and len(processes) > 1 else rank
@@ -123,18 +124,20 @@ def _processes(database: Database) -> list[int]:
     return sorted(first_device, key=lambda process: (first_device[process], process))
 
 
-def _assemble(database: Database, process: int | None) -> Trace:
+def _assemble(database: Database, process: int | None, ranges: Callable[[Names], helper.Ranges]) -> Trace:
     names = Names(database)
     ops = gpu.read(database, names, process)
     calls = host.calls(database, names, process)
-    cpu_ops, annotations = host.operators_and_ranges(database, names, process)
+    overheads = host.overheads(database, names, process)
+    waits = syncs.read(database, names, process, calls)
+    cpu_ops, annotations = ranges(names)
     read_rows = {
         "gpu_ops": ops,
         "runtime_calls": calls,
         "cpu_ops": cpu_ops,
         "annotations": annotations,
-        "overheads": host.overheads(database, names, process),
-        "syncs": syncs.read(database, names, process, calls),
+        "overheads": overheads,
+        "syncs": waits,
     }
     rows, damage = _possible(read_rows, names)
     base_ns = next((utc for utc, _ in database.pairs("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "utcEpochNs")), 0)
