@@ -30,7 +30,8 @@ _XSPACE: Final = re.compile(
     rb"\n[\x80-\xff]{0,9}[\0-\x7f](?:\x08[\x80-\xff]{0,9}[\0-\x7f])?\x12[\x01-\x7f](?:/host:|/device:|Task Environment)"
 )
 """A message's first field is a plane, with a name of XLA's."""
-_JSON: Final = re.compile(rb'"process_name"\s*,\s*"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:host|device):')
+_JSON: Final = re.compile(rb'"name"\s*:\s*"[^"\\]{0,99}/(?:host|device):[A-Z]')
+"""A process has the name of a plane."""
 _OTHER_DEVICE: Final = re.compile(r"/device:(?!GPU)(\w+):\d+")
 _DROPPED: Final = re.compile(r"(\d{1,15}) (?:\w+ ){0,3}events? dropped|dropped (\d{1,15})", re.IGNORECASE)
 _ENVIRONMENT: Final = "Task Environment"
