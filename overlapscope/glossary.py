@@ -10,6 +10,7 @@ from typing import Final
 
 from overlapscope.base.words import did_you_mean, listed
 from overlapscope.budgets.metrics import METRICS, Metric
+from overlapscope.catalog.advice import NAMES, OTHERS
 from overlapscope.catalog.buckets import BUCKETS, Bucket
 from overlapscope.catalog.causes import CAUSES, Cause, CopyCause, IdleCause, Subject
 from overlapscope.catalog.changes import CHANGES, Change
@@ -124,8 +125,15 @@ def _rule(rule: Rule) -> Entry:
             Code(rule.wrong.strip("\n")),
             Heading("Right", 3),
             Code(rule.right.strip("\n")),
+            *_elsewhere(rule.id),
         ),
     )
+
+
+def _elsewhere(id: str) -> Iterator[Block]:
+    """The advice for programs that are not written with PyTorch."""
+    for framework, advice in OTHERS.items():
+        yield from _said(f"In {NAMES[framework]}", advice.get(id, "").replace("\n", " "))
 
 
 def _tries(rule: Rule) -> list[str]:
@@ -148,6 +156,7 @@ def _intervention(intervention: Intervention) -> Entry:
             Text(intervention.meaning),
             *_said("Assumptions", *(assumption.text for assumption in intervention.assumptions)),
             *_said("The code to change", intervention.advice),
+            *_elsewhere(intervention.id),
             *_said(
                 "Related",
                 f"`overlapscope whatif TRACE --{intervention.id}` predicts it.",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 # How long an example takes says nothing on a busy machine. `make test` asks for the thorough profile.
-settings.register_profile("quick", deadline=None, max_examples=20)
+settings.register_profile("quick", deadline=None, max_examples=10)
 settings.register_profile("thorough", deadline=None, max_examples=60)
 settings.load_profile("quick")
 

@@ -164,7 +164,7 @@ def clean(text: str, limit: int | None = None) -> str:
 
     Names of kernels, files and ranges come from the trace, which anyone may have written.
     """
-    safe = "".join(c if c.isprintable() else _spelled(c) for c in text)
+    safe = text if text.isprintable() else "".join(c if c.isprintable() else _spelled(c) for c in text)
     return safe if limit is None else shorten(safe, limit)
 
 

@@ -147,11 +147,12 @@ _CUDA: Final = {
 _FOR_ALL: Final = ("Issue copies in the order in which compute needs them.",)
 """How advice begins that speaks of no framework, though its rule has other advice that does."""
 
-_OTHERS: Final[Mapping[Framework, Mapping[str, str]]] = {"jax": _JAX, "cuda": _CUDA}
+OTHERS: Final[Mapping[Framework, Mapping[str, str]]] = {"jax": _JAX, "cuda": _CUDA}
+NAMES: Final[Mapping[Framework, str]] = {"jax": "JAX", "cuda": "CUDA C++"}
 
 
 def in_words_of(framework: Framework, id: str, advice: str) -> str:
     """The advice of a rule or an intervention; as it gives it where there are no other words for it."""
     if advice.startswith(_FOR_ALL):
         return advice
-    return _OTHERS.get(framework, {}).get(id, advice)
+    return OTHERS.get(framework, {}).get(id, advice)

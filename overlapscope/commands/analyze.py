@@ -39,7 +39,7 @@ class Command:
     """Report whether copies overlap with compute, what prevents it, and what
     a fix would save.
 
-    A TRACE is a file (.json, .json.gz, .json.zst), a directory or a glob
+    A TRACE is a file (.json.gz, .sqlite, .xplane.pb), a directory or a glob
     pattern. Several traces are taken as the ranks of one job, and each has
     its own section.
     """

@@ -45,7 +45,7 @@ class Command:
     """Check traces against budgets: report which budgets passed, which failed,
     and why.
 
-    A TRACE is a trace file (.json, .json.gz, .json.zst), a directory with the
+    A TRACE is a trace file (.json.gz, .sqlite, .xplane.pb), a directory with the
     traces of several ranks, a glob pattern, or a report that `overlapscope
     analyze --format json` wrote.
 

@@ -15,7 +15,7 @@ class Command:
     """Open traces in a browser: what does not overlap, why, and where in the
     code, with a timeline of every stream.
 
-    A TRACE is a file (.json, .json.gz, .json.zst), a glob pattern, a directory
+    A TRACE is a file (.json.gz, .sqlite, .xplane.pb), a glob pattern, a directory
     to choose traces from (also from its subdirectories), or a report that
     `overlapscope ranks --format json` wrote. More traces can be dropped onto
     the page. Ctrl-C stops the server.

@@ -24,7 +24,7 @@ class Command:
     """Show what changed between two traces of one program, by how much, and
     why.
 
-    BEFORE and AFTER are each a trace file (.json, .json.gz, .json.zst), a
+    BEFORE and AFTER are each a trace file (.json.gz, .sqlite, .xplane.pb), a
     directory with the traces of several ranks, a glob pattern, or a report
     that `overlapscope analyze --format json` wrote.
     """

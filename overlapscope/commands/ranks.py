@@ -23,7 +23,7 @@ class Command:
     """Compare the ranks of a job: which rank delays the others, in which
     collectives, and how the ranks differ.
 
-    A SOURCE is a trace file (.json, .json.gz, .json.zst), a directory, a glob
+    A SOURCE is a trace file (.json.gz, .sqlite, .xplane.pb), a directory, a glob
     pattern, or a URL of these (http, s3, gs, hdfs..., with the plugins of
     fsspec). Worker processes read the traces: one per core of this machine
     (one in all without Dask), or the workers of the Dask cluster named with

@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import shutil
+import signal
 import stat
 import sys
 from contextlib import ExitStack
@@ -107,6 +108,9 @@ class Command:
         program = _program(args)
         asked = Asked(args.minutes, args.steps, args.only, args.also, keep=args.recordings is not None)
         with ExitStack() as stack:
+            # The program is in a session of its own, and would go on without us.
+            former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+            stack.callback(signal.signal, signal.SIGTERM, former)
             directory = _directory(args.recordings, stack)
             _announce(args, program.text)
             try:

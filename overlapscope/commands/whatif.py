@@ -34,7 +34,7 @@ class Command:
     replay the trace with pinned memory, copies on their own CUDA streams,
     launches in a CUDA graph, and so on.
 
-    TRACE is one trace file (.json, .json.gz, .json.zst). The prediction is an
+    TRACE is one trace file (.json.gz, .sqlite, .xplane.pb). The prediction is an
     interval, with its assumptions. Without a change, the command tests whether
     the replay can reproduce the recording. If it cannot, there is no
     prediction, and the exit code is 1.

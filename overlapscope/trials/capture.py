@@ -74,7 +74,9 @@ class Capture:
             graphed = module.forward
             self._captured()
         except Exception as error:
-            self._failed(f"It cannot be captured: {type(error).__name__}: {error}.")
+            # What CUDA says goes on for lines.
+            said = str(error).partition("\n")[0].rstrip(".")
+            self._failed(f"It cannot be captured: {type(error).__name__}: {said}.")
         finally:
             torch.set_autocast_cache_enabled(cache)
             torch.cuda.set_rng_state(numbers)

@@ -29,7 +29,8 @@ from overlapscope.trials.summary import step_ns_of, summarize
 
 _PATIENCE: Final = 5
 """A run may take so many times as long as the first one."""
-_LEAST_LIMIT_S: Final = 60.0
+_LEAST_LIMIT_S: Final = 180.0
+"""Compiling takes a minute or two."""
 _RECORDED: Final = 3
 """A run under the recorder takes about so many times as long as a plain one."""
 NO_TIME: Final = "There was no time left for it; `--minutes` gives more."
@@ -216,7 +217,8 @@ class _Conductor:
         """The first round."""
         while (step := search.climb(found.candidates, found.runs)).next is not None:
             found.kept = step.kept
-            known = [found.runs.of(settings)[-1].wall_s for settings in (AS_IS, *found.runs.tried())]
+            sets = search.worth_more(found.runs, found.kept)
+            known = [found.runs.of(settings)[-1].wall_s for settings in sets]
             if known[0] + sum(known) > self._left_s(found):
                 self._give_up(found, step.next)
                 return

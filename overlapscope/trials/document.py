@@ -17,6 +17,8 @@ _LIMIT: Final = 300
 _NOTE: Final = (
     "measured: percent of the step as it is, with the kept changes above (+); adds: of the step without this change."
 )
+_HAIR: Final = 1e-6
+"""Of what is rounded up: the error of a sum."""
 _TONES: Final[dict[str, Tone]] = {"faster": "good", "slower": "poor", "different": "poor"}
 
 
@@ -157,7 +159,7 @@ def _percent(value: float | None, low: float | None, high: float | None) -> str:
     """`-10.9% ± 0.4`: half the width of the interval, rounded up."""
     if value is None:
         return NOTHING
-    half = "" if low is None or high is None else f" ± {math.ceil(5 * (high - low)) / 10:.1f}"
+    half = "" if low is None or high is None else f" ± {math.ceil(5 * (high - low) - _HAIR) / 10:.1f}"
     return f"{round(value, 1) or 0:+.1f}%{half}"
 
 
@@ -170,12 +172,14 @@ def _edit(trial: Trial) -> Iterator[Block]:
     edit = trial.changes[trial.best].edit
     if edit.diff:
         yield Heading("The edit", 2)
-        yield Code(clean_lines(edit.diff.expandtabs()))
+        yield Code(clean_lines(edit.diff.expandtabs()).rstrip())
+    for remark in edit.remarks:
+        yield Text(with_code(clean(remark, _LIMIT)), "muted")
     if edit.advice:
         yield Heading("What to edit by hand" if edit.diff else "What to edit", 2)
         yield Items(tuple(with_code(clean_lines(advice)) for advice in edit.advice))
     if edit.code:
-        yield Code(clean_lines(edit.code))
+        yield Code(clean_lines(edit.code).rstrip())
 
 
 def _left_out(trial: Trial) -> Iterator[Block]:

@@ -25,21 +25,29 @@ from overlapscope.trials.rewrite import Compile, Wish, rewrite
 AHEAD: Final = """\
 import itertools
 
+import torch
+from torch.utils._pytree import tree_map_only
 
-def ahead(batches):  # lists of tensors, in pinned memory
+
+def ahead(batches):
     stream, following = torch.cuda.Stream(), None
     for batch in itertools.chain(batches, [None]):
-        torch.cuda.current_stream().wait_stream(stream)
+        here = torch.cuda.current_stream()
+        here.wait_stream(stream)
         ready, following = following, None
         if batch is not None:
             with torch.cuda.stream(stream):
-                following = [x.to("cuda", non_blocking=True) for x in batch]
+                following = tree_map_only(torch.Tensor, lambda x: x.to("cuda", non_blocking=True), batch)
         if ready is not None:
-            for x in ready:
-                x.record_stream(torch.cuda.current_stream())
+            tree_map_only(torch.Tensor, lambda x: x.record_stream(here), ready)
             yield ready
 """
-"""Batches on the GPU, each copied while the one before is computed with."""
+"""Batches from pinned memory, each copied to the GPU while the one before is computed with."""
+_REMARKS: Final = {
+    "workers": "With `persistent_workers=True`, a seed gives other orders of batches from the second epoch on.",
+    "compile": "A compiled module draws other random numbers with the same seed, as for dropout.",
+}
+"""By a change or its value: what its shim makes up for, so that results can be compared."""
 MAX_BYTES: Final = 1_000_000
 """Of a file that is edited; nobody wrote a longer one by hand."""
 
@@ -78,7 +86,11 @@ class _Step:
 def edit(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edit:
     """As `edits`, for a person to read."""
     found = edits(facts, settings, root)
-    return Edit(diff="".join(_diff(file) for file in found.files), advice=found.advice, code=found.code)
+    remarks = tuple(
+        remark for made, remark in _REMARKS.items() if any(made in (one.change, one.value) for one in settings)
+    )
+    diff = "".join(_diff(file) for file in found.files)
+    return Edit(diff=diff, advice=found.advice, code=found.code, remarks=remarks)
 
 
 def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
@@ -217,7 +229,7 @@ def _late_item(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_S
         yield _in_library(read.site, "late-item", value, advice) or _Step(read.site, (), advice)
 
 
-_LOOP_AHEAD: Final = "Loop over `ahead(...)` of what this loop takes its batches from, with the function below."
+_LOOP_AHEAD: Final = "Put `ahead(...)`, the function below, around what this loop takes its batches from."
 _GRAPH: Final = {
     "compile": 'Call `model.compile(mode="reduce-overhead")` on the module that is called here, before the first step.',
     "capture": "Use `torch.cuda.make_graphed_callables` on the module that is called here, before the first step.",

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -18,12 +19,14 @@ from overlapscope.trials.protocol import Results, Sketch
 from overlapscope.trials.sketches import BUCKETS
 from overlapscope.trials.structures import tensors
 
-_CHUNK = 1 << 22
-"""Elements, a multiple of BUCKETS: what is sketched or copied to the host at a time."""
+_CHUNK = 1 << 20
+"""Elements, a multiple of BUCKETS: what is looked at at a time."""
 _NOT_FINITE = 1e30
 """Stands for what is no number, and with the sign, twice as large, for infinity."""
-_MIXED = (-7046029254386353131, -4658895280553007687)
+_MIXED = (-7046029254386353131, -4658895280553007687, -7723592293110705685)
 """Odd numbers of 64 bits that spread indices over all bits (those of splitmix64)."""
+_WORDS = {1: torch.int8, 2: torch.int16}
+"""Integers as wide as an element of so many bytes; wider elements are read 4 bytes at a time."""
 
 
 def of_optimizers(optimizers: Iterable[Optimizer]) -> Results | None:
@@ -100,31 +103,45 @@ def _plain(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _add(digest: Any, tensor: torch.Tensor) -> None:
-    digest.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
-    flat = tensor.contiguous().reshape(-1).view(torch.uint8)
-    for begin in range(0, flat.numel(), 8 * _CHUNK):
-        digest.update(flat[begin : begin + 8 * _CHUNK].cpu().numpy())
+    digest.update(f"{tensor.dtype}{list(tensor.shape)}{_checksum(tensor)}".encode())
+
+
+def _checksum(tensor: torch.Tensor) -> list[int]:
+    """128 bits that another bit of a strided tensor would change, all but surely, worked out where it lies: sums of its
+    words in random proportions, modulo 2^64 (Carter and Wegman: Universal classes of hash functions, 1979).
+    """
+    words = tensor.contiguous().reshape(-1).view(_WORDS.get(tensor.element_size(), torch.int32))
+    numbers, sums = _random(words.device), torch.zeros(2, dtype=torch.int64, device=words.device)
+    for place, begin in enumerate(range(0, words.numel(), _CHUNK)):
+        part = words[begin : begin + _CHUNK].to(torch.int64)
+        weighed = torch.stack([(part * weights[: part.numel()]).sum() for weights in numbers])
+        sums = sums * _MIXED[place % len(_MIXED)] + weighed
+    return sums.tolist()
 
 
 def sketch(name: str, tensor: torch.Tensor) -> Sketch:
     """Of a strided, real tensor, worked out where it lies."""
     flat = tensor.reshape(-1)
-    sums = torch.zeros(BUCKETS, dtype=torch.float64, device=flat.device)
+    bits, sums = _random(flat.device)[0], torch.zeros(BUCKETS, dtype=torch.float64, device=flat.device)
     square = torch.zeros((), dtype=torch.float64, device=flat.device)
-    for begin in range(0, flat.numel(), _CHUNK):
+    for place, begin in enumerate(range(0, flat.numel(), _CHUNK)):
         part = flat[begin : begin + _CHUNK].to(torch.float64)
         part = part.nan_to_num(_NOT_FINITE, 2 * _NOT_FINITE, -2 * _NOT_FINITE)
         square += part.square().sum()
-        part = part * _signs(begin, part.numel(), part.device)
+        part = torch.where((bits[: part.numel()] >> (place % 63)) & 1 == 1, part, -part)
         sums += torch.nn.functional.pad(part, (0, -part.numel() % BUCKETS)).view(-1, BUCKETS).sum(0)
     told = torch.cat([square.sqrt().reshape(1), sums]).tolist()
     return Sketch(name, told[0], tuple(told[1:]))
 
 
-def _signs(begin: int, count: int, device: torch.device) -> torch.Tensor:
-    """1 or -1 for each index: the same ones on every device, and as good as random."""
-    mixed = torch.arange(begin + 1, begin + count + 1, device=device)
-    for factor in _MIXED:
-        mixed = mixed * factor
-        mixed = mixed ^ (mixed >> 31)
-    return 1 - 2 * (mixed & 1).to(torch.float64)
+@cache
+def _random(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Twice 64 bits for each element of a chunk, the same ones on every device, and as good as random."""
+    numbers = torch.arange(1, _CHUNK + 1, device=device)
+    first = _mix(_mix(numbers, _MIXED[0]), _MIXED[1])
+    return first, _mix(first, _MIXED[2])
+
+
+def _mix(numbers: torch.Tensor, factor: int) -> torch.Tensor:
+    product = numbers * factor
+    return product ^ (product >> 31)

@@ -19,7 +19,7 @@ from overlapscope.recorder.step_times import StepTimer
 from overlapscope.recorder.wrapping import before
 from overlapscope.render.progress import Progress
 from overlapscope.trace.model import TimedSteps
-from overlapscope.trials import fingerprint
+from overlapscope.trials import fingerprint, seeded_batches
 from overlapscope.trials.conduct import Asked, conduct
 from overlapscope.trials.inside import seed
 from overlapscope.trials.last_step import LastStep
@@ -95,6 +95,7 @@ def _run(build: Build, task: Task) -> Outcome:
     all_steps = 0
     with ExitStack() as undo:
         seed(task.seed)
+        undo.callback(seeded_batches.start(task.seed))
         undo.callback(before(Optimizer, "__init__", lambda made, *_, **__: optimizers.append(weakref.ref(made))))
         if task.rounded:
             undo.callback(round_parameters())

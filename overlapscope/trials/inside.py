@@ -25,7 +25,7 @@ from overlapscope.recorder.optimizer_steps import OptimizerSteps
 from overlapscope.recorder.step_times import StepTimer
 from overlapscope.recorder.wrapping import before
 from overlapscope.trace.model import TimedSteps
-from overlapscope.trials import fingerprint
+from overlapscope.trials import fingerprint, seeded_batches
 from overlapscope.trials.last_step import LastStep
 from overlapscope.trials.protocol import Outcome, Results, Task
 from overlapscope.trials.rounding import round_parameters
@@ -73,6 +73,7 @@ class Run:
         self._counter.start()
         recording.step_listeners.append(self._marked_step)
         if self._task.steps is not None or self._task.survey:
+            seeded_batches.start(self._task.seed)
             os.register_at_fork(after_in_child=self._forked)
             atexit.register(self._at_exit)
 

@@ -2,13 +2,14 @@
 
 A run's step is the mean over its timed steps, since what a person waits for is their sum. Two sets of changes are
 compared by the ratio of their steps in the same round of runs, so that what slows the machine for a while slows both;
-the interval is Student's over rounds, and never narrower than what the steps within the runs tell.
+the interval is Student's over rounds, and never narrower than what the steps within the runs tell. Two sets scatter
+little over a few rounds by luck, so what all sets scatter by counts where it is more.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -18,6 +19,8 @@ from overlapscope.trials.protocol import Outcome
 
 BLOCKS = 10
 """Steps that follow each other are alike, so a run is cut into blocks, and its blocks are compared."""
+_NOISIER = 2.5
+"""So many times the deviation of all sets together is no chance: an F-test at 5 %, of three rounds of four sets."""
 _WIDEST = math.log(2)
 """Half of an interval, as a logarithm: from half to twice the step."""
 _QUANTILES = (
@@ -66,13 +69,51 @@ def _timing(steps_ns: Sequence[int]) -> Timing:
     return Timing(mean, stdev(blocks) / math.sqrt(BLOCKS) / mean)
 
 
-def change(rounds: Sequence[tuple[Timing, Timing]]) -> Change:
-    """Of the second of each pair against the first, which were run in the same round; one round at least."""
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """What runs differ by for no reason."""
+
+    deviation: float
+    """Standard deviation of the logarithm of a run's step."""
+    freedom: int
+    """Degrees of freedom that it rests on."""
+
+
+def noise(timed: Sequence[Mapping[int, Timing]]) -> Noise | None:
+    """Of each set's runs by round: what is left of their logarithms once each set and each round has its mean.
+
+    None where nothing is left.
+    """
+    runs = [
+        (row, number, math.log(timing.step_ns)) for row, runs in enumerate(timed) for number, timing in runs.items()
+    ]
+    columns = {name: at for at, name in enumerate(dict.fromkeys(number for _, number, _ in runs), len(timed))}
+    design = np.zeros((len(runs), len(timed) + len(columns)))
+    for at, (row, number, _) in enumerate(runs):
+        design[at, [row, columns[number]]] = 1
+    logs = np.array([log for *_, log in runs])
+    fitted, _, rank, _ = np.linalg.lstsq(design, logs, rcond=None)
+    freedom = len(runs) - int(rank)
+    left = logs - design @ fitted
+    return Noise(math.sqrt(float(left @ left) / freedom), freedom) if freedom > 0 else None
+
+
+def change(rounds: Sequence[tuple[Timing, Timing]], every: Noise | None = None) -> Change:
+    """Of the second of each pair against the first, which were run in the same round; one round at least.
+
+    `every`: the noise of all sets together.
+    """
     logs = [math.log(after.step_ns / before.step_ns) for before, after in rounds]
     middle = fmean(logs)
     error = math.sqrt(sum(before.error**2 + after.error**2 for before, after in rounds)) / len(rounds)
     within = quantile(2 * len(rounds) * (BLOCKS - 1)) * error
-    half = max(within, _half_width(logs)) if len(rounds) > 1 else math.inf
+    half = math.inf
+    if len(rounds) > 1:
+        own = Noise(stdev(logs), len(logs) - 1)
+        # A ratio has the noise of two runs.
+        shared = own if every is None else Noise(math.sqrt(2) * every.deviation, every.freedom)
+        told = own if own.deviation > _NOISIER * shared.deviation else shared
+        half = max(within, quantile(told.freedom) * told.deviation / math.sqrt(len(logs)))
     return Change(_pct(middle), _around(middle, within), _around(middle, half) if half <= _WIDEST else None)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -39,9 +40,11 @@ class ModuleCalls:
         if frame.f_code is not _CALL:
             return
         if event == "call" and self._under_way is None:
-            module = frame.f_locals["self"]
-            if next(module.parameters(), None) is not None:
-                self._under_way = frame
-                self._called(module, frame)
+            # What a module of the program's own makes of this is not to reach the program.
+            with suppress(Exception):
+                module = frame.f_locals["self"]
+                if next(module.parameters(), None) is not None:
+                    self._under_way = frame
+                    self._called(module, frame)
         elif event == "return" and frame is self._under_way:
             self._under_way, self.output = None, result

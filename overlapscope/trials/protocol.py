@@ -143,8 +143,8 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     """What the program has computed after its last timed step."""
 
     digest: str
-    """SHA-256 over every parameter and the optimizers' state, or over the last output where there is no optimizer;
-    empty where there is neither."""
+    """SHA-256 over checksums of every parameter and of the optimizers' state, or of the last output where there is no
+    optimizer; empty where there is neither."""
     sketches: tuple[Sketch, ...]
     loss: float | None
     """Of the last step."""

@@ -45,6 +45,8 @@ class Edit(msgspec.Struct, frozen=True, kw_only=True):
     """What the diff does not do, a sentence or two each, with file and line."""
     code: str = ""
     """A function to add to the program, where advice speaks of one."""
+    remarks: tuple[str, ...] = ()
+    """What the program does otherwise then, which was made up for in the trial, a sentence each."""
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):

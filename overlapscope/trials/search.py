@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from overlapscope.trials.measure import Change, Timing, change
+from overlapscope.trials.measure import Change, Noise, Timing, change, noise
 from overlapscope.trials.protocol import Results, Setting
 from overlapscope.trials.result import Sameness
 from overlapscope.trials.sameness import same_bits, sameness
@@ -104,7 +104,11 @@ class Runs:
         """By how much the step changes, over the rounds in which both were run; None where there is none."""
         before, after = self._by_round(base), self._by_round(settings)
         common = sorted(before.keys() & after.keys())
-        return change([(before[number], after[number]) for number in common]) if common else None
+        return change([(before[number], after[number]) for number in common], self.noise()) if common else None
+
+    def noise(self) -> Noise | None:
+        """What runs differ by for no reason."""
+        return noise([by_round for settings in (AS_IS, *self.tried()) if (by_round := self._by_round(settings))])
 
     def _by_round(self, settings: Settings) -> dict[int, Timing]:
         return {run.planned.round: run.timing for run in self.of(settings) if run.timing is not None}
@@ -155,7 +159,7 @@ def _witness(run: Run, runs: Runs) -> Planned | None:
 def _pays(runs: Runs, settings: Settings, best: Settings, changed: str) -> bool:
     """Whether later changes build on it."""
     found = runs.change(settings, best)
-    if found is None or runs.results(settings) == "different":
+    if found is None or runs.of(settings)[0].left_out or runs.results(settings) == "different":
         return False
     low, high = found.within
     return (high < 0 and found.pct <= -_LUCK_PCT) or (changed in _GROUND and low <= _LUCK_PCT)
@@ -164,7 +168,7 @@ def _pays(runs: Runs, settings: Settings, best: Settings, changed: str) -> bool:
 def rounds(runs: Runs, kept: Settings, left_s: float) -> tuple[Planned, ...]:
     """The next round over the sets that are worth more runs, as far as time is left; empty where no more is needed."""
     done = max((run.planned.round for run in runs.all), default=0)
-    sets = [AS_IS, *(settings for settings in runs.tried() if _goes_on(runs, settings))]
+    sets = worth_more(runs, kept)
     if done >= MOST_ROUNDS or len(sets) == 1:
         return ()
     if done >= FEWEST_ROUNDS and all(_is_sharp(runs, settings) for settings in sets[1:]):
@@ -178,6 +182,20 @@ def rounds(runs: Runs, kept: Settings, left_s: float) -> tuple[Planned, ...]:
             return ()
     number = done + 1
     return tuple(Planned(settings, number) for settings in (reversed(sets) if number % 2 == 0 else sets))
+
+
+def worth_more(runs: Runs, kept: Settings) -> list[Settings]:
+    """The program as it is, and of each change the value that was kept, or else was the fastest."""
+    rivals: dict[tuple[Settings, str], list[Settings]] = {}
+    for settings in runs.tried():
+        if _goes_on(runs, settings):
+            rivals.setdefault((settings[:-1], settings[-1].change), []).append(settings)
+
+    def rank(settings: Settings) -> tuple[bool, float]:
+        found = runs.change(settings)
+        return settings != kept[: len(settings)], 0.0 if found is None else found.pct
+
+    return [AS_IS, *(min(values, key=rank) for values in rivals.values())]
 
 
 def _goes_on(runs: Runs, settings: Settings) -> bool:

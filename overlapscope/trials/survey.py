@@ -8,6 +8,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from types import FrameType
 from typing import Any, Literal
@@ -31,7 +32,7 @@ from overlapscope.trials.structures import tensors
 
 
 class Survey:
-    """Looks on from now on, which costs time."""
+    """Looks on from now on, which costs time. What it cannot make out of a program's own classes it leaves out."""
 
     def __init__(self) -> None:
         self._began_ns = time.time_ns()
@@ -90,27 +91,29 @@ class Survey:
 
     def _make(self, make: Callable[..., None], made: Any, *args: Any, **options: Any) -> None:
         make(made, *args, **options)
-        where = self._made.setdefault(made, site(sys._getframe()))
-        if isinstance(made, DataLoader):
-            self._first.setdefault(id(made.dataset), where)
+        with suppress(Exception):
+            where = self._made.setdefault(made, site(sys._getframe()))
+            if isinstance(made, DataLoader):
+                self._first.setdefault(id(made.dataset), where)
 
     # -- loaders and uploads ---------------------------------------------------------------------
 
     def _iterate(self, iterate: Callable[..., Any], loader: DataLoader[Any]) -> Any:
         iterator = iterate(loader)
-        self._loops[iterator] = loader, site(sys._getframe())
+        with suppress(Exception):
+            self._loops[iterator] = loader, site(sys._getframe())
         return iterator
 
     def _next(self, take: Callable[..., Any], iterator: Any) -> Any:
         batch = take(iterator)
-        if iterator in self._loops:
+        with suppress(Exception):
             parts = [part for _, part in tensors(batch)]
-            self._batches[iterator] = {part.untyped_storage().data_ptr() for part in parts if part.device.type == "cpu"}
+            self._batches[iterator] = {part.untyped_storage().data_ptr() for part in parts if part.is_cpu}
             if self._stepping:
-                self._take(*self._loops[iterator], on_gpu=any(part.is_cuda for part in parts))
+                self._took(*self._loops[iterator], on_gpu=any(part.is_cuda for part in parts))
         return batch
 
-    def _take(self, loader: DataLoader[Any], loop: Site, *, on_gpu: bool) -> None:
+    def _took(self, loader: DataLoader[Any], loop: Site, *, on_gpu: bool) -> None:
         made = self._first.get(id(loader.dataset)) or self._made.get(loader) or loop
         found = self._loaders.get((made, loop))
         self._loaders[made, loop] = Loader(
@@ -125,8 +128,11 @@ class Survey:
         )
 
     def _upload(self, upload: uploads.Upload) -> None:
-        if not self._stepping:
-            return
+        if self._stepping:
+            with suppress(Exception):
+                self._count(upload)
+
+    def _count(self, upload: uploads.Upload) -> None:
         lies = upload.source.untyped_storage().data_ptr()
         kind = Uploads(
             site=site(sys._getframe()),
@@ -143,8 +149,9 @@ class Survey:
     # -- the rest --------------------------------------------------------------------------------
 
     def _read(self, method: Literal["item", "float"], read: Callable[..., Any], tensor: torch.Tensor) -> Any:
-        if self._stepping and tensor.is_cuda:
-            self._reads[Reads(site=site(sys._getframe()), method=method, count=0)] += 1
+        with suppress(Exception):
+            if self._stepping and tensor.is_cuda:
+                self._reads[Reads(site=site(sys._getframe()), method=method, count=0)] += 1
         return read(tensor)
 
     def _optimizer(self, optimizer: Optimizer) -> protocol.Optimizer:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.helpers import TRACES, various
-from tests.unit import test_one_screen
+from tests.support.helpers import TELLING, TRACES, various
+from tests.support.recordings import report_of
+from tests.unit import test_html_report, test_one_screen
 
 OTHERS = sorted({*TRACES.rglob("*.json.gz")} - {*various()})
 
@@ -15,3 +16,27 @@ OTHERS = sorted({*TRACES.rglob("*.json.gz")} - {*various()})
 @pytest.mark.parametrize("recording", OTHERS, ids=lambda path: str(path.relative_to(TRACES)))
 def test_it_fits_a_screen(recording: Path) -> None:
     test_one_screen.test_a_report_fits_a_screen(recording)
+
+
+def test_many_traces_share_one_files_room() -> None:
+    done = test_html_report.analyses("known_causes")
+    assert len(done) > 20
+    assert len(test_html_report.rendered("known_causes").encode()) < test_html_report.LIMIT_BYTES
+    timelines = test_html_report.data(test_html_report.rendered("known_causes"), "timelines")
+    assert len(timelines) == len(done) and all(one["tiles"] for one in timelines.values())
+
+
+def told(recording: Path) -> set[tuple[str, ...]]:
+    """The rules that find something, the causes of lost time and the answers of checks."""
+    report = report_of(recording)
+    causes = [causes.items() for one in report.devices for causes in (one.exposed_copy_by_cause, one.idle_by_cause)]
+    return (
+        {(finding.rule,) for finding in report.findings}
+        | {(cause,) for one in causes for cause, ns in one if ns}
+        | {(check.id, check.status) for trace in report.traces for check in trace.trust.checks}
+    )
+
+
+def test_the_recordings_of_make_quick_tell_everything_that_any_tells() -> None:
+    telling = [TRACES / f"{name}.json.gz" for name in TELLING]
+    assert set().union(*map(told, various())) == set().union(*map(told, telling))

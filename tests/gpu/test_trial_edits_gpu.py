@@ -16,17 +16,19 @@ pytestmark = [
 
 
 def test_batches_that_are_copied_ahead_are_those_of_the_loader() -> None:
-    names: dict[str, Any] = {"torch": torch}
+    names: dict[str, Any] = {}
     exec(AHEAD, names)
-    batches = [[torch.full((1 << 20,), float(i)).pin_memory(), torch.tensor([i])] for i in range(6)]
+    numbers = range(6)
+    batches = [{"x": torch.full((1 << 20,), float(i)).pin_memory(), "y": [torch.tensor([i]), i]} for i in numbers]
     work = torch.rand(2048, 2048, device="cuda")
     sums = []
-    for x, number in names["ahead"](iter(batches)):
-        assert x.is_cuda and number.is_cuda
+    for number, batch in enumerate(names["ahead"](iter(batches))):
+        assert batch["x"].is_cuda and batch["y"][0].is_cuda and batch["y"][1] == number
         for _ in range(10):
             work = torch.tanh(work @ work)
-        # Freed here, its memory must not be written to before this is over.
-        sums.append(x.sum() + number)
-        del x, number
-    assert [int(total) for total in sums] == [(1 << 20) * i + i for i in range(6)]
+        # Its memory, given back here, must not be written to before this is over.
+        sums.append(batch["x"].sum() + batch["y"][0])
+        del batch
+    assert [int(total) for total in sums] == [(1 << 20) * i + i for i in numbers]
     assert list(names["ahead"](iter([]))) == []
+    assert [int(x.sum()) for x in names["ahead"]([torch.ones(3), torch.ones(4)])] == [3, 4]

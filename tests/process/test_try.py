@@ -152,7 +152,8 @@ def test_a_script_that_is_not_there(tmp_path: Path) -> None:
     assert (done.returncode, "there is no such script" in done.stderr) == (2, True)
 
 
-def test_ctrl_c_ends_the_program_and_shows_what_is_known(script: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_program_and_ctrl_c_shows_what_is_known(script: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(
         [*TRY, *JSON, script.name, "hangs"],
         cwd=script.parent,
@@ -163,12 +164,15 @@ def test_ctrl_c_ends_the_program_and_shows_what_is_known(script: Path) -> None:
         start_new_session=True,
     )
     until = time.monotonic() + PATIENCE_S
-    runs = script.parent / "runs.txt"
-    while time.monotonic() < until and not (runs.exists() and "workers" in runs.read_text()):
+    while time.monotonic() < until and not (script.parent / "hanging.txt").exists():
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, said = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((script.parent / "hanging.txt").read_text()), 0)
+    assert process.returncode == 128 + number
+    if number == signal.SIGTERM:
+        return
     assert "Interrupted." in said
     told = json.loads(out)
     assert (told["interrupted"], told["changes"], told["baseline_runs"]) == (True, [], 1)

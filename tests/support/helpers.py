@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from hypothesis import settings
 
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from overlapscope.trace.model import (
@@ -34,11 +35,49 @@ def recordings() -> list[Path]:
     return sorted(path for path in TRACES.rglob("*.json.gz") if not {"further", "second"} & {*path.parts})
 
 
+TELLING = (
+    "known_causes/allocation",
+    "known_causes/backward_on_side_stream",
+    "known_causes/blocking_copy",
+    "known_causes/data_loading_stacks",
+    "known_causes/engine_busy",
+    "known_causes/host_sync",
+    "known_causes/launch_bound_graph",
+    "known_causes/many_small_copies",
+    "known_causes/one_copy_stream",
+    "known_causes/pin_in_loop",
+    "known_causes/two_streams_full_kernels",
+    "laboratory/d2h_hazard/synchronize.trace",
+    "laboratory/ddp_training/no_overlap.traces/rank1.trace",
+    "laboratory/offload_pipeline/one_stream.trace",
+    "laboratory/pin_threads/pin_4_threads.trace",
+    "mixed_workloads/kv_offload_no_sync_events",
+    "mixed_workloads/model_on_two_devices",
+    "mixed_workloads/small_transformer_gpu_only",
+    "recorder/torch_profiler.trace",
+    "streamed1_pinned1",
+)
+"""Recordings that together show every cause, rule and answer of a check that any shows, as a test makes sure."""
+
+
+def thorough() -> bool:
+    """Whether this is `make test`, not `make quick`."""
+    return settings.get_current_profile_name() == "thorough"
+
+
+def tried(paths: Iterable[Path]) -> list[Path]:
+    """Of bundled recordings those that this run reads: `make test` all of them, `make quick` those of `TELLING`."""
+    if thorough():
+        return [*paths]
+    telling = {TRACES / f"{name}.json.gz" for name in TELLING}
+    return [path for path in paths if path.absolute() in telling]
+
+
 def various() -> list[Path]:
     """The bundled recordings, but only the last of each experiment of the laboratory: what is found in the others,
     replays included, `tests/evaluation/test_laboratory_recordings.py` holds to the last digit."""
     last = {path.relative_to(TRACES).parts[:2] if "laboratory" in path.parts else path: path for path in recordings()}
-    return sorted(last.values())
+    return tried(sorted(last.values()))
 
 
 def with_plain_steps(recording: Path, target: Path, step_ns: int) -> Path:

@@ -58,6 +58,7 @@ def main(like: list[str]) -> None:
     if "fails" in like or (changes and f"fails-with-{changes[-1]}" in like):
         sys.exit("the data is broken")
     if "hangs" in like and changes:
+        Path("hanging.txt").write_text(str(os.getpid()))
         time.sleep(1000)
     edited = ["workers"] if "num_workers=2, persistent" in SOURCE.partition("batch_size=2")[2][:40] else []
     wanted = task["warmup_steps"] + task["steps"] + 1
@@ -77,7 +78,9 @@ def main(like: list[str]) -> None:
         "facts": facts(gpu="gpu" in like) if task["survey"] else None,
         "made": dict.fromkeys(changes, 1),
     }
-    Path(task["directory"], "rank0.json").write_text(json.dumps(told))
+    half = Path(task["directory"], "half.json")
+    half.write_text(json.dumps(told))
+    half.rename(half.with_name("rank0.json"))
 
 
 if __name__ == "__main__":

@@ -215,6 +215,18 @@ class TestWorkers:
         assert changed.results == unchanged.results
         assert changed.made == {"workers": 1}
 
+    def test_load_the_same_batches_where_the_dataset_draws_random_numbers(self, tmp_path: Path) -> None:
+        drawn = "return random.random() * torch.rand(8) + np.random.random() * torch.arange(8.)"
+        program = "import random; import numpy as np\n" + TRAIN.replace(
+            "return torch.sin(torch.arange(8.) * index)", drawn
+        )
+        assert drawn in program
+        computed = []
+        for number, changes in enumerate([[], [Setting("workers", "1")], [Setting("workers", "2")]]):
+            (tmp_path / str(number)).mkdir()
+            computed.append(results(program, tmp_path / str(number), changes=changes))
+        assert computed[0] == computed[1] == computed[2]
+
     def test_replace_none_where_a_library_asks_for_none(self) -> None:
         notes = Notes()
         undo = make([Setting("workers", "1")], notes)

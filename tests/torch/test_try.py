@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 import overlapscope as ov
 from overlapscope import load
@@ -104,11 +104,11 @@ def test_a_program_is_recorded_with_the_changes_made(tmp_path: Path) -> None:
 def build() -> Callable[[], None]:
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.AdamW(model.parameters())
-    batches = iter(DataLoader(torch.ones(400, 8), batch_size=4))
+    batches = iter(DataLoader(TensorDataset(torch.ones(400, 8)), batch_size=4))
 
     def step() -> None:
         optimizer.zero_grad()
-        model(next(batches)).square().mean().backward()
+        model(next(batches)[0]).square().mean().backward()
         optimizer.step()
 
     return step

@@ -23,15 +23,14 @@ from overlapscope.reading import load
 from overlapscope.report.model import build, to_json
 from overlapscope.trace.model import Kind, Memory
 from tests.support import kineto_files
-from tests.support.helpers import Host, Op, make_trace
+from tests.support.helpers import TRACES, Host, Op, make_trace, tried
 from tests.support.recordings import analysis_of
 from tests.unit.test_sums import gpu_ops
 
-TRACES = Path(__file__).parents[2] / "traces"
-REAL = sorted(
+REAL = tried(
     file
     for place in (".", "known_causes", "mixed_workloads", "ddp", "recorder")
-    for file in (TRACES / place).glob("*.gz")
+    for file in sorted((TRACES / place).glob("*.gz"))
     # Which are large, and in nothing but that unlike the others.
     if file.name not in ("gpt2_train.json.gz", "small_transformer.json.gz", "rank1.json.gz", "host_compute.json.gz")
 )

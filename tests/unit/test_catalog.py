@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import overlapscope as ov
+from overlapscope.catalog.advice import OTHERS
 from overlapscope.catalog.causes import CAUSES, COPY_CAUSES, EXPOSED_COPY, IDLE, IDLE_CAUSES
 from overlapscope.catalog.checks import CHECKS
+from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.rules import RULES
 
 TRACE = Path(__file__).parents[2] / "traces" / "gpt2_train.json.gz"
@@ -26,3 +29,12 @@ def test_every_trust_check_has_a_record() -> None:
     checks = [check.id for check in ov.analyze(ov.load(TRACE)).traces[0].trust.checks]
     # Only Nsight Systems records graphs as ops.
     assert sorted({*CHECKS} - {"graphs"}) == sorted(checks)
+
+
+def test_advice_in_other_words_is_of_rules_and_interventions_that_there_are() -> None:
+    for words in OTHERS.values():
+        assert {*words} <= {*RULES} | {*INTERVENTIONS}
+        for advice in words.values():
+            first, _, how = advice.partition("\n")
+            assert first.endswith((".", ":")) and len(first) < 120 and "\n" not in how
+            assert not re.search(r"torch|non_blocking|\.item\(\)|record_stream", advice)

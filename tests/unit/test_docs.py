@@ -122,11 +122,12 @@ def test_figures_on_the_overview_of_the_evaluation_are_those_of_its_pages() -> N
 # -- what a reader types --------------------------------------------------------------------------
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with what the pages speak of."""
+    place = tmp_path_factory.mktemp("furnished")
     for sample in SAMPLES.iterdir():
-        (tmp_path / sample.name).symlink_to(sample)
+        (place / sample.name).symlink_to(sample)
     for name, recorded in {
         "trace": "training_naive",
         "train.trace": "training_naive",
@@ -134,23 +135,30 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "before.trace": "training_naive",
         "after.trace": "training_prefetched",
     }.items():
-        shutil.copy(SAMPLES / f"{recorded}.json.gz", tmp_path / f"{name}.json.gz")
+        shutil.copy(SAMPLES / f"{recorded}.json.gz", place / f"{name}.json.gz")
     for name in ("traces", "train.traces", "runs/before", "runs/after"):
-        shutil.copytree(SAMPLES / "ddp", tmp_path / name)
-    shutil.copytree(SAMPLES / "laboratory", tmp_path / "h200")
+        shutil.copytree(SAMPLES / "ddp", place / name)
+    shutil.copytree(SAMPLES / "laboratory", place / "h200")
     for recording in (ROOT / "traces" / "jax").iterdir():
-        shutil.copy(recording, tmp_path)
-    run = tmp_path / "jax-log" / "plugins" / "profile" / "2026_11_22_21_37_17"
+        shutil.copy(recording, place)
+    run = place / "jax-log" / "plugins" / "profile" / "2026_11_22_21_37_17"
     run.mkdir(parents=True)
-    shutil.copy(tmp_path / "late.xplane.pb", run / "host.xplane.pb")
+    shutil.copy(place / "late.xplane.pb", run / "host.xplane.pb")
     for name, recorded in {"report": "one_copy", "train": "train_2gpu"}.items():
         packed = (ROOT / "traces" / "nsys" / f"{recorded}.sqlite.xz").read_bytes()
-        (tmp_path / f"{name}.sqlite").write_bytes(lzma.decompress(packed))
-    (tmp_path / "train.py").write_text("print('trained')\n")
+        (place / f"{name}.sqlite").write_bytes(lzma.decompress(packed))
+    (place / "train.py").write_text("print('trained')\n")
+    assert main(["baseline", "write", str(place / "train.trace.json.gz"), "-o", str(place / "baseline.json")]) == 0
+    return place
+
+
+@pytest.fixture
+def place(furnished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it to work in."""
+    shutil.copytree(furnished, tmp_path, symlinks=True, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", str(WIDTH))
     monkeypatch.delenv("FORCE_COLOR", raising=False)
-    assert main(["baseline", "write", "train.trace.json.gz", "-o", "baseline.json"]) == 0
     return tmp_path
 
 

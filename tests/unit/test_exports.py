@@ -24,7 +24,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
     launches = TRACES / "known_causes" / "launch_bound.json.gz"
     shutil.copy(launches, folder)
     shutil.copy(TRACES / "mixed_workloads" / "model_on_two_devices.json.gz", folder / "two.json.gz")
-    shutil.copy(TRACES / "pipeline_3stream.json.gz", folder / 'a "b"; c=ü.json.gz')
+    shutil.copy(TRACES / "streamed1_pinned1.json.gz", folder / 'a "b"; c=ü.json.gz')
     with_plain_steps(launches, folder / "timed.json.gz", 1_900_000)
     (folder / "broken.json").write_text("nothing")
     server = flask.Flask(__name__)
@@ -56,21 +56,16 @@ def test_it_is_of_the_program_that_is_shown(client: FlaskClient) -> None:
     assert lengths[0] < 0.75 * lengths[1]
 
 
-@pytest.fixture(scope="module")
-def whole(client: FlaskClient) -> str:
-    """The export of all of the trace of two devices."""
-    return export(client, trace="two")
-
-
 @pytest.mark.parametrize(
     "span", [{"from": 5}, {"from": 9, "to": 3}, {"from": "x", "to": "y"}, {"from": 10**18, "to": 10**19}]
 )
-def test_a_span_that_makes_no_sense_is_left_out(client: FlaskClient, whole: str, span: dict[str, str | int]) -> None:
-    assert data(export(client, trace="two", **span), "timelines") == data(whole, "timelines")
+def test_a_span_that_makes_no_sense_is_left_out(client: FlaskClient, span: dict[str, str | int]) -> None:
+    asked, whole = (export(client, trace='a "b"; c=ü', **of) for of in (span, {}))
+    assert data(asked, "timelines") == data(whole, "timelines")
 
 
-def test_one_device_can_be_exported_alone(client: FlaskClient, whole: str) -> None:
-    one, both = export(client, trace="two", device=1), Parsed(whole).text
+def test_one_device_can_be_exported_alone(client: FlaskClient) -> None:
+    one, both = export(client, trace="two", device=1), Parsed(export(client, trace="two")).text
     assert "device 0" in both and "device 1" in both
     assert "trace-0-1" in one and "trace-0-0" not in one
 

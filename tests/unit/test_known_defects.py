@@ -13,7 +13,7 @@ from overlapscope.reading import load
 from overlapscope.trace.model import Kind
 from tests.support.helpers import various
 from tests.support.kineto_files import call, host, kernel, memcpy, write
-from tests.support.recordings import analysis_of
+from tests.support.recordings import analysis_of, trace_of
 
 DATA = Path(__file__).parents[2] / "traces"
 
@@ -122,7 +122,7 @@ def test_one_corrupt_duration_does_not_falsify_the_report(tmp_path: Path) -> Non
 
 
 def test_kernels_of_a_graph_launch_keep_their_own_names_and_times() -> None:
-    trace = load(DATA / "known_causes" / "launch_bound_graph.json.gz")
+    trace = trace_of(DATA / "known_causes" / "launch_bound_graph.json.gz")
     device = analyze_trace(trace).result.devices[0]
     assert len(trace.gpu_ops) == 4 * 300
     assert len(set(trace.gpu_ops.launch.tolist())) == 4

@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from overlapscope.analysis import analyze_trace
 from overlapscope.commands import main
 from overlapscope.documents.model import Document
 from overlapscope.laboratory import store
@@ -21,10 +20,10 @@ from overlapscope.laboratory.experiment import Experiment, Truth, Variant, Wrong
 from overlapscope.laboratory.renew import collect, renewed
 from overlapscope.laboratory.results import ExperimentResult, Link, Machine, Results, Spread, VariantResult
 from overlapscope.laboratory.tables import digits
-from overlapscope.reading import load
 from overlapscope.reading.samples import SAMPLES
 from overlapscope.render import html, markdown, terminal
 from overlapscope.report.findings import find_all
+from tests.support.recordings import analysis_of
 
 TRACES = Path("traces")
 
@@ -121,7 +120,7 @@ def test_diagnoses_are_held_against_the_truth() -> None:
 
 
 def test_truth_is_checked_on_a_report_as_on_results() -> None:
-    analysis = analyze_trace(load(TRACES / "known_causes" / "pageable_memory.json.gz"))
+    analysis = analysis_of(TRACES / "known_causes" / "pageable_memory.json.gz")
     [device] = analysis.result.devices
     stated = Truth(exposed_copy="pageable-memory", idle="data-loading", findings=("pageable-copy",))
     verdicts = list(check_truth(stated, device, [finding.rule for finding in find_all([analysis])]))
@@ -130,7 +129,7 @@ def test_truth_is_checked_on_a_report_as_on_results() -> None:
 
 
 def test_a_cause_of_no_time_does_not_hold() -> None:
-    analysis = analyze_trace(load(TRACES / "known_causes" / "launch_bound.json.gz"))
+    analysis = analysis_of(TRACES / "known_causes" / "launch_bound.json.gz")
     [device] = analysis.result.devices
     [verdict] = check_truth(Truth(exposed_copy="same-stream"), device, ())
     assert not verdict.holds and verdict.found == "none"
@@ -159,7 +158,7 @@ def test_figures_stand_beside_the_published_ones_with_their_ratios() -> None:
 
 def test_figures_are_of_what_is_judged() -> None:
     """A recording with a lead-in: causes sum to the buckets of what lies behind it."""
-    [whole] = analyze_trace(load(TRACES / "known_causes" / "healthy_prefetch_running_ahead.json.gz")).result.devices
+    [whole] = analysis_of(TRACES / "known_causes" / "healthy_prefetch_running_ahead.json.gz").result.devices
     [judged] = analyse([TRACES / "known_causes" / "healthy_prefetch_running_ahead.json.gz"], TRACES)
     assert whole.lead_in_ns
     assert judged.span_ns == whole.span_ns - whole.lead_in_ns

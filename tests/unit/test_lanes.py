@@ -25,7 +25,6 @@ from overlapscope.analysis.results import Device
 from overlapscope.analysis.timeline import lengths, measured
 from overlapscope.base.intervals import covered, union
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
-from overlapscope.reading import load
 from overlapscope.timeline import CATEGORIES, Lane, Lanes, links
 from overlapscope.timeline.details import duration
 from overlapscope.timeline.fill import Fill
@@ -33,7 +32,7 @@ from overlapscope.timeline.lane import idle_caused
 from overlapscope.timeline.view import MOST, NAMED, WIDE
 from overlapscope.trace.model import Kind, Trace
 from tests.support.helpers import TRACES, Host, Op, Wait, make_trace, various
-from tests.support.recordings import analysis_of
+from tests.support.recordings import analysis_of, trace_of
 from tests.unit.test_sums import CALLS, check_figures, gpu_ops, host_events, steps, waits
 
 RECORDINGS = various()
@@ -392,7 +391,7 @@ def some_of_each_lane(drawn: Lanes) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["gpt2_train", "pipeline_3stream", "ddp/rank0", "known_causes/event_wait"])
 def test_a_steps_span_has_the_figures_of_the_step(name: str) -> None:
-    trace = load(TRACES / f"{name}.json.gz")
+    trace = trace_of(TRACES / f"{name}.json.gz")
     analysis = analyze_trace(trace)
     drawn = lanes.build(analysis)
     (device,) = analysis.result.devices
@@ -436,7 +435,7 @@ def test_a_spans_figures_are_those_of_the_interval_algebra(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["known_causes/host_sync", "known_causes/allocation", "ddp/rank0"])
 def test_stalls_cost_what_the_report_says(name: str) -> None:
-    drawn = built(load(TRACES / f"{name}.json.gz"))
+    drawn = built(trace_of(TRACES / f"{name}.json.gz"))
     (device,) = drawn.analysis.result.devices
     costs: Counter[str] = Counter()
     previous = None
@@ -457,7 +456,7 @@ def test_stalls_cost_what_the_report_says(name: str) -> None:
 
 
 def test_what_is_known_of_a_copy() -> None:
-    drawn = built(load(TRACES / "known_causes" / "item_every_step_stacks.json.gz"))
+    drawn = built(trace_of(TRACES / "known_causes" / "item_every_step_stacks.json.gz"))
     match = lanes.worst(drawn, "exposed-copy", 0)["match"]
     told = lanes.op(drawn, match["lane"], match["row"])
     facts = dict(told["facts"])
@@ -474,7 +473,7 @@ def test_what_is_known_of_a_copy() -> None:
 
 
 def test_what_an_op_waited_for_is_drawn() -> None:
-    drawn = built(load(TRACES / "known_causes" / "event_wait.json.gz"))
+    drawn = built(trace_of(TRACES / "known_causes" / "event_wait.json.gz"))
     match = lanes.worst(drawn, "exposed-copy", 0)["match"]
     told = lanes.op(drawn, match["lane"], match["row"])
     waits = [arrow for arrow in told["arrows"] if arrow["kind"] == "wait"]
@@ -539,7 +538,7 @@ def check_calls_of_edges(analysis: TraceAnalysis, device: DeviceAnalysis) -> Non
     ],
 )
 def test_each_end_of_an_event_wait_shows_all_of_it(name: str, confidence: str) -> None:
-    drawn = built(load(TRACES / f"{name}.json.gz"))
+    drawn = built(trace_of(TRACES / f"{name}.json.gz"))
     for device in drawn.analysis.devices:
         edges = device.edges
         for number in {0, len(edges.held) // 2, len(edges.held) - 1}:
@@ -565,7 +564,7 @@ def test_each_end_of_an_event_wait_shows_all_of_it(name: str, confidence: str) -
 
 
 def test_a_record_call_that_is_not_known_is_not_drawn() -> None:
-    drawn = built(load(TRACES / "ddp" / "rank0.json.gz"))
+    drawn = built(trace_of(TRACES / "ddp" / "rank0.json.gz"))
     edges = drawn.analysis.devices[0].edges
     number = int(np.flatnonzero(edges.record < 0)[0])
     told = lanes.op(drawn, *links.row_of_call(drawn, int(edges.wait[number])))
@@ -574,7 +573,7 @@ def test_a_record_call_that_is_not_known_is_not_drawn() -> None:
 
 
 def test_an_op_of_a_device_that_is_not_shown_has_no_arrow() -> None:
-    drawn = lanes.build(analyze_trace(load(TRACES / "mixed_workloads" / "model_on_two_devices.json.gz"), device=0))
+    drawn = lanes.build(analyze_trace(trace_of(TRACES / "mixed_workloads" / "model_on_two_devices.json.gz"), device=0))
     edges = drawn.analysis.devices[0].edges
     told = lanes.op(drawn, *links.row_of_gpu_op(drawn, 0, int(edges.held[0])))
     assert "of device 1" in dict(told["facts"])["event"]
@@ -593,7 +592,7 @@ def test_a_wait_that_held_back_nothing_says_so() -> None:
 
 
 def test_a_graph_launch_shows_some_of_its_ops() -> None:
-    drawn = built(load(TRACES / "known_causes" / "launch_bound_graph.json.gz"))
+    drawn = built(trace_of(TRACES / "known_causes" / "launch_bound_graph.json.gz"))
     match = lanes.search(drawn, "cudaGraphLaunch", -1, 1)["match"]
     told = lanes.op(drawn, match["lane"], match["row"])
     assert len(told["arrows"]) == 50

@@ -14,15 +14,14 @@ import pytest
 
 from overlapscope.prediction.calibration import Constants, SizedTime
 from overlapscope.prediction.observed_hardware import FEWEST, observe
-from overlapscope.reading import load
 from overlapscope.trace.model import Kind, Memory, Trace
-from tests.support.helpers import MS, US, Host, Op, Wait, make_trace
+from tests.support.helpers import MS, TRACES, US, Host, Op, Wait, make_trace, tried
+from tests.support.recordings import trace_of
 
-TRACES = Path("traces")
-RECORDINGS = sorted(
+RECORDINGS = tried(
     path
     for folder in ("known_causes", "mixed_workloads", "laboratory/offload_pipeline", "laboratory/cuda_graph", "ddp")
-    for path in (TRACES / folder).glob("*.json.gz")
+    for path in sorted((TRACES / folder).glob("*.json.gz"))
 )
 FIRST = Op(Kind.COMPUTE, 0, 1 * US, launch=(-10 * US, -5 * US))
 """Before the first op, nothing is known of the device."""
@@ -204,7 +203,7 @@ def test_a_trace_that_shows_nothing_gives_nothing() -> None:
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.removesuffix(".json.gz"))
 def test_what_recordings_show_is_possible(path: Path) -> None:
-    found = observe(load(path))
+    found = observe(trace_of(path))
     for copies in (found.h2d, found.d2h):
         for one in copies:
             assert 0 < one.low_ns <= one.duration_ns <= one.high_ns
@@ -224,7 +223,7 @@ def test_what_recordings_show_is_possible(path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mixed_workloads/kv_offload", "known_causes/engine_busy"])
 def test_copies_and_gaps_are_those_that_a_plain_loop_finds(name: str) -> None:
-    trace = load(TRACES / f"{name}.json.gz")
+    trace = trace_of(TRACES / f"{name}.json.gz")
     ops, calls = trace.gpu_ops, trace.runtime_calls
     rows = range(len(ops))
     alone = defaultdict(list)
@@ -262,7 +261,7 @@ def test_copies_and_gaps_are_those_that_a_plain_loop_finds(name: str) -> None:
 
 
 def test_clocks_that_contradict_each_other_give_nothing_negative() -> None:
-    trace = load(TRACES / "mixed_workloads" / "amp_training.json.gz")
+    trace = trace_of(TRACES / "mixed_workloads" / "amp_training.json.gz")
     ops = trace.gpu_ops
     for skew in (-30 * US, 30 * US):
         moved = dataclasses.replace(ops, start_ns=ops.start_ns + skew, end_ns=ops.end_ns + skew)
@@ -274,7 +273,7 @@ def test_clocks_that_contradict_each_other_give_nothing_negative() -> None:
 
 
 def test_the_same_trace_at_another_time_shows_the_same() -> None:
-    trace = load(TRACES / "laboratory" / "cuda_graph" / "graphed_callables.trace.json.gz")
+    trace = trace_of(TRACES / "laboratory" / "cuda_graph" / "graphed_callables.trace.json.gz")
     tables = {
         name: dataclasses.replace(table, start_ns=table.start_ns + 7 * MS, end_ns=table.end_ns + 7 * MS)
         for name in ("gpu_ops", "runtime_calls", "syncs", "cpu_ops", "annotations")

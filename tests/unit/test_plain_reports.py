@@ -16,7 +16,6 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device, Period, Window
 from overlapscope.commands import main
 from overlapscope.errors import UsageError
-from overlapscope.reading import load
 from overlapscope.report.findings import counterparts, find_all
 from overlapscope.report.model import Report, build, from_json, of_program, spoken, to_json
 from overlapscope.rules import RULES
@@ -25,6 +24,7 @@ from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import HostEvents, Trace
 from tests.support.helpers import MS, TRACES, US
 from tests.support.plain_recordings import HOST_BOUND, Slowed, Work, record
+from tests.support.recordings import analysis_of, trace_of
 
 LAUNCHES = TRACES / "known_causes" / "launch_bound.json.gz"
 GPT2 = TRACES / "gpt2_train.json.gz"
@@ -34,18 +34,13 @@ NEARLY_FULL = (*[Work(20 * US, ops=2, work_ns=10 * US)] * 30, Work(100 * US), Wo
 """The GPU keeps up with nothing to wait for, unless recording slows the host."""
 
 
-@cache
-def opened(path: Path) -> Trace:
-    return load(path, progress=False, cache=False)
-
-
 def report(trace: Trace, plain_step_ns: int | None = None, **known: Any) -> Report:
     return build([analyze_trace(trace)], plain_step_ns=plain_step_ns, **known)
 
 
 @cache
 def launches(plain_step_ns: int | None = None) -> Report:
-    return report(opened(LAUNCHES), plain_step_ns)
+    return report(trace_of(LAUNCHES), plain_step_ns)
 
 
 def by_rule(found: Report) -> dict[str, Finding]:
@@ -59,13 +54,13 @@ def test_an_estimate_decides_nothing() -> None:
     found = launches()
     [device] = found.devices
     assert device.plain is not None and device.plain.origin == "estimated"
-    assert found.findings == find_all([analyze_trace(opened(LAUNCHES))])
+    assert found.findings == find_all([analysis_of(LAUNCHES)])
     assert of_program(found) is found and spoken(device) is device
     assert all(one.plain_bound_ns is None and one.plain_example is None for one in found.findings)
 
 
 def test_findings_are_of_the_told_program_and_keep_what_was_recorded() -> None:
-    recorded, told = by_rule(report(opened(GPT2))), by_rule(report(opened(GPT2), 40 * MS))
+    recorded, told = by_rule(report(trace_of(GPT2))), by_rule(report(trace_of(GPT2), 40 * MS))
     assert told
     for rule, one in told.items():
         assert one.bound_ns == recorded[rule].bound_ns
@@ -89,7 +84,7 @@ def test_a_finding_that_only_the_recording_has_is_none() -> None:
 
 @pytest.mark.parametrize("plain_step_ns", [None, 30 * MS, 45 * MS])
 def test_findings_are_ordered_by_what_they_cost_the_program(plain_step_ns: int | None) -> None:
-    findings = report(opened(GPT2), plain_step_ns).findings
+    findings = report(trace_of(GPT2), plain_step_ns).findings
     assert list(findings) == sorted(findings, key=costliest_first)
 
 
@@ -128,7 +123,7 @@ def test_a_report_tells_all_of_the_plain_program_after_a_round_trip() -> None:
 
 
 def test_ranks_are_of_the_plain_program_all_or_none() -> None:
-    analyses = [analyze_trace(opened(path)) for path in sorted(RANKS.glob("*.json.gz"))]
+    analyses = [analysis_of(path) for path in sorted(RANKS.glob("*.json.gz"))]
     told = build(analyses, plain_step_ns=15 * MS, replayed=False)
     assert len(told.devices) == 2
     assert of_program(told).devices == tuple(map(spoken, told.devices))
@@ -137,7 +132,7 @@ def test_ranks_are_of_the_plain_program_all_or_none() -> None:
 
 
 def test_a_step_or_range_alone_has_no_plain_program() -> None:
-    trace = opened(LAUNCHES)
+    trace = trace_of(LAUNCHES)
     assert ov.analyze(trace, step="ProfilerStep#4").devices[0].plain is None
     with pytest.raises(UsageError, match="--plain-step is for whole recordings"):
         ov.analyze(trace, step="ProfilerStep#4", plain_step_ns=2 * MS)
@@ -164,7 +159,7 @@ def test_recordings_are_compared_where_only_one_program_is_known() -> None:
 
 
 def test_other_ways_of_recording_matter_to_recordings_alone() -> None:
-    stacks = opened(STACKS)
+    stacks = trace_of(STACKS)
     without = replace(stacks, flags={}, python_frames=HostEvents.empty(names=stacks.names))
     for told, of, holds in (((None, None), "recorded", "may"), ((9 * MS, 9 * MS), "plain", "Corrected")):
         sides = [report(one, ns, replayed=False) for one, ns in zip((without, stacks), told, strict=True)]
@@ -194,7 +189,7 @@ def test_budgets_are_of_the_told_program_and_the_check_says_so() -> None:
 
 
 def test_a_step_that_takes_longer_than_the_recording_shows_is_judged_as_long_as_it_is() -> None:
-    told = report(opened(LAUNCHES), 4 * MS, replayed=False)
+    told = report(trace_of(LAUNCHES), 4 * MS, replayed=False)
     verdicts = {
         budget: ov.check(told, {"budgets": {budget: {"max": "3 ms"}}}).outcome
         for budget in ("step_time", "compute_time")

@@ -22,7 +22,6 @@ from overlapscope.prediction.interventions import INTERVENTIONS, parse
 from overlapscope.prediction.predict import Outcome, outcome
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import WhatIf
-from overlapscope.reading import load
 from overlapscope.trace.model import Kind, Trace
 from tests.support.helpers import MS, TRACES, US, Host, Op, Wait, make_trace, various
 from tests.support.made_up_programs import Do, record, repeated
@@ -49,7 +48,7 @@ STEPS = st.builds(on_streams, st.lists(LAUNCHES, min_size=1, max_size=12), st.bo
 
 
 def laboratory(name: str) -> Trace:
-    return load(TRACES / "laboratory" / f"{name}.trace.json.gz", progress=False, cache=False)
+    return trace_of(TRACES / "laboratory" / f"{name}.trace.json.gz")
 
 
 def of(trace: Trace, *interventions: str) -> WhatIf:

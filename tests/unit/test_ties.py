@@ -14,9 +14,9 @@ from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import check_names
 from overlapscope.prediction.noise import spread
 from overlapscope.prediction.thread_turns import Relation, relations
-from overlapscope.reading import load
 from overlapscope.trace.model import HostEvents, Kind, Trace
 from tests.support.helpers import MS, TRACES, US, Host, Op, make_trace
+from tests.support.recordings import trace_of
 
 MAIN, OTHER = 1, 2
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -121,7 +121,7 @@ def test_threads_take_turns_whichever_comes_first() -> None:
 
 @pytest.mark.parametrize("name", ["gpt2_train", "further/training/naive", "second/texts/no_workers"])
 def test_a_recording_without_ops_has_the_same_ties(name: str) -> None:
-    trace = load(TRACES / f"{name}.json.gz", progress=False, cache=False)
+    trace = trace_of(TRACES / f"{name}.json.gz")
     light = dataclasses.replace(trace, cpu_ops=HostEvents.empty(names=trace.names))
     handed, without = (prepare(one, None, None, with_shapes=False).graph.calls.handed_by for one in (trace, light))
     assert handed.max() >= 0
@@ -133,7 +133,7 @@ def test_a_recording_without_ops_has_the_same_ties(name: str) -> None:
 
 @pytest.mark.parametrize("asked", ["aten::item", "aten::_local_scalar_dense", "cudaStreamSynchronize"])
 def test_a_blocking_call_is_found_at_any_depth(asked: str) -> None:
-    trace = load(TRACES / "known_causes/item_every_step.json.gz", progress=False, cache=False)
+    trace = trace_of(TRACES / "known_causes/item_every_step.json.gz")
     check_names(trace, [f"no-sync {asked}"])
     assert predict(trace, [f"no-sync {asked}"]).result.interventions[0].touched == 4
 
@@ -148,7 +148,7 @@ def test_a_blocking_call_is_found_inside_a_range_of_its_thread() -> None:
 
 def test_item_is_no_copy_that_might_not_block_even_where_no_ops_were_recorded() -> None:
     for name, blocks in (("item_every_step", False), ("blocking_copy", True)):
-        trace = load(TRACES / f"known_causes/{name}.json.gz", progress=False, cache=False)
+        trace = trace_of(TRACES / f"known_causes/{name}.json.gz")
         light = dataclasses.replace(trace, cpu_ops=HostEvents.empty(names=trace.names))
         with_ops, without = (predict(one, ["non-blocking"]).result.interventions[0].touched for one in (trace, light))
         assert with_ops == without and (without > 0) == blocks

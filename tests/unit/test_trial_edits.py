@@ -508,10 +508,11 @@ def test_all_changes_together_are_one_diff(tmp_path: Path, monkeypatch: pytest.M
         \\ No newline at end of file
         """)
     assert found.advice == (
-        "train.py:6: Loop over `ahead(...)` of what this loop takes its batches from, with the function below.",
+        "train.py:6: Put `ahead(...)`, the function below, around what this loop takes its batches from.",
         "train.py:8: Copy the value with `non_blocking=True` into pinned memory, and read it a step later.",
     )
     assert found.code == AHEAD
+    assert [remark.split(",")[0] for remark in found.remarks] == ["With `persistent_workers=True`"]
     compile(AHEAD, "ahead", "exec")
     [file] = edits(facts, (WORKERS,), tmp_path).files
     assert file.after.count(b"\r\n") == file.after.count(b"\n") == file.before.count(b"\n") + 1

@@ -24,7 +24,7 @@ SAME = Results(digest="a", sketches=(Sketch("w", 1.0, (1.0, 0.0)),), loss=1.0)
 # -- measuring ------------------------------------------------------------------------------------
 
 
-def ran(step_ns: float, source: random.Random, steps: int = 40, scatter: float = 0.05) -> Timing:
+def ran(step_ns: float, source: random.Random, steps: int = 20, scatter: float = 0.05) -> Timing:
     lengths = [round(step_ns * source.lognormvariate(0, scatter)) for _ in range(steps)]
     return measure.timing([Outcome(rank=0, ranks=1, all_steps=steps, complete=True, host_ns=tuple(lengths))])
 
@@ -34,7 +34,7 @@ def ran(step_ns: float, source: random.Random, steps: int = 40, scatter: float =
 def test_an_interval_holds_the_truth_in_about_95_of_100_trials(rounds: int, between_runs: float) -> None:
     source = random.Random(rounds)
     held = 0
-    for _ in range(400):
+    for _ in range(200):
         pairs = []
         for _ in range(rounds):
             slow = source.lognormvariate(0, 0.3)  # The machine in this round.
@@ -42,8 +42,32 @@ def test_an_interval_holds_the_truth_in_about_95_of_100_trials(rounds: int, betw
             pairs.append((ran(step_ns[0], source), ran(step_ns[1], source)))
         low, high = change(pairs).interval
         held += low <= -10 <= high
-    # Four standard deviations of 400 throws below 95 %; an interval that is never narrower than either may hold more.
-    assert held >= 400 * 0.95 - 4 * math.sqrt(400 * 0.95 * 0.05)
+    # Four standard deviations of 200 throws below 95 %; an interval that is never narrower than either may hold more.
+    assert held >= 200 * 0.95 - 4 * math.sqrt(200 * 0.95 * 0.05)
+
+
+@pytest.mark.parametrize("rounds", [2, 3])
+def test_many_sets_tell_the_noise_of_runs_sooner(rounds: int) -> None:
+    source = random.Random(rounds)
+    held, widths, alone = 0, 0.0, 0.0
+    for _ in range(150):
+        slow = [source.lognormvariate(0, 0.3) for _ in range(rounds)]
+        sets = [
+            {at: ran(1e7 * part * slow[at] * source.lognormvariate(0, 0.005), source) for at in range(rounds)}
+            for part in (1.0, 0.9, 0.9, 0.8, 0.8)
+        ]
+        pairs = [(sets[0][at], sets[1][at]) for at in range(rounds)]
+        low, high = change(pairs, measure.noise(sets)).interval
+        held += low <= -10 <= high
+        widths += high - low
+        low, high = change(pairs).interval
+        alone += high - low
+    assert held >= 150 * 0.95 - 4 * math.sqrt(150 * 0.95 * 0.05)
+    assert widths < alone
+
+
+def test_one_round_has_no_noise_of_runs() -> None:
+    assert measure.noise([{1: Timing(1e7, 0.01)}, {1: Timing(2e7, 0.01)}]) is None
 
 
 def test_steps_alone_are_no_interval_over_runs() -> None:

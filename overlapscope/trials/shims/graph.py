@@ -55,7 +55,10 @@ class _Graph:
         elif not all(parameter.is_cuda for parameter in module.parameters()):
             self._note.refuse("The module's parameters are not on a GPU.")
         else:
-            self._undo.append(self._change(module, self._note))
+            try:
+                self._undo.append(self._change(module, self._note))
+            except Exception as error:
+                self._note.refuse(f"It could not be made: {type(error).__name__}: {error}.")
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
