@@ -17,6 +17,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from overlapscope.base.words import clean
 from overlapscope.errors import UnreadableTrace
 from overlapscope.trace.model import I32, I64
 
@@ -124,7 +125,7 @@ class Database:
         """A string of the table that keeps each once; empty where it has none of that id."""
         with self._errors():
             found = self._query("SELECT value FROM StringIds WHERE id = ?", id)
-        return str(found[0][0]) if found else ""
+        return str(found[0][0]) if found and found[0][0] is not None else ""
 
     def pairs(self, table: str, key: str, value: str) -> list[tuple[Any, Any]]:
         """Two columns of a small table; none where it has not both."""
@@ -148,9 +149,11 @@ class Database:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OverflowError, MemoryError) as error:
+        except (sqlite3.Error, OverflowError, MemoryError, UnicodeDecodeError) as error:
+            # Of a damaged database, SQLite's own words and names of columns may be no text.
             raise UnreadableTrace(
-                f"{self.shown}: the database cannot be read ({error}); copy or export the report again."
+                f"{self.shown}: the database cannot be read ({clean(str(error), 200)}); copy or export the report "
+                "again."
             ) from None
 
 
