@@ -131,31 +131,24 @@ def _processes(database: Database) -> list[int]:
 
 def _assemble(database: Database, process: int | None, ranges: Callable[[Names], helper.Ranges]) -> Trace:
     names = Names(database)
-    ops = gpu.read(database, names, process)
-    calls = host.calls(database, names, process)
-    overheads = host.overheads(database, names, process)
-    waits = syncs.read(database, names, process, calls)
-    cpu_ops, annotations = ranges(names)
-    read_rows = {
-        "gpu_ops": ops,
-        "runtime_calls": calls,
-        "cpu_ops": cpu_ops,
-        "annotations": annotations,
-        "overheads": overheads,
-        "syncs": waits,
+    tables: dict[str, Rows] = {
+        "gpu_ops": gpu.read(database, names, process),
+        "runtime_calls": host.calls(database, names, process),
+        "overheads": host.overheads(database, names, process),
     }
-    rows, damage = _possible(read_rows)
-    if (
-        sum(float((table["end_ns"] - table["start_ns"]).sum(dtype=np.float64)) for table in rows.values())
-        > LARGEST_TOTAL_NS
-    ):
+    tables["syncs"] = syncs.read(database, names, process, tables["runtime_calls"])
+    tables["cpu_ops"], tables["annotations"] = ranges(names)
+    rows, damage = _possible(tables)
+    lasting = sum(float((table["end_ns"] - table["start_ns"]).sum(dtype=np.float64)) for table in rows.values())
+    if lasting > LARGEST_TOTAL_NS:
         raise UnreadableTrace(
             f"{database.shown}: its events last more than two years in total; export the report again."
         )
     base_ns = next((utc for utc, _ in database.pairs("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "utcEpochNs")), 0)
     base_ns = base_ns if isinstance(base_ns, int) and 0 < base_ns < _LARGEST_BASE_NS else 0
     for table in rows.values():
-        table["start_ns"], table["end_ns"] = table["start_ns"] + base_ns, table["end_ns"] + base_ns
+        table["start_ns"] += base_ns
+        table["end_ns"] += base_ns
     text = names.all()
     runtime_calls = RuntimeCalls(names=text, **rows["runtime_calls"])
     correlation = rows["gpu_ops"]["correlation"]
@@ -188,13 +181,15 @@ def _assemble(database: Database, process: int | None, ranges: Callable[[Names],
 
 
 def _possible(tables: dict[str, Rows]) -> tuple[dict[str, Rows], Damage]:
-    """The rows that can have happened, ordered, and what was left out of them."""
+    """The rows that can have happened, ordered, and what was left out of them. The tables are taken out, lest large ones
+    are held twice."""
     starts = np.concatenate([rows["start_ns"] for rows in tables.values()])
     begin_ns, end_ns = recording(starts[starts > 0], None)
     lost: Counter[str] = Counter()
     ordered_tables: dict[str, Rows] = {}
     place = 0
-    for name, rows in tables.items():
+    for name in list(tables):
+        rows = tables.pop(name)
         length = rows["end_ns"] - rows["start_ns"]
         fits = possible(rows["start_ns"], length, begin_ns, end_ns)
         if name == "gpu_ops":
