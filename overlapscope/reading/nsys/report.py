@@ -181,8 +181,8 @@ def _assemble(database: Database, process: int | None, ranges: Callable[[Names],
 
 
 def _possible(tables: dict[str, Rows]) -> tuple[dict[str, Rows], Damage]:
-    """The rows that can have happened, ordered, and what was left out of them. The tables are taken out, lest large ones
-    are held twice."""
+    """The rows that can have happened, ordered, and what was left out of them. `tables` is emptied, lest large ones are
+    held twice."""
     starts = np.concatenate([rows["start_ns"] for rows in tables.values()])
     begin_ns, end_ns = recording(starts[starts > 0], None)
     lost: Counter[str] = Counter()
