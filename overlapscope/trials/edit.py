@@ -12,10 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import libcst as cst
-
 from overlapscope.base import disk, words
+from overlapscope.base.extras import how_to_install
 from overlapscope.catalog.changes import CHANGES
+from overlapscope.errors import MissingPackage
+
+try:
+    import libcst as cst
+except ModuleNotFoundError:
+    raise MissingPackage(f"changes are edited into programs with LibCST. {how_to_install('record')}") from None
+
 from overlapscope.trials import libraries
 from overlapscope.trials.calls import Options, Unclear, pinned_argument, pinned_receiver
 from overlapscope.trials.protocol import Facts, Setting, Site, Uploads
@@ -213,9 +219,10 @@ def _fused(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]
 def _graph(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
     for module in facts.modules:
         if not module.compiled:
-            compiled = Compile(module.site.line, module.name, "reduce-overhead")
+            compiled = Compile(module.site.line, module.name, "reduce-overhead", module.of_torch)
             ways = (compiled,) if value == "compile" else ()
-            yield _in_library(module.site, "graph", value, _GRAPH[value]) or _Step(module.site, ways, _GRAPH[value])
+            advice = _GRAPH["forward" if compiled.of_torch and ways else value]
+            yield _in_library(module.site, "graph", value, advice) or _Step(module.site, ways, advice)
 
 
 def _prefetch(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
@@ -232,6 +239,8 @@ def _late_item(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_S
 _LOOP_AHEAD: Final = "Put `ahead(...)`, the function below, around what this loop takes its batches from."
 _GRAPH: Final = {
     "compile": 'Call `model.compile(mode="reduce-overhead")` on the module that is called here, before the first step.',
+    "forward": 'Set `model.forward = torch.compile(model.forward, mode="reduce-overhead")` for the module that is '
+    "called here, before the first step: `model.compile()` does nothing where its class is one of torch's own.",
     "capture": "Use `torch.cuda.make_graphed_callables` on the module that is called here, before the first step.",
 }
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from overlapscope.catalog.changes import CHANGES
+from overlapscope.trials import late_values
 from overlapscope.trials.protocol import Facts
 from overlapscope.trials.result import LeftOut
 from overlapscope.trials.search import Candidate
@@ -111,7 +112,12 @@ def _fused(facts: Facts, ranks: int) -> Fit:
 def _late_item(facts: Facts, ranks: int) -> Fit:
     if not facts.cuda:
         return _NO_GPU
-    return Candidate("late-item") if facts.reads else "Its steps read no value with `.item()` or `float()`."
+    if not facts.reads:
+        return "Its steps read no value with `.item()` or `float()`."
+    reasons = [late_values.why_not(one.site.path, one.site.line) for one in facts.reads if not one.site.library]
+    if not reasons:
+        return "Only libraries read values in its steps."
+    return Candidate("late-item") if "" in reasons else reasons[0]
 
 
 _FITS: Final[Mapping[str, Callable[[Facts, int], Fit]]] = {

@@ -109,6 +109,8 @@ class Module(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Its class."""
     compiled: bool
+    of_torch: bool = False
+    """Its class is one of torch's own, as `Sequential` is, with which `compile()` does nothing."""
     capturable: str = ""
     """Why `make_graphed_callables` does not fit it, in a clause; empty where it does."""
 

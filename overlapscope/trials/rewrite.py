@@ -58,6 +58,14 @@ class Compile:
     name: str
     """Its class."""
     mode: str
+    of_torch: bool
+    """Which is one of torch's own."""
+
+    def statement(self, module: str) -> str:
+        """That does it."""
+        if self.of_torch:
+            return f'{module}.forward = torch.compile({module}.forward, mode="{self.mode}")'
+        return f'{module}.compile(mode="{self.mode}")'
 
 
 def rewrite(source: bytes, wishes: Sequence[Sequence[Wish | Compile]]) -> tuple[bytes, list[str]]:
@@ -128,12 +136,16 @@ class _Program:
             *((one.target, one.value) for one in self._all(cst.AnnAssign) if one.value),
         ]
         """What is bound to what."""
+        names = (name for one in self._all(cst.Import) for name in one.names if not name.asname)
+        self._imported = {name.evaluated_name for name in names}
 
     def add(self, wish: Wish | Compile, changes: _Changes) -> None:
         """Add what becomes of which nodes. Raises Unclear."""
         if isinstance(wish, Compile):
             module = self._module(wish)
-            changes.statements[self._place(module)][f'{code(module)}.compile(mode="{wish.mode}")'] = None
+            if wish.of_torch and "torch" not in self._imported:
+                raise Unclear("the file does not `import torch`")
+            changes.statements[self._place(module)][wish.statement(code(module))] = None
             return
         calls = self._find(wish)
         for call in calls:

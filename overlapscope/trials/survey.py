@@ -26,7 +26,7 @@ from overlapscope.trials.capture import why_not
 from overlapscope.trials.module_calls import ModuleCalls
 from overlapscope.trials.protocol import Facts, Loader, Module, Reads, Site, Uploads
 from overlapscope.trials.shims import fused
-from overlapscope.trials.shims.graph import is_compiled
+from overlapscope.trials.shims.graph import is_compiled, is_of_torch
 from overlapscope.trials.sites import site
 from overlapscope.trials.structures import tensors
 
@@ -168,5 +168,6 @@ class Survey:
             site=where,
             name=type(module).__name__,
             compiled=is_compiled(module),
+            of_torch=is_of_torch(module),
             capturable=why_not(module, given.get("args", ()), given.get("kwargs", {})),
         )

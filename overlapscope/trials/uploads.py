@@ -16,6 +16,7 @@ from overlapscope.recorder.wrapping import around
 Method = Literal["to", "cuda", "copy_"]
 METHODS: tuple[Method, ...] = ("to", "cuda", "copy_")
 _MODULES = torch.nn.Module._apply.__code__.co_filename
+_OURS = (__file__, around.__code__.co_filename)
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ def _called(
 def _of_module(tensor: torch.Tensor) -> bool:
     """Whether a module is moved, or a parameter."""
     frame = sys._getframe(3)
+    while frame.f_code.co_filename in _OURS and frame.f_back is not None:
+        frame = frame.f_back
     return isinstance(tensor, torch.nn.Parameter) or frame.f_code.co_filename == _MODULES
 
 

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from overlapscope.recorder.hazards import HazardChecker, describe
@@ -43,7 +44,8 @@ class Pictures(Dataset[dict[str, Any]]):
 
 
 def network() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(64, 128), nn.BatchNorm1d(128), nn.Dropout(0.1), nn.Linear(128, 8)).cuda()
+    # A bias before a norm has a gradient of rounding errors only.
+    return nn.Sequential(nn.Linear(64, 128, bias=False), nn.BatchNorm1d(128), nn.Dropout(0.1), nn.Linear(128, 8)).cuda()
 
 
 def learn(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -206,26 +208,48 @@ def test_an_iterator_that_is_ahead_ends_breaks_and_fails_as_ever() -> None:
 # -- graphs ---------------------------------------------------------------------------------------
 
 
-def from_tensors(stepped: Callable[[], None], sizes: Iterable[int] = (16,) * STEPS) -> torch.optim.Optimizer:
-    model = network()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+def from_tensors(
+    stepped: Callable[[], None], sizes: Iterable[int] = (16,) * STEPS, make: Callable[[], nn.Module] = network
+) -> torch.optim.Optimizer:
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     for size in sizes:
         learn(model, optimizer, torch.randn(size, 64).cuda(), torch.randint(8, (size,)).cuda())
         stepped()
+    # Results are those of the norm's statistics, too.
     optimizer.add_param_group({"params": [buffer.float() for buffer in model.buffers()]})
     return optimizer
+
+
+class Wrapped(nn.Module):
+    """Of the program's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.inner(x)
+        return out
 
 
 def of_other_shapes(stepped: Callable[[], None]) -> torch.optim.Optimizer:
     return from_tensors(stepped, (16, 16, 16, 16, 12, 16, 12, 16))
 
 
-@pytest.mark.parametrize("train", [from_tensors, of_other_shapes])
+def of_a_class_of_its_own(stepped: Callable[[], None]) -> torch.optim.Optimizer:
+    return from_tensors(stepped, make=Wrapped)
+
+
+@pytest.mark.parametrize("train", [from_tensors, of_other_shapes, of_a_class_of_its_own])
 @pytest.mark.parametrize("value", ["capture", "compile"])
 def test_a_module_in_cuda_graphs_computes_the_same_but_for_rounding(value: str, train: Train) -> None:
     unchanged, _ = run(train)
+    torch._dynamo.reset()
+    counters.clear()
     changed, notes = run(train, Setting("graph", value))
     assert (notes.made, notes.refused) == ({"graph": 1}, {})
+    assert bool(counters["stats"]["unique_graphs"]) == (value == "compile")
     assert apart(changed, unchanged) < 1e-3
 
 
@@ -277,10 +301,10 @@ def test_a_module_that_cannot_be_captured_goes_on_as_it_is() -> None:
 
 
 def test_a_fused_optimizer_computes_the_same_but_for_rounding() -> None:
-    unchanged, _ = run(from_tensors)
-    changed, notes = run(from_tensors, Setting("fused"))
+    unchanged, _ = run(from_host_tensors)
+    changed, notes = run(from_host_tensors, Setting("fused"))
     assert notes.made == {"fused": 1}
-    assert apart(changed, unchanged) < 1e-3
+    assert apart(changed, unchanged) < 1e-2
 
 
 def test_values_come_a_step_later_where_they_are_merely_kept() -> None:
@@ -313,6 +337,7 @@ def test_values_come_a_step_later_where_they_are_merely_kept() -> None:
 SCRIPT = """
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader, TensorDataset
 data = TensorDataset(torch.randn(3200, 256), torch.randint(8, (3200,)))
 model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 8)).cuda()

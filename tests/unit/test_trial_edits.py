@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import io
 import os
 import resource
 import stat
+import sys
 import tokenize
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,9 +18,10 @@ from typing import Literal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from overlapscope.catalog.changes import CHANGES
-from overlapscope.errors import UsageError
+from overlapscope.errors import MissingPackage, UsageError
 from overlapscope.trials import libraries
 from overlapscope.trials.edit import AHEAD, File, edit, edits
 from overlapscope.trials.protocol import Facts, Loader, Module, Optimizer, Reads, Setting, Site, Uploads
@@ -340,10 +343,10 @@ TRAIN = """
     """
 
 
-def compiled(tmp_path: Path, source: str, text: str = "model(x)") -> tuple[list[str], str]:
+def compiled(tmp_path: Path, source: str, text: str = "model(x)", *, of_torch: bool = False) -> tuple[list[str], str]:
     """The whole text, and the advice."""
-    program = Program(tmp_path, source)
-    found = edits(Facts(cuda=True, cpus=8, modules=(program.module(text),)), (COMPILE,), tmp_path)
+    module = replace(Program(tmp_path, source).module(text), of_torch=of_torch)
+    found = edits(Facts(cuda=True, cpus=8, modules=(module,)), (COMPILE,), tmp_path)
     source = found.files[0].after.decode() if found.files else ""
     compile(source, "train.py", "exec")
     return source.split("\n"), "\n".join(found.advice)
@@ -353,6 +356,14 @@ def test_a_module_is_compiled_before_the_loop_that_calls_it(tmp_path: Path) -> N
     lines, advice = compiled(tmp_path, TRAIN)
     assert not advice
     assert lines[3:7] == ["", 'model.compile(mode="reduce-overhead")', "# Train.", "for epoch in range(3):"]
+
+
+def test_a_module_of_a_class_of_torchs_has_its_forward_compiled(tmp_path: Path) -> None:
+    lines, advice = compiled(tmp_path, "    import torch" + TRAIN, of_torch=True)
+    assert not advice
+    assert 'model.forward = torch.compile(model.forward, mode="reduce-overhead")' in lines
+    _, advice = compiled(tmp_path, TRAIN, of_torch=True)
+    assert "`model.compile()` does nothing" in advice
 
 
 @pytest.mark.parametrize(
@@ -564,6 +575,13 @@ def test_what_is_no_file_of_python_gets_words(
     optimizer = Optimizer(site=Site(path, 1), name="SGD", takes_fused=True, fused=False)
     found = edits(Facts(cuda=True, cpus=8, optimizers=(optimizer,)), (FUSED,), tmp_path)
     assert not found.files and reason in found.advice[0]
+
+
+def test_who_has_no_libcst_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "libcst", None)
+    monkeypatch.delitem(sys.modules, "overlapscope.trials.edit")
+    with pytest.raises(MissingPackage, match=r"edited into programs with LibCST\. Install it with `pip install"):
+        importlib.import_module("overlapscope.trials.edit")
 
 
 def test_a_written_edit_keeps_the_original_and_its_mode(tmp_path: Path) -> None:

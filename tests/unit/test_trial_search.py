@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from overlapscope.errors import UsageError
 from overlapscope.trials import fits, measure, plan, search
 from overlapscope.trials.measure import Timing, change
-from overlapscope.trials.protocol import Facts, Loader, Optimizer, Outcome, Results, Setting, Site, Sketch
+from overlapscope.trials.protocol import Facts, Loader, Optimizer, Outcome, Reads, Results, Setting, Site, Sketch
 from overlapscope.trials.sameness import sameness
 from overlapscope.trials.search import AS_IS, Candidate, Planned, Run, Runs, Settings
 
@@ -318,6 +319,23 @@ def test_workers_are_left_out_with_a_reason(facts: Facts, reason: str) -> None:
     fitting, left_out = fits.candidates(facts, 1, ("workers",), ())
     assert fitting == []
     assert reason in left_out[0].reason
+
+
+def test_values_come_later_only_where_a_line_of_the_program_merely_shows_them(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("if loss.item() > 3: stop()\nprint(loss.item())\n")
+
+    def fit(*reads: Reads) -> list[str]:
+        facts = Facts(cuda=True, cpus=8, reads=reads)
+        fitting, left_out = fits.candidates(facts, 1, ("late-item",), ())
+        return [one.change for one in fitting] + [left.reason for left in left_out]
+
+    decides, shows = (Reads(site=Site(str(script), line), method="item", count=9) for line in (1, 2))
+    of_library = Reads(site=Site(str(script), 2, "trainer"), method="item", count=9)
+    assert fit(decides, shows, of_library) == ["late-item"]
+    assert fit(decides) == ["Line 1 does more with the value than add, keep or show it."]
+    assert fit(of_library) == ["Only libraries read values in its steps."]
+    assert fit() == ["Its steps read no value with `.item()` or `float()`."]
 
 
 def test_only_what_is_asked_for_is_tried() -> None:

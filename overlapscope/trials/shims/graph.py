@@ -68,17 +68,29 @@ def is_compiled(module: torch.nn.Module) -> bool:
     )
 
 
+def is_of_torch(module: torch.nn.Module) -> bool:
+    """Whether its class is one of torch's own, as `Sequential` is: `compile()` does nothing with those (torch 2.13)."""
+    return type(module).__module__.startswith("torch.nn.modules.")
+
+
 def _compile(module: torch.nn.Module, note: Note) -> Undo:
     from torch._inductor import config  # Takes a second, which a survey need not.
 
     # Else it draws other random numbers than the program does, and nobody could say whether results are the same.
     before, config.fallback_random = config.fallback_random, True
-    module.compile(mode="reduce-overhead")
+    forward = vars(module).get("forward")
+    if is_of_torch(module):
+        module.forward = torch.compile(module.forward, mode="reduce-overhead")
+    else:
+        module.compile(mode="reduce-overhead")
     note.made()
 
     def undo() -> None:
         config.fallback_random = before
         module._compiled_call_impl = None
+        vars(module).pop("forward", None)
+        if forward is not None:
+            module.forward = forward
 
     return undo
 
