@@ -134,8 +134,10 @@ def _sync_events(trace: Trace) -> Check:
         )
     unstated = int((recorded & (trace.syncs.source_stream < 0)).sum())
     if unstated:
+        why = " (CUDA 13)" if trace.recorder == "kineto" else ""
+        more = "" if trace.recorder == "kineto" else f" {recorder_by_id(trace.recorder).sync_events}"
         return Check.ok(
-            "sync-events", f"{unstated} event waits do not say what they wait for (CUDA 13), so it was rebuilt."
+            "sync-events", f"{unstated} event waits do not say what they wait for{why}, so it was rebuilt.{more}"
         )
     return Check.ok("sync-events", "No event wait had to be rebuilt.")
 

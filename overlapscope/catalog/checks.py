@@ -75,7 +75,7 @@ CHECKS: Final = {
             "dropped-ops",
             meaning="Warns if recorded launches have no GPU op.",
             affects="The GPU looks idle where the missing ops ran.",
-            remedy="Record fewer steps (`--active`), or fewer kinds of events (`--light`).",
+            remedy="Record fewer steps (`--active`; with nsys, a shorter capture), or fewer kinds of events (`--light`).",
             warns_of_loss=True,
         ),
         TrustCheck(
@@ -120,7 +120,7 @@ CHECKS: Final = {
             meaning="Warns if the recording has event waits, but does not say what they waited for.",
             affects="Which stream waited for which was rebuilt from the order of calls; evidence based on it says so.",
             remedy="Record with `overlapscope run`, or set `enable_cuda_sync_events=True` in the profiler's "
-            "`experimental_config`.",
+            "`experimental_config`. With Nsight Systems, record with `--cuda-event-trace=true`.",
         ),
         TrustCheck(
             "steps",

@@ -17,7 +17,7 @@ from overlapscope.ranks.result import RanksReport
 from overlapscope.reading import expand, is_trace_name, natural, parts
 from overlapscope.reading.files import kind_of
 
-_ENDING = re.compile(r"((\.(pt\.)?trace)?\.json(\.gz|\.zst)?|\.sqlite)(?=(@\d+)?$)")
+_ENDING = re.compile(r"((\.(pt\.)?trace)?\.json(\.gz|\.zst)?|\.sqlite|\.xplane\.pb)(?=(@\d+)?$)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -297,8 +297,8 @@ def nothing_opened(url: UrlState, *, reports: bool) -> Component:
     return notice(
         "No trace is open",
         *(ranks if reports else []),
-        "Drop a trace onto this page, or choose one with Open. A trace is a .json, .json.gz or .json.zst file that "
-        "export_chrome_trace of torch.profiler wrote.",
+        "Drop a trace onto this page, or choose one with Open. A trace is a file of torch.profiler (.json, .json.gz or "
+        ".json.zst), of JAX (.xplane.pb) or of Nsight Systems (.sqlite).",
         html.Span(["To record one: ", dmc.Code("overlapscope run --open train.py")]),
     )
 

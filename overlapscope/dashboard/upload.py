@@ -105,5 +105,5 @@ def safe_name(name: str) -> str:
 
 
 def _ending(name: str) -> str:
-    found = re.search(r"\.json(\.gz|\.zst)?$", name)
+    found = re.search(r"(\.json(\.gz|\.zst)?|\.sqlite|\.xplane\.pb)$", name)
     return found[0] if found else ""

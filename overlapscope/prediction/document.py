@@ -199,8 +199,8 @@ def program(result: WhatIf) -> Iterator[str]:
         return
     if plain is None:
         yield (
-            "Figures include the cost of recording. Pass the step time without the profiler as --plain-step, or "
-            "record with `overlapscope run`, which measures it."
+            "Figures include the cost of recording. Pass the step time without the profiler as --plain-step; for "
+            "PyTorch, `overlapscope run` measures it."
         )
         return
     yield (

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from overlapscope.reading._jax_lines import NO_STATS, Event, Line, Recording, Stats
+from overlapscope.reading._jax_lines import MOST_EVENTS, NO_STATS, Event, Line, Recording, Stats
 from overlapscope.reading._times import UNREADABLE
 
 _LARGEST_US: Final = 4e15
@@ -48,6 +48,9 @@ def read_json(text: bytes) -> Recording:
 
     Raises msgspec.DecodeError or UnicodeDecodeError where it is damaged otherwise.
     """
+    # Most events have arguments.
+    if text.count(b"{") > 2 * MOST_EVENTS:
+        raise msgspec.DecodeError("more events than any profiler records")
     try:
         return _recording(_file.decode(text).traceEvents)
     except (msgspec.DecodeError, UnicodeDecodeError):

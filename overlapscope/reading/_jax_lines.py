@@ -26,6 +26,10 @@ class Stats(Struct, gc=False, frozen=True):
 
 NO_STATS = Stats()
 
+MOST_EVENTS = 16 << 20
+"""XLA records some two million of each kind, unless told otherwise, and writes one million as JSON. A hostile file
+could have one in each two of its bytes, which would take fifty times its size of memory."""
+
 
 class Event(Struct, gc=False, frozen=True):
     """Something that happened on a line."""

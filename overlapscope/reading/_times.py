@@ -27,6 +27,8 @@ NS_PER_S = 1_000_000_000
 _SLACK_NS = 60 * NS_PER_S
 _LONGEST_SLACK_NS = 10 * NS_PER_S
 _GAP_NS = 600 * NS_PER_S
+LARGEST_TOTAL_NS = 1 << 56
+"""Two years: durations of one recording do not add up to more, and what is computed of them fits 64 bits."""
 
 
 def to_ns(microseconds: NDArray[np.float64]) -> I64:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from overlapscope.reading._jax_lines import NO_STATS, Event, Line, Recording, Stats
+from overlapscope.reading._jax_lines import MOST_EVENTS, NO_STATS, Event, Line, Recording, Stats
 
 _PS_PER_NS: Final = 1_000
 _MOST_BITS: Final = 64
@@ -34,6 +34,8 @@ def read_xspace(data: bytes) -> Recording:
             name, said, lines = _plane(_fields(_bytes(value)))
             recording.said.setdefault(name, {}).update(said)
             recording.lines += lines
+            if sum(len(line.events) for line in recording.lines) > MOST_EVENTS:
+                raise NotAnXSpace("more events than any profiler records")
         elif number in (2, 3):
             recording.warnings.append(_text(value))
     return recording
@@ -58,6 +60,8 @@ def _line(plane: str, data: bytes, event_names: dict[int, str], stats: _Stats) -
             events.append(value)
         else:
             said[number] = value
+    if len(events) > MOST_EVENTS:
+        raise NotAnXSpace("more events than any profiler records")
     began_ns = _integer(said.get(3, 0))
     return Line(
         plane=plane,

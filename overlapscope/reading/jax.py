@@ -30,9 +30,12 @@ _XSPACE: Final = re.compile(
     rb"\n[\x80-\xff]{0,9}[\0-\x7f](?:\x08[\x80-\xff]{0,9}[\0-\x7f])?\x12[\x01-\x7f](?:/host:|/device:|Task Environment)"
 )
 """A message's first field is a plane, with a name of XLA's."""
-_JSON: Final = re.compile(rb'"process_name"\s*,\s*"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:host|device):')
+_JSON: Final = re.compile(rb'"name"\s*:\s*"[^"\\]{0,99}/(?:host|device):[A-Z]')
+"""A process has the name of a plane."""
 _OTHER_DEVICE: Final = re.compile(r"/device:(?!GPU)(\w+):\d+")
 _DROPPED: Final = re.compile(r"(\d{1,15}) (?:\w+ ){0,3}events? dropped|dropped (\d{1,15})", re.IGNORECASE)
+_LARGEST_BYTES: Final = 2 << 30
+"""No protocol buffer is larger; unlike Kineto's, such a file is held in memory as a whole."""
 _ENVIRONMENT: Final = "Task Environment"
 _VERSIONS: Final = frozenset({"jax_version", "jaxlib_version", "cuda_runtime_version", "cuda_driver_version"})
 _RELATIVE_NS: Final = 1 << 57
@@ -40,11 +43,12 @@ _RELATIVE_NS: Final = 1 << 57
 
 
 def _recognises(head: bytes) -> bool:
-    return _XSPACE.match(head) is not None or _JSON.search(head) is not None
+    # Events of XLA have no category, those of Kineto do.
+    return _XSPACE.match(head) is not None or (b'"cat"' not in head and _JSON.search(head) is not None)
 
 
 def _read(path: Path, request: Request) -> Trace:
-    file = SourceFile(path, limit_bytes=request.limit_bytes)
+    file = SourceFile(path, limit_bytes=min(request.limit_bytes, _LARGEST_BYTES))
     with ReadingBar(str(path), file.packed_bytes, request.progress) as bar:
         blocks = []
         for block in file:

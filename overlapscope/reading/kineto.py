@@ -29,14 +29,12 @@ from overlapscope.reading._metadata import (
 from overlapscope.reading._progress import Progress, ReadingBar
 from overlapscope.reading._stream import EventStream, Losses
 from overlapscope.reading._tables import Finished
-from overlapscope.reading._times import UNREADABLE, possible, recording
+from overlapscope.reading._times import LARGEST_TOTAL_NS, UNREADABLE, possible, recording
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile, rank_in_name, shown_source
 from overlapscope.reading.source import Request, Source
 from overlapscope.trace.model import Damage, Trace
 
 _LARGEST_BASE_NS = 1 << 62
-_LARGEST_TOTAL_NS = 1 << 56
-"""Two years: durations of one recording do not add up to more, and what is computed of them fits 64 bits."""
 
 
 def read(
@@ -135,7 +133,7 @@ def assemble(source: str, columns: Columns, metadata: dict[str, Any], losses: Lo
 def _damage(source: str, finished: Finished, losses: Losses, repaired: int, begin_ns: int, end_ns: int) -> Damage:
     """What was lost while reading; impossible times and sizes are taken out of the events. Raises UnreadableTrace."""
     impossible, example = _drop_impossible(finished, begin_ns, end_ns)
-    if finished.total_ns() > _LARGEST_TOTAL_NS:
+    if finished.total_ns() > LARGEST_TOTAL_NS:
         raise UnreadableTrace(
             f"{source}: its events last more than two years in total, so its times are damaged; record it again."
         )

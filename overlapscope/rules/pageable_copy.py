@@ -70,9 +70,9 @@ RULE = Rule(
     "the host memory has been read, whatever non_blocking says, so that the host launches nothing "
     "meanwhile, and bandwidth drops to a fraction of the link's.",
     computation="Exposed copy time of cause pageable-memory, idle time of cause host-staging that is not "
-    "page-locking (in recordings of JAX, XLA's own staging), and exposed and idle time of cause host-sync where the "
-    "synchronize belongs to an upload of pageable memory. Tiny copies that are many go to tiny-copies. The sum is an "
-    "upper bound: pinned copies may still be exposed for other reasons.",
+    "page-locking, and exposed and idle time of cause host-sync where the synchronize belongs to an upload "
+    "of pageable memory. Tiny copies that are many go to tiny-copies. The sum is an upper bound: pinned "
+    "copies may still be exposed for other reasons.",
     wrong="""import torch
 
 batch = torch.randn(64, 3, 224, 224)

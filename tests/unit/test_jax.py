@@ -20,7 +20,7 @@ import overlapscope as ov
 from overlapscope.commands import main
 from overlapscope.errors import UnreadableTrace
 from overlapscope.prediction import predict
-from overlapscope.reading import look
+from overlapscope.reading import _jax_json, _xplane, look
 from overlapscope.report.model import to_json
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import TRACES, US
@@ -278,6 +278,13 @@ def test_an_op_is_what_the_profiler_says_of_it(
     assert (ops.kind.tolist(), ops.bytes.tolist()) == ([expected], [64 if stats else -1])
 
 
+def test_a_name_like_a_planes_makes_no_trace_of_jax(tmp_path: Path) -> None:
+    recording = TRACES / "streamed0_pinned0.json.gz"
+    text = gzip.decompress(recording.read_bytes()).replace(b'"Spans"', b'"/device:GPU:0"')
+    named = text.replace(b'"traceEvents"', b'"name": "/device:GPU:0", "traceEvents"', 1)
+    assert read(tmp_path, named).recorder == "kineto"
+
+
 def test_lines_that_are_no_streams_and_counters_are_no_work(tmp_path: Path) -> None:
     plane = device(0, ("fusion", 10 * US, US, {}), ("UM_BYTES_TRANSFER_HTOD", 11 * US, US, {}))
     plane.lines[(1, "XLA Modules")] = [("jit_f", 0, 90 * US, {})]
@@ -355,6 +362,17 @@ def test_json_that_is_damaged_is_refused(tmp_path: Path) -> None:
     text = gzip.decompress((JSON / "late.trace.json.gz").read_bytes())
     with pytest.raises(UnreadableTrace, match=r"is damaged .*; copy or record it again"):
         read(tmp_path, text.replace(b'"dur":', b'"dur":"x', 1))
+
+
+@pytest.mark.parametrize("recording", [LATE, JSON / "late.trace.json.gz"], ids=["xplane", "json"])
+def test_a_file_of_more_events_than_there_can_be_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recording: Path
+) -> None:
+    """An event may be of two bytes, which memory could not hold."""
+    for module in (_xplane, _jax_json):
+        monkeypatch.setattr(module, "MOST_EVENTS", 1000)
+    with pytest.raises(UnreadableTrace, match="more events than any profiler records"):
+        read(tmp_path, recording.read_bytes())
 
 
 @pytest.mark.parametrize("recording", [LATE, JSON / "late.trace.json.gz"], ids=["xplane", "json"])

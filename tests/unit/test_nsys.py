@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import random
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -16,8 +17,9 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
+from overlapscope.analysis.results import Device
 from overlapscope.commands import main
-from overlapscope.errors import NotInTrace, UnreadableTrace
+from overlapscope.errors import NotInTrace, OverlapscopeError, UnreadableTrace
 from overlapscope.export import annotated
 from overlapscope.reading import expand, load_all
 from overlapscope.reading.cache import Cache
@@ -448,3 +450,35 @@ def test_events_say_what_a_stream_waited_for(tmp_path: Path, database: sqlite3.C
     database.commit()
     syncs = ov.load(tmp_path / "report.sqlite").syncs
     assert (syncs.source_stream.tolist(), syncs.record_correlation.tolist()) == ([13], [3])
+
+
+def test_a_database_with_a_process_in_each_row_is_damaged(tmp_path: Path, database: sqlite3.Connection) -> None:
+    database.execute(STRINGS)
+    database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, streamId, globalPid)")
+    rows = [(n, n + 1, 0, 7, n << 24) for n in range(20_000)]
+    database.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, ?, ?)", rows)
+    database.commit()
+    assert "names 20,000 processes" in sentence(tmp_path / "report.sqlite")
+    assert expand(tmp_path / "report.sqlite") == [tmp_path / "report.sqlite"]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_happens_to_its_bytes_a_report_is_read_or_refused(reports: Path, tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    content = bytearray((reports / "one_copy.sqlite").read_bytes())
+    for _ in range(rng.choice((1, 10, 100, 1000))):
+        place = rng.randrange(100, len(content))
+        content[place] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+    path = tmp_path / "mutated.sqlite"
+    path.write_bytes(content)
+    refused = ""
+    devices: tuple[Device, ...] = ()
+    try:
+        devices = ov.analyze(ov.load(path)).devices
+    except OverlapscopeError as error:
+        refused = str(error)
+    assert not refused or (refused.startswith(str(path)) and "\n" not in refused)
+    for device in devices:
+        buckets = device.buckets
+        parts = (buckets.compute_ns, buckets.exposed_comm_ns, buckets.exposed_copy_ns, buckets.exposed_other_ns)
+        assert min(*parts, buckets.idle_ns) >= 0 and sum(parts) + buckets.idle_ns == device.span_ns

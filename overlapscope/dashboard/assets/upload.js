@@ -171,7 +171,7 @@ A file's name is foreign text: it only ever goes into textContent. */
     const chooser = document.createElement("input");
     chooser.type = "file";
     chooser.multiple = true;
-    chooser.accept = ".json,.gz,.zst";
+    chooser.accept = ".json,.gz,.zst,.sqlite,.pb";
     chooser.addEventListener("change", () => open(Array.from(chooser.files)));
     chooser.click();
   });

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from overlapscope.base.words import clean
 from overlapscope.errors import UnreadableTrace
 from overlapscope.trace.model import I32, I64
 
@@ -33,7 +34,7 @@ class Database:
 
     def __init__(self, path: Path, shown: Path) -> None:
         """`shown` is the path that messages name."""
-        self._shown = shown
+        self.path, self.shown = path, shown
         self._progress: Callable[[int], object] = lambda rows: None
         wal = path.with_name(f"{path.name}-wal")
         if wal.is_file() and wal.stat().st_size:
@@ -70,7 +71,7 @@ class Database:
         missing = [column for column in columns if column not in self.columns[table]]
         if missing:
             raise UnreadableTrace(
-                f"{self._shown}: its table {table} has no column {', '.join(missing)}; export the report again with "
+                f"{self.shown}: its table {table} has no column {', '.join(missing)}; export the report again with "
                 "a current `nsys export --type sqlite`."
             )
 
@@ -91,22 +92,22 @@ class Database:
         """The same, and the text that an expression gives for each row, as `number` numbers each distinct one."""
         there = [column for column in columns if column in self.columns.get(table, frozenset())]
         numbers = _Numbers(number)
-        blocks: list[tuple[NDArray[np.int64], ...]] = [(np.empty(0, np.int64),) * (len(there) + 1)]
+        parts: list[list[NDArray[np.int64]]] = [[np.empty(0, np.int64)] for _ in (*there, expression)]
         if table in self.columns:
             chosen = "".join(f"ifnull({_quoted(column)}, -1), " for column in there)
             for rows in self._blocks(f"SELECT {chosen}CAST({expression} AS TEXT) FROM {_quoted(table)} {where}"):
                 *values, texts = zip(*rows, strict=True)
-                count = len(rows)
                 try:
-                    block = [np.fromiter(column, np.int64, count) for column in values]
+                    block = [np.fromiter(column, np.int64, len(rows)) for column in values]
                 except (ValueError, TypeError, OverflowError):
                     raise UnreadableTrace(
-                        f"{self._shown}: its table {table} holds something else than whole numbers in one of "
+                        f"{self.shown}: its table {table} holds something else than whole numbers in one of "
                         f"{', '.join(there)}; export the report again."
                     ) from None
-                blocks.append((*block, np.fromiter(map(numbers.__getitem__, texts), np.int64, count)))
-        whole = [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
-        blocks.clear()
+                block.append(np.fromiter(map(numbers.__getitem__, texts), np.int64, len(rows)))
+                for column, part in zip(parts, block, strict=True):
+                    column.append(part)
+        whole = list(map(_joined, parts))
         none = np.full(len(whole[-1]), -1, np.int64)
         found = {column: whole[there.index(column)] if column in there else none for column in columns}
         return found, whole[-1].astype(np.int32)
@@ -124,7 +125,7 @@ class Database:
         """A string of the table that keeps each once; empty where it has none of that id."""
         with self._errors():
             found = self._query("SELECT value FROM StringIds WHERE id = ?", id)
-        return str(found[0][0]) if found else ""
+        return str(found[0][0]) if found and found[0][0] is not None else ""
 
     def pairs(self, table: str, key: str, value: str) -> list[tuple[Any, Any]]:
         """Two columns of a small table; none where it has not both."""
@@ -148,9 +149,11 @@ class Database:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except (sqlite3.Error, OverflowError, MemoryError) as error:
+        except (sqlite3.Error, OverflowError, MemoryError, UnicodeDecodeError) as error:
+            # Of a damaged database, SQLite's own words and names of columns may be no text.
             raise UnreadableTrace(
-                f"{self._shown}: the database cannot be read ({error}); copy or export the report again."
+                f"{self.shown}: the database cannot be read ({clean(str(error), 200)}); copy or export the report "
+                "again."
             ) from None
 
 
@@ -163,6 +166,13 @@ class _Numbers(dict[bytes, int]):
     def __missing__(self, text: bytes) -> int:
         found = self[text] = self._number(_decoded(text))
         return found
+
+
+def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """The parts as one, which are forgotten: a large table is not held twice."""
+    whole = np.concatenate(parts)
+    parts.clear()
+    return whole
 
 
 def _decoded(text: bytes) -> str:

@@ -69,7 +69,7 @@ def operators_and_ranges(database: Database, names: Names, process: int | None) 
     Operators are PyTorch's, as its `emit_nvtx` marks them, libraries' own ranges, and calls of the operating system.
     """
     system = _host(database, SYSTEM, names, process)
-    columns = ("start", "end", "globalTid", "domainId", "eventType")
+    columns = ("start", "end", "globalTid", "domainId")
     if RANGES not in database.columns:
         return system, {name: column[:0] for name, column in system.items()}
     database.require(RANGES, "start", "end")
@@ -83,8 +83,11 @@ def operators_and_ranges(database: Database, names: Names, process: int | None) 
         return found
 
     where = _of_threads(database, RANGES, process)
+    if "eventType" in database.columns[RANGES]:
+        where = f"{where} {'AND' if where else 'WHERE'} eventType IN {_RANGE_EVENTS}"
     table, name_id = database.integers_and_texts(RANGES, columns, _operator(_text(database)), number, where)
-    is_range = (table["end"] >= 0) & (np.isin(table["eventType"], _RANGE_EVENTS) | (table["eventType"] < 0))
+    # What has no end was still open when the recording ended.
+    is_range = table["end"] >= 0
     of_library = np.isin(table["domainId"], _library_domains(database)) & (table["domainId"] > 0)
     is_operator = of_library | np.isin(name_id, list(operators))
     rows: Rows = {
@@ -111,14 +114,14 @@ def _operator(text: str) -> str:
     return f"iif({op}, substr({text}, 1, iif({seq}, {seq}, {op}) - 1) || char({ord(_EMITTED)}), {text})"
 
 
-def _library_domains(database: Database) -> list[int]:
+def _library_domains(database: Database) -> I64:
     if "domainId" not in database.columns[RANGES] or "eventType" not in database.columns[RANGES]:
-        return []
+        return np.empty(0, np.int64)
     where = f"WHERE eventType = {_NEW_DOMAIN}"
     domains, of_library = database.integers_and_texts(
         RANGES, ("domainId",), _text(database), lambda name: _LIBRARY.match(name) is not None, where
     )
-    return domains["domainId"][of_library > 0].tolist()
+    return domains["domainId"][of_library > 0]
 
 
 def overheads(database: Database, names: Names, process: int | None) -> Rows:

@@ -7,7 +7,7 @@ name. Facts come from NVIDIA's "SQLite Schema Reference" and from exports of sch
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +20,9 @@ from overlapscope.base.words import listed
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading._progress import ReadingBar
 from overlapscope.reading._tables import FASTEST_BYTES_PER_NS, LARGEST_BYTES
-from overlapscope.reading._times import possible, recording
+from overlapscope.reading._times import LARGEST_TOTAL_NS, possible, recording
 from overlapscope.reading.files import LIMIT_BYTES, file_and_part, is_pipe, place, rank_in_name, shown_source
-from overlapscope.reading.nsys import gpu, host, syncs
+from overlapscope.reading.nsys import gpu, helper, host, syncs
 from overlapscope.reading.nsys.database import Database
 from overlapscope.reading.nsys.names import Names
 from overlapscope.reading.nsys.rows import Rows, kept, ordered
@@ -46,6 +46,7 @@ PID_SHIFT: Final = 24
 PID_MASK: Final = 0xFFFFFF
 """Where a serialized id has the process' number."""
 _LARGEST_BASE_NS: Final = 1 << 62
+_MOST_PROCESSES: Final = 10_000
 _VERSIONS: Final = {"EXPORT_PRODUCT_VERSION": "nsys", "EXPORT_SCHEMA_VERSION": "schema"}
 _PARTS: Final[dict[str, Part]] = {
     "runtime_calls": "calls",
@@ -84,7 +85,8 @@ def read(path: Path, request: Request) -> Trace:
                 bar.at(min(size * done // rows, size))
 
             database.listen(read_rows)
-            trace = _assemble(database, process)
+            with helper.ranges(database, process) as ranges:
+                trace = _assemble(database, process, ranges)
     rank = rank_in_name(file.name)
     # Where several processes were recorded, each is taken for the rank that its place among their devices says.
     rank = part if rank is None and len(processes) > 1 else rank
@@ -120,27 +122,33 @@ def _processes(database: Database) -> list[int]:
     for table in gpu.TABLES:
         for process, device in database.distinct(table, "globalPid", "deviceId", first=alone):
             first_device[process] = min(device, first_device.get(process, device))
+    if len(first_device) > _MOST_PROCESSES:
+        raise UnreadableTrace(
+            f"{database.shown}: names {len(first_device):,} processes, so it is damaged; export the report again."
+        )
     return sorted(first_device, key=lambda process: (first_device[process], process))
 
 
-def _assemble(database: Database, process: int | None) -> Trace:
+def _assemble(database: Database, process: int | None, ranges: Callable[[Names], helper.Ranges]) -> Trace:
     names = Names(database)
-    ops = gpu.read(database, names, process)
-    calls = host.calls(database, names, process)
-    cpu_ops, annotations = host.operators_and_ranges(database, names, process)
-    read_rows = {
-        "gpu_ops": ops,
-        "runtime_calls": calls,
-        "cpu_ops": cpu_ops,
-        "annotations": annotations,
+    tables: dict[str, Rows] = {
+        "gpu_ops": gpu.read(database, names, process),
+        "runtime_calls": host.calls(database, names, process),
         "overheads": host.overheads(database, names, process),
-        "syncs": syncs.read(database, names, process, calls),
     }
-    rows, damage = _possible(read_rows, names)
+    tables["syncs"] = syncs.read(database, names, process, tables["runtime_calls"])
+    tables["cpu_ops"], tables["annotations"] = ranges(names)
+    rows, damage = _possible(tables)
+    lasting = sum(float((table["end_ns"] - table["start_ns"]).sum(dtype=np.float64)) for table in rows.values())
+    if lasting > LARGEST_TOTAL_NS:
+        raise UnreadableTrace(
+            f"{database.shown}: its events last more than two years in total; export the report again."
+        )
     base_ns = next((utc for utc, _ in database.pairs("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "utcEpochNs")), 0)
     base_ns = base_ns if isinstance(base_ns, int) and 0 < base_ns < _LARGEST_BASE_NS else 0
     for table in rows.values():
-        table["start_ns"], table["end_ns"] = table["start_ns"] + base_ns, table["end_ns"] + base_ns
+        table["start_ns"] += base_ns
+        table["end_ns"] += base_ns
     text = names.all()
     runtime_calls = RuntimeCalls(names=text, **rows["runtime_calls"])
     correlation = rows["gpu_ops"]["correlation"]
@@ -172,14 +180,16 @@ def _assemble(database: Database, process: int | None) -> Trace:
     )
 
 
-def _possible(tables: dict[str, Rows], names: Names) -> tuple[dict[str, Rows], Damage]:
-    """The rows that can have happened, ordered, and what was left out of them."""
+def _possible(tables: dict[str, Rows]) -> tuple[dict[str, Rows], Damage]:
+    """The rows that can have happened, ordered, and what was left out of them. `tables` is emptied, lest large ones are
+    held twice."""
     starts = np.concatenate([rows["start_ns"] for rows in tables.values()])
     begin_ns, end_ns = recording(starts[starts > 0], None)
     lost: Counter[str] = Counter()
     ordered_tables: dict[str, Rows] = {}
     place = 0
-    for name, rows in tables.items():
+    for name in list(tables):
+        rows = tables.pop(name)
         length = rows["end_ns"] - rows["start_ns"]
         fits = possible(rows["start_ns"], length, begin_ns, end_ns)
         if name == "gpu_ops":

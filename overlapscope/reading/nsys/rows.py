@@ -17,6 +17,9 @@ Rows = dict[str, NDArray[Any]]
 def joined(parts: Iterable[Rows]) -> Rows:
     """The rows of tables with the same columns, one after another."""
     parts = list(parts)
+    parts = [part for part in parts if len(part["start_ns"])] or parts[:1]
+    if len(parts) == 1:
+        return parts[0]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 

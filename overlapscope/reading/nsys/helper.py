@@ -1,0 +1,77 @@
+"""Reads the operators and ranges of a large report in a process of its own: they are about half of its rows, and to
+make Python's numbers of a database's takes longer than all that follows."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+
+from overlapscope.reading._processes import alone, fork, reap, signals_later, usable_cores
+from overlapscope.reading.nsys import host
+from overlapscope.reading.nsys.database import Database
+from overlapscope.reading.nsys.names import Names
+from overlapscope.reading.nsys.rows import Rows
+
+_LEAST_ROWS: Final = 200_000
+"""Below, all is read before a process has begun."""
+
+Ranges = tuple[Rows, Rows]
+"""What `host.operators_and_ranges` gives."""
+
+
+@contextmanager
+def ranges(database: Database, process: int | None) -> Iterator[Callable[[Names], Ranges]]:
+    """Begins to read them, and gives the function that waits for them and numbers their names.
+
+    Where no process helps, or it fails in any way, that function reads them itself.
+    """
+    started = None
+    if database.rows(host.RANGES) >= _LEAST_ROWS and usable_cores() > 1 and alone():
+        started = _start(database.path, database.shown, process)
+
+    def wait(names: Names) -> Ranges:
+        if started is not None:
+            try:
+                text, read = pickle.load(started[1])
+            except (EOFError, OSError, pickle.UnpicklingError):
+                # It died, or could not read them, which is said where they are read again.
+                return host.operators_and_ranges(database, names, process)
+            numbers = np.array([names.number(name) for name in text], np.int32)
+            operators, annotations = ({**rows, "name_id": numbers[rows["name_id"]]} for rows in read)
+            return operators, annotations
+        return host.operators_and_ranges(database, names, process)
+
+    try:
+        yield wait
+    finally:
+        if started is not None:
+            started[1].close()
+            reap(started[0], 0.0)
+
+
+def _start(path: Path, shown: Path, process: int | None) -> tuple[int, BinaryIO] | None:
+    reading, writing = os.pipe()
+
+    def work() -> None:
+        os.close(reading)
+        # A connection must not be taken along into another process.
+        with closing(Database(path, shown)) as database, open(writing, "wb") as pipe:
+            names = Names(database)
+            read = host.operators_and_ranges(database, names, process)
+            pickle.dump((names.all(), read), pipe, protocol=5)
+
+    try:
+        with signals_later():
+            pid = fork(work)
+    except OSError:
+        os.close(reading)
+        return None
+    finally:
+        os.close(writing)
+    return pid, open(reading, "rb")
