@@ -86,14 +86,15 @@ def grow(path: Path, rows: int) -> int:
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("PRAGMA journal_mode = OFF")
         database.execute("BEGIN")
+        process: int
         (process,) = database.execute("SELECT min(globalPid) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()
         for table in _TABLES:
             column = "globalTid" if table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS") else "globalPid"
             database.execute(f"DELETE FROM {table} WHERE {column} / 0x1000000 <> {process} / 0x1000000")
         database.execute(f"DELETE FROM TARGET_INFO_CUDA_STREAM WHERE processId <> {process} / 0x1000000 % 0x1000000")
-        recorded = sum(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in _TABLES)
+        recorded: int = sum(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in _TABLES)
         first, last = database.execute("SELECT min(start), max(end) FROM CUPTI_ACTIVITY_KIND_RUNTIME").fetchone()
-        times = -(-rows // recorded)
+        times: int = -(-rows // recorded)
         for table in _TABLES:
             columns = [row[1] for row in database.execute(f"PRAGMA table_info({table})")]
             shifted = [
@@ -109,7 +110,7 @@ def grow(path: Path, rows: int) -> int:
                 f"INSERT INTO {table} SELECT {', '.join(shifted)} FROM turn CROSS JOIN (SELECT * FROM {table})"
             )
         database.execute("COMMIT")
-    return int(recorded) * times
+    return recorded * times
 
 
 def measured(code: str, path: Path) -> tuple[float, float, int]:
@@ -148,8 +149,8 @@ Written by `python -m benchmarks.nsys`. The report is a recording of a training,
         + "\n".join(lines)
         + """
 
-Reading shares the work between two processes. Wanted are under 15 s and 1,500 MB on two cores. Where other programs use
-the cores at the same time, only the seconds of all cores can be compared.
+Reading shares the work between two processes. Wanted are under 15 s and 1,500 MB on two cores. Other programs used the
+cores while this was measured, so only the seconds of all cores can be compared.
 """
     )
 

@@ -75,7 +75,7 @@ CHECKS: Final = {
             "dropped-ops",
             meaning="Warns if recorded launches have no GPU op.",
             affects="The GPU looks idle where the missing ops ran.",
-            remedy="Record fewer steps (`--active`; with nsys, a shorter capture), or fewer kinds of events (`--light`).",
+            remedy="Record fewer steps (`--active`; nsys: a shorter capture), or fewer kinds of events (`--light`).",
             warns_of_loss=True,
         ),
         TrustCheck(

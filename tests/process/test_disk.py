@@ -398,15 +398,14 @@ def test_what_is_no_file_in_a_directory_keeps_nobody_waiting(
 def test_what_is_no_file_in_the_cache_keeps_nobody_waiting(
     kind: str, make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from overlapscope.reading import LIMIT_BYTES
-    from overlapscope.reading._crew import Crew
     from overlapscope.reading.cache import Cache
     from overlapscope.reading.cache_folder import Folder
+    from overlapscope.reading.source import Request
 
     cache = Cache(Folder(tmp_path / "cache"), limit_bytes=1 << 30, least_bytes=0, settled_ns=0)
 
     def load() -> int:
-        trace = cache.load(GOOD, limit_bytes=LIMIT_BYTES, progress=False, crew=Crew())
+        trace = cache.load(GOOD, Request(progress=False))
         return len(trace.gpu_ops)
 
     expected = load()

@@ -86,7 +86,7 @@ def test_what_is_said_of_a_plain_step_adds_up(path: Path) -> None:
         recorded_ns = program.recorded.recorded.median_ns
         for device in analysis.devices:
             plain = summary(device.result, program)
-            assert plain.origin == ("estimated" if told_ns is None else "told")
+            assert plain is not None and plain.origin == ("estimated" if told_ns is None else "told")
             assert told_ns in (None, plain.step_ns)
             assert has_exact_sums(plain)
 
