@@ -188,7 +188,8 @@ def rounds(runs: Runs, kept: Settings, left_s: float) -> tuple[Planned, ...]:
         # What the answer rests on.
         answer = best(runs)
         sets = [settings for settings in sets if settings in (AS_IS, kept, answer)]
-        if sum(cost[settings] for settings in sets) > left_s:
+        # A single run of each says nothing that can be believed, so a second one may take longer than was asked for.
+        if len(sets) == 1 or (done > 1 and sum(cost[settings] for settings in sets) > left_s):
             return ()
     number = done + 1
     return tuple(Planned(settings, number) for settings in (reversed(sets) if number % 2 == 0 else sets))
