@@ -78,7 +78,7 @@ def _remarks(trial: Trial) -> Iterator[str]:
     spread = ""
     if trial.baseline_low_ns is not None and trial.baseline_high_ns is not None and trial.baseline_runs > 2:
         of = unit_for(trial.baseline_step_ns)
-        spread = f" of {of.number(trial.baseline_low_ns)} to {of.text(trial.baseline_high_ns)} a step"
+        spread = f", {of.number(trial.baseline_low_ns)} to {of.text(trial.baseline_high_ns)} a step (95% interval)"
     yield (
         f"Unchanged: {plural(trial.baseline_runs, 'run')}{spread}. In each run, {plural(trial.timed_steps, 'step')} "
         f"without a profiler after {trial.warmup_steps} of warm-up."
@@ -110,7 +110,7 @@ def _answering(trial: Trial) -> list[Tried]:
 
 def _table(trial: Trial, shown: list[Tried]) -> Table:
     of = unit_for(trial.baseline_step_ns)
-    first = ("as it is", of.number(trial.baseline_step_ns), "", of.text(trial.baseline_step_ns), "", "")
+    first = ("as it is", of.number(trial.baseline_step_ns), "", of.text(trial.baseline_step_ns), "", "", "")
     lines = [_row(tried, of.number(tried.step_ns)) for tried in shown]
     columns = (
         words("change"),
@@ -119,16 +119,23 @@ def _table(trial: Trial, shown: list[Tried]) -> Table:
         Column("measured"),
         Column("adds", id="adds", spare=2),
         words("results"),
+        words("races", id="races"),
     )
     table = Table("Changes", columns, (*rows([first]), *lines), _NOTE if lines else "")
-    return table if any(tried.predicted_pct for tried in shown) else table.without(("predicted",))
+    empty = {
+        "predicted": all(tried.predicted_pct is None for tried in shown),
+        "races": all(tried.races is None for tried in shown),
+    }
+    return table.without([id for id, is_empty in empty.items() if is_empty])
 
 
 def _row(tried: Tried, step: str) -> Row:
     name = clean(f"{'+ ' if tried.after else ''}{_name(tried)}{'' if tried.kept else ' (not kept)'}", _LIMIT)
     predicted = _predicted(tried.predicted_pct)
     if tried.failure:
-        return Row((Cell(name), Cell(NOTHING), Cell(predicted), Cell(""), Cell(""), Cell("failed", tone="poor")))
+        return Row(
+            (Cell(name), Cell(NOTHING), Cell(predicted), Cell(""), Cell(""), Cell("failed", tone="poor"), Cell(""))
+        )
     added = _percent(tried.added_pct, tried.added_low_pct, tried.added_high_pct)
     return Row(
         (
@@ -138,8 +145,14 @@ def _row(tried: Tried, step: str) -> Row:
             Cell(_measured(tried), tried.measured_pct),
             Cell(added, tried.added_pct, _TONES.get(tried.verdict, "")),
             Cell(tried.results, tone=_TONES.get(tried.results, "")),
+            _races(tried.races),
         )
     )
+
+
+def _races(count: int | None) -> Cell:
+    """Nothing where nobody looked for them: that is done with the best set alone."""
+    return Cell("") if count is None else Cell(f"{count:,}", tone="poor") if count else Cell("none")
 
 
 def _predicted(predicted: Predicted | None) -> str:
