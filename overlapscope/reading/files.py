@@ -32,6 +32,7 @@ real one is some 300 bytes of text, so a file takes a tenth of its size and a ho
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
+SQLITE = b"SQLite format 3\x00"
 _FOREIGN = {
     b"PK\x03\x04": "a zip archive: unpack it first",
     b"BZh": "packed with bzip2: unpack it first",
@@ -301,7 +302,7 @@ def _blocks(path: Path, source: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
         if (
             not done
             # A protocol buffer's first field may be what looks like the end of a line.
-            and not block.startswith((_GZIP, _ZSTD, b"\n"))
+            and not block.startswith((_GZIP, _ZSTD, SQLITE, b"\n"))
             and block.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"{", b"[", b"")
         ):
             return

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from overlapscope.reading.files import SQLITE
 from overlapscope.reading.source import Request, Source
 from overlapscope.trace.model import Trace
 
-_SQLITE: Final = b"SQLite format 3\x00"
-
 
 def _recognises(head: bytes) -> bool:
-    return head.startswith(_SQLITE)
+    return head.startswith(SQLITE)
 
 
 def _read(path: Path, request: Request) -> Trace:
