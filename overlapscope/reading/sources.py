@@ -70,6 +70,9 @@ def _head(path: Path, limit_bytes: int) -> bytes:
     try:
         return next(iter(SourceFile(path, limit_bytes=limit_bytes)), b"")[:HEAD_BYTES]
     except UnreadableTrace:
+        if is_pipe(path):
+            # What came through it is gone.
+            raise
         # Whoever reads the file says so.
         return b""
 
