@@ -362,9 +362,11 @@ def started(command: list[str], task: Task) -> subprocess.CompletedProcess[str]:
     root = str(Path(__file__).parents[2])
     variables = os.environ | environment(task)
     variables["PYTHONPATH"] = os.pathsep.join([variables["PYTHONPATH"], root])
-    return subprocess.run(
-        [sys.executable, *command], env=variables, start_new_session=True, capture_output=True, text=True, check=True
+    done = subprocess.run(
+        [sys.executable, *command], env=variables, start_new_session=True, capture_output=True, text=True, check=False
     )
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def test_a_survey_tells_what_goes_to_the_gpu_and_comes_from_it(script: Path, tmp_path: Path) -> None:
