@@ -3,6 +3,7 @@ that could not be known, in sentences."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import Clocks, Matching
 from overlapscope.ranks.waits import Waits, find_waits
+
+_PART = re.compile(r"@\d+$")
+"""Behind a file's name: which of the recordings in it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,13 +72,19 @@ def compare(ranks: Sequence[ReducedRank]) -> Comparison:
     met = collectives.match(collectives.gather(ranks), len(ranks))
     symmetric = met.symmetric()
     offsets = find_offsets(symmetric, len(ranks))
-    contradicted = not offsets.consistent and met.by in ("kernel-names", "both")
+    apart = not offsets.consistent or (offsets.status == "estimated" and _one_clock(ranks))
+    contradicted = apart and met.by in ("kernel-names", "both")
     if contradicted:
-        # Kernels of equal names in equal numbers, but of several groups: they do not end together.
+        # Kernels of equal names in equal numbers, but of several groups or turns: they do not end together.
         met = met.recorded()
         symmetric = met.symmetric()
         offsets = find_offsets(symmetric, len(ranks))
     return Comparison(ranks, met, symmetric, offsets, find_waits(ranks, symmetric, offsets), contradicted)
+
+
+def _one_clock(ranks: Sequence[ReducedRank]) -> bool:
+    """Whether all were recorded into one file, and so by one clock."""
+    return len({_PART.sub("", rank.source) for rank in ranks}) == 1
 
 
 def clock_words(comparison: Comparison) -> Clocks:
@@ -133,7 +143,12 @@ def notes(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[str, ..
 
 
 def _of_traces(ranks: Sequence[ReducedRank], comparison: Comparison) -> Iterator[str]:
-    if nameless := sum(rank.rank is None for rank in ranks):
+    nameless = sum(rank.rank is None for rank in ranks)
+    if _by_device(ranks):
+        yield "One process drives all these GPUs, so each is taken for the rank of its number."
+        if nameless:
+            yield f"{plural(nameless, 'GPU')} without collectives: shown, but not compared with the others."
+    elif nameless:
         yield (
             f"{plural(nameless, 'trace')} without a rank, in the file or in its name (rank3.json): shown, but not "
             "compared with the others."
@@ -147,6 +162,11 @@ def _of_traces(ranks: Sequence[ReducedRank], comparison: Comparison) -> Iterator
         yield (f"{plural(unlaunched, 'rank')} recorded no launches, so lead-in and steps are unknown there.")
 
 
+def _by_device(ranks: Sequence[ReducedRank]) -> bool:
+    """Whether the ranks are the GPUs of one process, whose trace states no rank."""
+    return len({rank.source for rank in ranks}) == 1 and len({rank.rank for rank in ranks} - {None}) > 1
+
+
 def _of_kernels(comparison: Comparison) -> Iterator[str]:
     matching = comparison.matching
     if matching.unmatched and len(comparison.ranks) > 1:
@@ -154,7 +174,10 @@ def _of_kernels(comparison: Comparison) -> Iterator[str]:
             f"{matching.unmatched:,} of {plural(matching.kernels, 'communication kernel')} could not be matched "
             "between ranks and do not count as waiting."
         )
-    silent = "Some kernels do not say which collective they are (older PyTorch, or launched from a CUDA graph)"
+    silent = (
+        "Some kernels do not say which collective they are (recorded by Nsight Systems, JAX or older PyTorch, or "
+        "launched from a CUDA graph)"
+    )
     if matching.by in ("kernel-names", "both"):
         yield f"{silent}; those were matched by name and order, as if all ranks were one group."
     if comparison.contradicted:

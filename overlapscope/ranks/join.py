@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from statistics import median_low
 
+import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown
@@ -42,7 +44,7 @@ class Joined:
 
     def report(self) -> RanksReport:
         """The report on all that was added so far."""
-        ranks = sorted(self._ranks, key=_order)
+        ranks = sorted(self._ranks if self._unreadable else _numbered(self._ranks), key=_order)
         unreadable = tuple(sorted(self._unreadable, key=lambda trace: (trace.source, trace.reason)))
         numbers = _compared(ranks)
         compared = [ranks[number] for number in numbers]
@@ -71,6 +73,24 @@ class Joined:
             worst=worst_ranks(compared, compared_rows, stragglers),
             notes=notes(ranks, comparison),
         )
+
+
+def _numbered(ranks: Sequence[ReducedRank]) -> Sequence[ReducedRank]:
+    """Ranks of one trace that states none, where its process drives several GPUs: each that has collectives is the rank
+    of its number. Their collectives go by their order in the whole recording, since the steps are the process': one GPU
+    may be launched for later in them than another.
+    """
+    devices = {rank.device for rank in ranks if len(rank.comm)} - {-1}
+    if len({rank.source for rank in ranks}) != 1 or len(devices) < 2 or ranks[0].rank is not None:
+        return ranks
+    return [_of_its_device(rank) if rank.device in devices else rank for rank in ranks]
+
+
+def _of_its_device(rank: ReducedRank) -> ReducedRank:
+    number = rank.device
+    findings = tuple(replace(finding, rank=number) for finding in rank.findings)
+    comm = dataclasses.replace(rank.comm, step=np.full(len(rank.comm), -1))
+    return dataclasses.replace(rank, rank=number, findings=findings, comm=comm)
 
 
 def _order(rank: ReducedRank) -> tuple[bool, int, int, str]:

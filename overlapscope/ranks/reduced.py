@@ -32,6 +32,7 @@ LARGEST_RANK = 2**31 - 1
 FINDINGS = 5
 """How many findings travel."""
 
+_NCCL = re.compile(r"(nccl\w+)\(")
 _STEP_NUMBER = re.compile(r"ProfilerStep#(\d{1,18})")
 
 
@@ -40,7 +41,7 @@ class CommKind:
     """What a communication kernel said of itself. Kernels of one kind on one rank are told apart by their order."""
 
     collective: str
-    """As recorded (`allreduce`); where the kernel says nothing, its name."""
+    """As recorded (`allreduce`); where the kernel says nothing, its name, without what NCCL's all have as arguments."""
     group: str = ""
     """Name of the process group."""
     ranks: str = ""
@@ -216,7 +217,8 @@ def _comm_kernels(trace: Trace, ops: GpuOps) -> CommKernels:
 
 def _kind(names: Sequence[str], collective: int, group: int, ranks: int, group_size: int, kernel: int) -> CommKind:
     if kernel >= 0:
-        return CommKind(names[kernel], recorded=False)
+        nccl = _NCCL.match(names[kernel])
+        return CommKind(nccl[1] if nccl else names[kernel], recorded=False)
     group_name, group_ranks = (names[text] if text >= 0 else "" for text in (group, ranks))
     return CommKind(names[collective], group_name, group_ranks, group_size)
 
