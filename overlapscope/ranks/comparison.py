@@ -13,7 +13,7 @@ from overlapscope.analysis.jobs import Recorded, different_jobs
 from overlapscope.base.intervals import Bool
 from overlapscope.base.words import plural
 from overlapscope.ranks import collectives
-from overlapscope.ranks.clocks import Offsets, find_offsets
+from overlapscope.ranks.clocks import SHARED_NS, Offsets, find_offsets
 from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import Clocks, Matching
@@ -72,8 +72,8 @@ def compare(ranks: Sequence[ReducedRank]) -> Comparison:
     met = collectives.match(collectives.gather(ranks), len(ranks))
     symmetric = met.symmetric()
     offsets = find_offsets(symmetric, len(ranks))
-    apart = not offsets.consistent or (offsets.status == "estimated" and _one_clock(ranks))
-    contradicted = apart and met.by in ("kernel-names", "both")
+    impossible = _one_clock(ranks) and bool((np.abs(offsets.apart_ns) > SHARED_NS).any())
+    contradicted = (impossible or not offsets.consistent) and met.by in ("kernel-names", "both")
     if contradicted:
         # Kernels of equal names in equal numbers, but of several groups or turns: they do not end together.
         met = met.recorded()

@@ -86,7 +86,8 @@ def _insert(database: sqlite3.Connection, table: str, rows: Sequence[Mapping[str
     """Columns that must have a value and are given none have 0."""
     columns = list(database.execute(f"PRAGMA table_info({table})"))
     for row in rows:
-        whole = {name: 0 for _, name, _, must, *_ in columns if must} | row
+        whole: dict[str, int | str] = {name: 0 for _, name, _, must, *_ in columns if must}
+        whole.update(row)
         marks = ", ".join("?" * len(whole))
         database.execute(f"INSERT INTO {table} ({', '.join(map(repr, whole))}) VALUES ({marks})", [*whole.values()])
 
