@@ -56,12 +56,12 @@ class Schema:
                 database.execute(statement)
             names = dict.fromkeys(["cudaLaunchKernel_v7000", *(kernel.name for kernel in kernels)])
             ids = {name: id for id, name in enumerate(names)}
-            strings = [{"id": id, "value": name} for name, id in ids.items()]
-            demangled = [
+            strings: list[dict[str, int | str]] = [{"id": id, "value": name} for name, id in ids.items()]
+            strings += [
                 {"id": 100 + id, "value": f"{name}(ncclDevKernelArgsStorage<(unsigned long)4096>)"}
                 for name, id in ids.items()
             ]
-            _insert(database, "StringIds", strings + demangled)
+            _insert(database, "StringIds", strings)
             for number, kernel in enumerate(kernels, 1):
                 process = processes[kernel.device]
                 ran = {"start": kernel.start, "end": kernel.end, "deviceId": kernel.device, "streamId": 7}
