@@ -40,6 +40,9 @@ class Command:
         )
         parser.add_argument("--host", default="127.0.0.1", metavar="NAME", help="address to serve (default: 127.0.0.1)")
         parser.add_argument("--base-path", default="/", metavar="PATH", help="URL path under which a proxy serves it")
+        parser.add_argument(
+            "--compare", action="store_true", help="open the page Compare: the first trace is before, the second after"
+        )
         parser.add_argument("--no-open", action="store_true", help="do not open a browser")
         add_reading(parser)
         parser.add_argument(
@@ -63,6 +66,7 @@ class Command:
             limit_bytes=args.max_size,
             cache=args.cache,
             upload_bytes=args.max_upload,
+            compare=args.compare,
         )
         tell(f"Serving at {url}  (Ctrl-C to end)")
         if "SSH_CONNECTION" in os.environ:

@@ -56,18 +56,24 @@ def launch(
     limit_bytes: int | None = None,
     cache: bool = True,
     upload_bytes: int = UPLOAD_BYTES,
+    compare: bool = False,
 ) -> tuple[Listening, str]:
     """A server of the traces, to be run, and the address to open, with the token.
 
-    `base` is a path with a slash at both ends. Without a token that of `security.own_token` is taken.
+    `base` is a path with a slash at both ends. Without a token that of `security.own_token` is taken. `compare` opens
+    the page Compare, with the first trace before and the second one after.
 
-    Raises UnreadableTrace where a source is missing, UsageError where the address cannot be had or the token is bad.
+    Raises UnreadableTrace where a source is missing, UsageError where the address cannot be had, the token is bad, or
+    there are not two traces to compare.
     """
     from overlapscope.dashboard.library import Library
     from overlapscope.reading import LIMIT_BYTES
 
     library = Library(sources, limit_bytes=LIMIT_BYTES if limit_bytes is None else limit_bytes, cache=cache)
-    for entry in library.entries()[:1]:
+    entries = library.entries()
+    if compare and len(entries) != 2:
+        raise UsageError(f"--compare takes two traces, the one before and the one after; here are {len(entries)}.")
+    for entry in entries[:1]:
         library.request(entry.id)
 
     from overlapscope.dashboard import security
@@ -88,8 +94,9 @@ def launch(
 
     listening = Listening(app.server, host=host, port=port, base=base, body_bytes=body_bytes)
     # Reports alone have one page.
-    page = "ranks" if library.ranks_files() and not library.entries() else ""
-    return listening, f"{listening.url}{page}?{urlencode({'token': token})}"
+    page = "compare" if compare else "ranks" if library.ranks_files() and not entries else ""
+    shown = {"trace": entries[0].id, "with": entries[1].id} if compare else {}
+    return listening, f"{listening.url}{page}?{urlencode(shown | {'token': token})}"
 
 
 def has_windows() -> bool:

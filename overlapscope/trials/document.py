@@ -212,7 +212,8 @@ def _left_out(trial: Trial) -> Iterator[Block]:
 def _recordings(trial: Trial) -> Iterator[Block]:
     kept = [path for path in (trial.recordings.before, trial.recordings.after) if path is not None]
     if kept:
-        command = clean(shlex.join(["overlapscope", "dashboard", *kept]))
+        both = ["--compare"] if len(kept) > 1 else []
+        command = clean(shlex.join(["overlapscope", "dashboard", *both, *kept]))
         yield Text(
             (
                 "Compare the recordings before and after: " if len(kept) > 1 else "See the recording: ",

@@ -30,6 +30,7 @@ from overlapscope.dashboard.security import own_token
 from overlapscope.dashboard.url import RECORDED, UrlState, moved, parse
 from overlapscope.dashboard.wsgi import DEFAULT_PORT, Listening
 from overlapscope.errors import UnreadableTrace, UsageError
+from overlapscope.reading.samples import SAMPLES
 from overlapscope.report.verdict import judge
 from tests.support.dashboard_process import ask, serve
 from tests.support.helpers import with_plain_steps
@@ -353,3 +354,13 @@ def test_a_report_is_shown_only_with_its_traces(tmp_path: Path) -> None:
     (tmp_path / "t.json.gz").unlink()
     with pytest.raises(UsageError, match=r"t\.json\.gz: there is no such file here"):
         ov.show(report)
+
+
+def test_two_traces_are_opened_beside_one_another_where_that_is_asked_for() -> None:
+    before, after = (SAMPLES / name for name in ("training_naive.json.gz", "training_prefetched.json.gz"))
+    _, url = launch.launch([before, after], port=0, compare=True)
+    place = parse("/", urlsplit(url).path, urlsplit(url).query)
+    assert place.page == "compare"
+    assert None not in (place.trace, place.other) and place.trace != place.other
+    with pytest.raises(UsageError, match="takes two traces"):
+        launch.launch([before], port=0, compare=True)

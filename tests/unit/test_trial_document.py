@@ -92,7 +92,7 @@ def test_the_answer_is_on_one_screen() -> None:
     assert "workers (2)" in terminal.render(document(TRIAL), width=80)
     assert "+loader = DataLoader(Texts(), batch_size=16, num_workers=4" in text
     assert "Add -v for other values." in text
-    assert "overlapscope dashboard before.trace.json.gz" in " ".join(text.split())
+    assert "overlapscope dashboard --compare before.trace.json.gz" in " ".join(text.split())
 
 
 @pytest.mark.parametrize(
