@@ -170,6 +170,15 @@ def test_a_gpu_without_collectives_is_shown_beside_the_ranks(schema: Schema, tmp
     assert "1 GPU without collectives: shown, but not compared with the others." in report.notes
 
 
+def test_gpus_of_several_reports_have_no_rank_by_their_numbers(schema: Schema, tmp_path: Path) -> None:
+    joined = Joined()
+    for name in ("a", "b"):
+        path = schema.report(tmp_path / f"{name}.sqlite", job(2, [ALL_REDUCE]), [PROCESSES[0]] * 2)
+        for rank in reduce(ov.load(path, cache=False)):
+            joined.add(rank)
+    assert {(row.rank, row.joined) for row in joined.report().ranks} == {(None, False)}
+
+
 def test_steps_of_one_thread_do_not_part_the_collectives_of_another(schema: Schema, tmp_path: Path) -> None:
     # The thread with the steps launches for the first GPU a step ahead, another thread for the second right in time.
     kernels = [
