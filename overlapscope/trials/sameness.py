@@ -14,6 +14,8 @@ from overlapscope.trials.sketches import distance
 
 FACTOR: Final = 2
 """Results may be so many times as far from an unchanged run's as unchanged runs are from each other."""
+SOUND: Final[tuple[Sameness, ...]] = ("same", "within noise")
+"""Results of a change that may be recommended."""
 _WORST: Final[tuple[Sameness, ...]] = ("same", "within noise", "unknown", "different")
 
 
