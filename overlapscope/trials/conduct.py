@@ -165,10 +165,11 @@ class _Conductor:
         ended = self._run(plan.SURVEY, survey=True)
         outcome = _usable(ended)
         facts = outcome.facts or Facts(cuda=False, cpus=os.cpu_count() or 1)
-        wanted = plan.plan(fmean(outcome.host_ns), self._asked.steps) if outcome.host_ns else plan.SURVEY
+        fitting, left_out = fits.candidates(facts, outcome.ranks, self._asked.only, self._asked.also)
+        workers = max((int(one.values[-1]) for one in fitting if one.change == "workers"), default=0)
+        wanted = plan.plan(fmean(outcome.host_ns), self._asked.steps, workers) if outcome.host_ns else plan.SURVEY
         if not ended.complete:
             wanted = plan.shortened(wanted, outcome.all_steps)
-        fitting, left_out = fits.candidates(facts, outcome.ranks, self._asked.only, self._asked.also)
         if self._asked.writes:
             every = tuple(Setting(one.change, value) for one in fitting for value in one.values)
             check_originals(edits(facts, every, self._program.root).files)

@@ -68,7 +68,7 @@ def _tried(found: Findings, settings: Settings, predicted: Predicted | None, edi
         title=CHANGES[last.change].title,
         after=tuple(setting.text for setting in others),
         predicted_pct=predicted,
-        step_ns=step_ns_of(runs, settings),
+        step_ns=_beside(runs, total) or step_ns_of(runs, settings),
         measured_pct=whole[0],
         measured_low_pct=whole[1],
         measured_high_pct=whole[2],
@@ -83,6 +83,12 @@ def _tried(found: Findings, settings: Settings, predicted: Predicted | None, edi
         failure=failure,
         edit=edit,
     )
+
+
+def _beside(runs: Runs, total: measure.Change | None) -> int | None:
+    """The step beside the one as it is: a machine that was slower in some rounds has no part in their ratio."""
+    as_is = step_ns_of(runs, AS_IS)
+    return None if total is None or as_is is None else round(as_is * (1 + total.pct / 100))
 
 
 def _percentages(change: measure.Change | None) -> tuple[float | None, float | None, float | None]:
@@ -109,5 +115,5 @@ def step_ns_of(runs: Runs, settings: Settings) -> int | None:
 
 
 def _repeatable(runs: Runs) -> bool:
-    first, *others = (run.results for run in runs.of(AS_IS) if run.results) if runs.of(AS_IS) else ((),)
-    return bool(others) and all(same_bits(first, other) for other in others)
+    known = [run.results for run in runs.of(AS_IS) if run.results]
+    return len(known) > 1 and all(same_bits(known[0], other) for other in known[1:])

@@ -227,6 +227,19 @@ class TestWorkers:
             computed.append(results(program, tmp_path / str(number), changes=changes))
         assert computed[0] == computed[1] == computed[2]
 
+    def test_draw_what_a_program_draws_whose_workers_persist_already(self) -> None:
+        def drawn(changes: list[Setting]) -> torch.Tensor:
+            torch.manual_seed(0)
+            undo = make(changes, Notes())
+            data = torch.utils.data.TensorDataset(torch.ones(2))
+            loader = torch.utils.data.DataLoader(data, num_workers=1, persistent_workers=True)
+            for _ in range(2):
+                list(loader)
+            undo()
+            return torch.rand(1)
+
+        assert drawn([]) == drawn([Setting("workers", "2")])
+
     def test_replace_none_where_a_library_asks_for_none(self) -> None:
         notes = Notes()
         undo = make([Setting("workers", "1")], notes)
