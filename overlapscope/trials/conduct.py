@@ -17,7 +17,6 @@ from overlapscope.recorder import race_words
 from overlapscope.render.progress import Progress
 from overlapscope.trials import fits, plan, search
 from overlapscope.trials.edit import edit, edits
-from overlapscope.trials.findings import Findings
 from overlapscope.trials.measure import timing
 from overlapscope.trials.predictions import predict_sets
 from overlapscope.trials.program import Ended, Program
@@ -25,7 +24,7 @@ from overlapscope.trials.protocol import Facts, Outcome, Setting, Task
 from overlapscope.trials.result import Predicted, Sameness, Trial
 from overlapscope.trials.sameness import SOUND, sameness
 from overlapscope.trials.search import AS_IS, Planned, Run, Settings
-from overlapscope.trials.summary import step_ns_of, summarize
+from overlapscope.trials.summary import Findings, step_ns_of, summarize
 from overlapscope.trials.write import check_originals
 
 _PATIENCE: Final = 5

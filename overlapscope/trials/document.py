@@ -170,12 +170,9 @@ def _predicted(predicted: Predicted | None) -> str:
     """`-12% (-15 to -8)`."""
     if predicted is None:
         return ""
-    value, low, high = (f"{round(part):+d}" if round(part) else "0" for part in _ends(predicted))
+    ends = predicted.value, predicted.low, predicted.high
+    value, low, high = (f"{round(part):+d}" if round(part) else "0" for part in ends)
     return f"{value}%" if low == high else f"{value}% ({low} to {high})"
-
-
-def _ends(predicted: Predicted) -> tuple[float, float, float]:
-    return predicted.value, predicted.low, predicted.high
 
 
 def _measured(tried: Tried) -> str:

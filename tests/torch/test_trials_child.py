@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from overlapscope.trials import fingerprint
 from overlapscope.trials.child import environment
 from overlapscope.trials.protocol import Facts, Outcome, Results, Setting, Task
+from overlapscope.trials.sameness import distance
 from overlapscope.trials.shims import SHIMS, Notes, make
-from overlapscope.trials.sketches import distance
 from overlapscope.trials.structures import tensors, with_tensors
 from tests.support import forked
 

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from overlapscope.errors import UsageError
 from overlapscope.trials import fits, measure, plan, search
-from overlapscope.trials.findings import Findings
 from overlapscope.trials.measure import Timing, change
 from overlapscope.trials.protocol import Facts, Loader, Optimizer, Outcome, Reads, Results, Setting, Site, Sketch
 from overlapscope.trials.result import Edit
 from overlapscope.trials.sameness import sameness
 from overlapscope.trials.search import AS_IS, Candidate, Planned, Run, Runs, Settings
-from overlapscope.trials.summary import summarize
+from overlapscope.trials.summary import Findings, summarize
 
 SITE = Site("/train.py", 3)
 SAME = Results(digest="a", sketches=(Sketch("w", 1.0, (1.0, 0.0)),), loss=1.0)
@@ -349,7 +348,7 @@ def test_a_program_on_a_cpu_is_offered_workers_and_a_fused_optimizer() -> None:
         (Facts(cuda=True, cpus=8), "Its steps take no batches from a DataLoader."),
         (
             Facts(cuda=True, cpus=8, loaders=(loader(num_workers=8),)),
-            "Its DataLoader has 8 workers, and there are 8 CPUs.",
+            "Its DataLoader has 8 workers, for 8 CPUs.",
         ),
         (Facts(cuda=True, cpus=1, loaders=(loader(),)), "There is only one CPU."),
         (Facts(cuda=True, cpus=8, loaders=(loader(iterable=True),)), "IterableDataset"),
