@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _LAST_LINES = 40
 NOT_CONFIRMED = 1
-"""Exit code where the edited program fails."""
+"""Exit code where the edited program fails, is not faster, or does not compute the same."""
 _FEWEST_STEPS, _MOST_STEPS = 10, 100_000
 
 
@@ -48,7 +48,9 @@ class Command:
     Ctrl-C ends it and shows what is known so far.
 
     The exit code is 0, whether changes pay or not; that of the program, if it
-    fails as it is; 2 if it makes too few steps; 130 after Ctrl-C.
+    fails as it is; 1 if --write puts the originals back, because the edited
+    program fails, is not faster, or does not compute the same; 2 if it makes
+    too few steps; 130 after Ctrl-C.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
@@ -106,7 +108,9 @@ class Command:
 
         require_torch()
         program = _program(args)
-        asked = Asked(args.minutes, args.steps, args.only, args.also, keep=args.recordings is not None)
+        asked = Asked(
+            args.minutes, args.steps, args.only, args.also, keep=args.recordings is not None, writes=args.write
+        )
         with ExitStack() as stack:
             # The program is in a session of its own, and would go on without us.
             former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -121,6 +125,8 @@ class Command:
             write(_drawn(done, args), args.output, force=args.force)
             if args.write and not done.interrupted:
                 return _edit(done, program, yes=args.yes)
+            if args.write:
+                tell("Nothing is edited, because the trial was interrupted.")
             return INTERRUPTED if done.interrupted else DONE
 
 
@@ -171,7 +177,7 @@ def _directory(recordings: Path | None, stack: ExitStack) -> Path:
 
 
 def _edit(done: Conducted, program: CommandLine, *, yes: bool) -> int:
-    """Into the program's files; undone where it fails then."""
+    """Into the program's files; undone where one more run does not confirm it."""
     from overlapscope.trials.edit import edits
     from overlapscope.trials.write import original, undo, write
 
@@ -194,15 +200,14 @@ def _edit(done: Conducted, program: CommandLine, *, yes: bool) -> int:
     except BaseException:
         undo(files)
         raise
-    if confirmed.pct is None:
+    if confirmed.why_not:
         undo(files)
-        tell(f"The edited program fails, so {names} is as it was. {clean(confirmed.failure, 300)}")
+        tell(f"{confirmed.why_not} The edit is undone: {names} is as before.")
         return NOT_CONFIRMED
     kept = listed(clean(os.path.relpath(original(file))) for file in files)
-    longer = "less" if confirmed.pct <= 0 else "more"
     tell(
-        f"Edited {names}, and kept {kept}. As edited, a step takes {abs(confirmed.pct):.1f}% {longer} than it did; "
-        f"results: {confirmed.results}."
+        f"Edited {names}, and kept {kept}. As edited, a step takes {-confirmed.pct:.1f}% less than it did; results: "
+        f"{confirmed.results}."
     )
     return DONE
 

@@ -16,16 +16,16 @@ from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.recorder import race_words
 from overlapscope.render.progress import Progress
 from overlapscope.trials import fits, plan, search
-from overlapscope.trials.edit import edit
-from overlapscope.trials.findings import Findings
+from overlapscope.trials.edit import edit, edits
 from overlapscope.trials.measure import timing
 from overlapscope.trials.predictions import predict_sets
 from overlapscope.trials.program import Ended, Program
-from overlapscope.trials.protocol import Facts, Outcome, Task
+from overlapscope.trials.protocol import Facts, Outcome, Setting, Task
 from overlapscope.trials.result import Predicted, Sameness, Trial
-from overlapscope.trials.sameness import sameness
+from overlapscope.trials.sameness import SOUND, sameness
 from overlapscope.trials.search import AS_IS, Planned, Run, Settings
-from overlapscope.trials.summary import step_ns_of, summarize
+from overlapscope.trials.summary import Findings, step_ns_of, summarize
+from overlapscope.trials.write import check_originals
 
 _PATIENCE: Final = 5
 """A run may take so many times as long as the first one."""
@@ -63,9 +63,20 @@ class Confirmed:
 
     failure: str
     """How it failed, in a sentence; empty where it did not."""
-    pct: float | None = None
+    pct: float = 0.0
     """By how much its step is longer than before the edit; negative where it is shorter."""
     results: Sameness = "unknown"
+
+    @property
+    def why_not(self) -> str:
+        """What speaks against the edit, in a sentence; empty where nothing does."""
+        if self.failure:
+            return f"The edited program fails. {clean(self.failure, 300)}"
+        if self.results not in SOUND:
+            return f"The edited program does not compute the same (results: {self.results})."
+        if self.pct >= 0:
+            return f"As edited, a step takes {self.pct:.1f}% more than it did."
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +88,17 @@ class Asked:
     """That are timed; None: as many as it takes."""
     only: Collection[str]
     also: Collection[str]
-    keep: bool
+    keep: bool = False
     """Recordings are there afterwards."""
+    writes: bool = False
+    """What pays is edited into the program's files afterwards."""
 
 
 def conduct(program: Program, asked: Asked, directory: Path, progress: Progress) -> Conducted:
     """Try changes on the program; each run has a directory of its own in `directory`.
 
-    Raises ProgramFailed where it fails as it is, UsageError where it has no steps or too few. Ctrl-C ends it early.
+    Raises ProgramFailed where it fails as it is, UsageError where it has no steps or too few, or where an original is
+    in the way of what is to be edited. Ctrl-C ends it early.
     """
     conductor = _Conductor(program, asked, directory, progress)
     found = conductor.survey()
@@ -144,16 +158,20 @@ class _Conductor:
     def survey(self) -> Findings:
         """What the program does, how many steps are timed, and which changes fit.
 
-        Raises ProgramFailed where it fails as it is, UsageError where it has no steps or too few.
+        Raises as `conduct`.
         """
         self._progress.now("Looking at what the program does in its steps")
         ended = self._run(plan.SURVEY, survey=True)
         outcome = _usable(ended)
         facts = outcome.facts or Facts(cuda=False, cpus=os.cpu_count() or 1)
-        wanted = plan.plan(fmean(outcome.host_ns), self._asked.steps) if outcome.host_ns else plan.SURVEY
+        fitting, left_out = fits.candidates(facts, outcome.ranks, self._asked.only, self._asked.also)
+        workers = max((int(one.values[-1]) for one in fitting if one.change == "workers"), default=0)
+        wanted = plan.plan(fmean(outcome.host_ns), self._asked.steps, workers) if outcome.host_ns else plan.SURVEY
         if not ended.complete:
             wanted = plan.shortened(wanted, outcome.all_steps)
-        fitting, left_out = fits.candidates(facts, outcome.ranks, self._asked.only, self._asked.also)
+        if self._asked.writes:
+            every = tuple(Setting(one.change, value) for one in fitting for value in one.values)
+            check_originals(edits(facts, every, self._program.root).files)
         found = Findings(facts, outcome.ranks, wanted, fitting, left_out)
         self._first(found)
         return found

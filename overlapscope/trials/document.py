@@ -12,11 +12,14 @@ from overlapscope.base.words import NOTHING, clean, clean_lines, duration, liste
 from overlapscope.documents.model import Block, Code, Document, Heading, Items, Section, Span, Text, detail, with_code
 from overlapscope.documents.table import Cell, Column, Row, Table, Tone, prose, rows, words
 from overlapscope.trials.result import Predicted, Trial, Tried
+from overlapscope.trials.sameness import SOUND
+from overlapscope.trials.search import SHARP_PCT
 
 _LIMIT: Final = 300
 _NOTE: Final = (
     "measured: percent of the step as it is, with the kept changes above (+); adds: of the step without this change."
 )
+_NOT_SOUND: Final = "the results are not known to be the same, or there are data races"
 _HAIR: Final = 1e-6
 """Of what is rounded up: the error of a sum."""
 _TONES: Final[dict[str, Tone]] = {"faster": "good", "slower": "poor", "different": "poor"}
@@ -59,6 +62,14 @@ def headline(trial: Trial) -> str:
         return f"A step takes {was}, and no change could be tried."
     if all(tried.measured_low_pct is None for tried in trial.changes):
         return f"A step takes {was}. There were too few runs to say which changes help."
+    faster = [one for one in trial.changes if (one.measured_high_pct or 0) < 0 and not one.failure]
+    unsound = [one for one in faster if one.races or one.results not in SOUND]
+    if unsound:
+        named = listed(dict.fromkeys(_name(one) for one in unsound))
+        whose = "the results are different" if all(one.results == "different" for one in unsound) else _NOT_SOUND
+        return f"A step takes {was}. It is shorter with {clean(named, _LIMIT)}, but not recommended, because {whose}."
+    if faster:
+        return f"A step takes {was}, and none of the changes that were tried saves {SHARP_PCT:g}% of it."
     return f"A step takes {was}, and none of the changes that were tried makes it shorter for sure."
 
 
@@ -90,7 +101,7 @@ def _remarks(trial: Trial) -> Iterator[str]:
         yield "Data races were not looked for with these changes; `overlapscope run --check-hazards` does that."
     if trial.interrupted:
         yield "Not all that was planned was run: this is what is known so far."
-    if not trial.repeatable and trial.baseline_runs > 1:
+    if not trial.repeatable and any(one.results in ("within noise", "different") for one in trial.changes):
         yield "Unchanged runs do not give the same results bit for bit, so results are compared within their noise."
 
 
@@ -159,12 +170,9 @@ def _predicted(predicted: Predicted | None) -> str:
     """`-12% (-15 to -8)`."""
     if predicted is None:
         return ""
-    value, low, high = (f"{round(part):+d}" if round(part) else "0" for part in _ends(predicted))
+    ends = predicted.value, predicted.low, predicted.high
+    value, low, high = (f"{round(part):+d}" if round(part) else "0" for part in ends)
     return f"{value}%" if low == high else f"{value}% ({low} to {high})"
-
-
-def _ends(predicted: Predicted) -> tuple[float, float, float]:
-    return predicted.value, predicted.low, predicted.high
 
 
 def _measured(tried: Tried) -> str:

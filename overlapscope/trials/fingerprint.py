@@ -15,8 +15,7 @@ import torch
 from torch.optim import Optimizer
 
 from overlapscope.trials.last_step import LastStep
-from overlapscope.trials.protocol import Results, Sketch
-from overlapscope.trials.sketches import BUCKETS
+from overlapscope.trials.protocol import BUCKETS, Results, Sketch
 from overlapscope.trials.structures import tensors
 
 _CHUNK = 1 << 20

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
+from overlapscope.base.words import plural
 from overlapscope.catalog.changes import CHANGES
 from overlapscope.trials import late_values
 from overlapscope.trials.protocol import Facts
 from overlapscope.trials.result import LeftOut
 from overlapscope.trials.search import Candidate
 
+_ON_GPUS: Final = ("pin", "non-blocking", "prefetch", "graph", "late-item")
 _NO_GPU: Final = "The program uses no GPU."
 _NO_UPLOADS: Final = "Its steps copy nothing to the GPU."
 
@@ -25,12 +29,13 @@ def candidates(
 
     `only`: no others, where any are named; `also`: these, too, which are not tried unasked.
     """
+    facts = replace(facts, cpus=facts.cpus // ranks)
     fitting: list[Candidate] = []
     unfit: list[LeftOut] = []
     for change in CHANGES.values():
         if change.id not in (only or also) and not (change.unasked and not only):
             continue
-        fit = _FITS[change.id](facts, ranks)
+        fit = _NO_GPU if change.id in _ON_GPUS and not facts.cuda else _FITS[change.id](facts)
         if isinstance(fit, str):
             unfit.append(left_out(change.id, fit))
         else:
@@ -38,7 +43,7 @@ def candidates(
     return fitting, unfit
 
 
-def _workers(facts: Facts, ranks: int) -> Fit:
+def _workers(facts: Facts) -> Fit:
     if not facts.loaders:
         return "Its steps take no batches from a DataLoader."
     loaders = [loader for loader in facts.loaders if not loader.iterable and not loader.on_gpu]
@@ -46,11 +51,11 @@ def _workers(facts: Facts, ranks: int) -> Fit:
         if all(loader.iterable for loader in facts.loaders):
             return "Its dataset is an IterableDataset, of which each worker would load all."
         return "Its DataLoader makes batches on the GPU, which worker processes cannot."
-    cpus = facts.cpus // ranks
     has = max(loader.num_workers for loader in loaders)
-    counts = [str(count) for count in _doubling(cpus) if count > has]
+    counts = [str(count) for count in _doubling(facts.cpus) if count > has]
     if not counts:
-        return f"Its DataLoader has {has} workers, and there are {cpus} CPUs." if has else "There is only one CPU."
+        cpus = plural(facts.cpus, "CPU")
+        return f"Its DataLoader has {plural(has, 'worker')}, for {cpus}." if has else "There is only one CPU."
     return Candidate("workers", tuple(counts), rising=True)
 
 
@@ -60,9 +65,7 @@ def _doubling(most: int) -> list[int]:
     return [*counts, most] if 2 < most < 16 and most not in counts else counts
 
 
-def _pin(facts: Facts, ranks: int) -> Fit:
-    if not facts.cuda:
-        return _NO_GPU
+def _pin(facts: Facts) -> Fit:
     if not facts.uploads:
         return _NO_UPLOADS
     if all(upload.pinned for upload in facts.uploads):
@@ -70,9 +73,7 @@ def _pin(facts: Facts, ranks: int) -> Fit:
     return Candidate("pin")
 
 
-def _non_blocking(facts: Facts, ranks: int) -> Fit:
-    if not facts.cuda:
-        return _NO_GPU
+def _non_blocking(facts: Facts) -> Fit:
     if not facts.uploads:
         return _NO_UPLOADS
     if all(upload.non_blocking for upload in facts.uploads):
@@ -80,17 +81,13 @@ def _non_blocking(facts: Facts, ranks: int) -> Fit:
     return Candidate("non-blocking")
 
 
-def _prefetch(facts: Facts, ranks: int) -> Fit:
-    if not facts.cuda:
-        return _NO_GPU
+def _prefetch(facts: Facts) -> Fit:
     if not any(upload.from_loader for upload in facts.uploads):
         return "Its steps copy no batch of a DataLoader to the GPU."
     return Candidate("prefetch")
 
 
-def _graph(facts: Facts, ranks: int) -> Fit:
-    if not facts.cuda:
-        return _NO_GPU
+def _graph(facts: Facts) -> Fit:
     if not facts.modules:
         return "Its steps call no module with parameters."
     if all(module.compiled for module in facts.modules):
@@ -99,7 +96,7 @@ def _graph(facts: Facts, ranks: int) -> Fit:
     return Candidate("graph", ("compile", *capture))
 
 
-def _fused(facts: Facts, ranks: int) -> Fit:
+def _fused(facts: Facts) -> Fit:
     if not facts.optimizers:
         return "It has no optimizer."
     if all(optimizer.fused for optimizer in facts.optimizers):
@@ -109,9 +106,7 @@ def _fused(facts: Facts, ranks: int) -> Fit:
     return Candidate("fused")
 
 
-def _late_item(facts: Facts, ranks: int) -> Fit:
-    if not facts.cuda:
-        return _NO_GPU
+def _late_item(facts: Facts) -> Fit:
     if not facts.reads:
         return "Its steps read no value with `.item()` or `float()`."
     reasons = [late_values.why_not(one.site.path, one.site.line) for one in facts.reads if not one.site.library]
@@ -120,7 +115,7 @@ def _late_item(facts: Facts, ranks: int) -> Fit:
     return Candidate("late-item") if "" in reasons else reasons[0]
 
 
-_FITS: Final[Mapping[str, Callable[[Facts, int], Fit]]] = {
+_FITS: Final[Mapping[str, Callable[[Facts], Fit]]] = {
     "workers": _workers,
     "pin": _pin,
     "non-blocking": _non_blocking,

@@ -51,7 +51,7 @@ def try_changes(
 
     Raises UsageError where there are too few steps, and whatever `build` or a step raises without any change.
     """
-    asked = Asked(minutes, steps, tuple(only), tuple(also), keep=False)
+    asked = Asked(minutes, steps, tuple(only), tuple(also))
     with TemporaryDirectory(prefix="overlapscope-try-") as directory, Progress() as progress:
         return conduct(_Function(build), asked, Path(directory), progress).trial
 

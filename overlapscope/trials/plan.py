@@ -11,6 +11,9 @@ from overlapscope.trials.measure import BLOCKS
 
 _WARMUP_STEPS: Final = 20
 _FEWEST_WARMUP_STEPS: Final = 5
+_AHEAD: Final = 2
+"""Batches that a worker of a DataLoader makes ahead: while a first step takes long, as to compile, they pile up, and
+the steps that use them up wait for none."""
 _LAST_STEPS: Final = 1
 """Behind those that are timed: it tells the results."""
 _TIMED_NS: Final = 3_000_000_000
@@ -30,9 +33,11 @@ class Plan:
 SURVEY: Final = Plan(_FEWEST_WARMUP_STEPS, FEWEST_STEPS)
 
 
-def plan(step_ns: float, asked: int | None) -> Plan:
-    """Of a program whose steps take about so long; `asked`: how many are to be timed."""
-    return Plan(_WARMUP_STEPS, asked or min(MOST_STEPS, max(FEWEST_STEPS, round(_TIMED_NS / step_ns))))
+def plan(step_ns: float, asked: int | None, workers: int = 0) -> Plan:
+    """Of a program whose steps take about so long; `asked`: how many are to be timed; `workers`: the most of a loader's
+    that are tried."""
+    warmup = max(_WARMUP_STEPS, _FEWEST_WARMUP_STEPS + _AHEAD * workers)
+    return Plan(warmup, asked or min(MOST_STEPS, max(FEWEST_STEPS, round(_TIMED_NS / step_ns))))
 
 
 def shortened(wanted: Plan, there_are: int) -> Plan:

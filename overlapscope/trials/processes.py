@@ -21,6 +21,8 @@ from overlapscope.trials.program import Ended, all_complete
 from overlapscope.trials.protocol import Outcome, Task
 
 OUTPUT: Final = "output.txt"
+_KEPT_BYTES: Final = 1 << 18
+"""The end of the output, in which a run says how it ended."""
 _POLL_S: Final = 0.02
 _GRACE_S: Final = 10.0
 """How long a program may take to end when all its steps are made."""
@@ -90,9 +92,16 @@ def run(
     return Ended(
         _outcomes(directory),
         None if stopped else process.returncode,
-        (directory / OUTPUT).read_text(errors="replace"),
+        _end_of(directory / OUTPUT),
         time.monotonic() - began,
     )
+
+
+def _end_of(path: Path) -> str:
+    """The last of what is printed, which may be more than fits into memory."""
+    with open(path, "rb") as output:
+        output.seek(max(0, output.seek(0, os.SEEK_END) - _KEPT_BYTES))
+        return output.read(_KEPT_BYTES).decode(errors="replace")
 
 
 def _wait(process: subprocess.Popen[bytes], directory: Path, until: float) -> bool:

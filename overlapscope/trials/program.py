@@ -23,7 +23,7 @@ class Ended:
     exit_code: int | None
     """As Python has it; None where it had to be stopped before it was done."""
     output: str
-    """What it printed."""
+    """The end of what it printed."""
     wall_s: float
 
     @property

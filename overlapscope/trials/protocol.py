@@ -133,6 +133,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """When the program was begun to be looked at, since the epoch: lines are those of its files at that time."""
 
 
+BUCKETS: Final = 32
+"""Sums that a sketch has: each of a tensor's elements is added to one of them, or taken from it.
+
+The square of the distance of two sketches has the square of the tensors' distance as its mean, and a standard deviation
+of at most sqrt(2 / 32) = 25 % of it (Charikar, Chen, Farach-Colton: Finding frequent items in data streams, 2002).
+"""
+
+
 class Sketch(msgspec.Struct, frozen=True):
     """A tensor in a few numbers, from which the distance of two can be told (see `fingerprint`)."""
 

@@ -62,7 +62,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
     predicted_pct: Predicted | None
     """Of the whole set; None where nothing can be predicted."""
     step_ns: int | None
-    """Mean over its runs; None where none succeeded."""
+    """As much longer than the step as it is as was measured; None where no run succeeded."""
     measured_pct: float | None
     measured_low_pct: float | None
     measured_high_pct: float | None

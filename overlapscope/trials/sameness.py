@@ -10,10 +10,11 @@ from typing import Final
 
 from overlapscope.trials.protocol import Results, Sketch
 from overlapscope.trials.result import Sameness
-from overlapscope.trials.sketches import distance
 
 FACTOR: Final = 2
 """Results may be so many times as far from an unchanged run's as unchanged runs are from each other."""
+SOUND: Final[tuple[Sameness, ...]] = ("same", "within noise")
+"""Results of a change that may be recommended."""
 _WORST: Final[tuple[Sameness, ...]] = ("same", "within noise", "unknown", "different")
 
 
@@ -70,3 +71,14 @@ def _near(loss: float | None, unchanged: Sequence[float | None], usual: float) -
         return any(map(math.isnan, known))
     spread = max(known) - min(known)
     return min(abs(loss - other) for other in known) <= FACTOR * max(spread, usual * max(map(abs, known)))
+
+
+def distance(one: Sketch, other: Sketch) -> float:
+    """The norm of the difference of two tensors, estimated, as a share of the larger norm of the two.
+
+    0 where both are zero; infinite where they cannot be compared, as they have different shapes.
+    """
+    if len(one.sums) != len(other.sums):
+        return math.inf
+    largest = max(one.norm, other.norm)
+    return math.dist(one.sums, other.sums) / largest if largest else 0.0

@@ -14,7 +14,7 @@ from typing import Final
 from overlapscope.trials.measure import Change, Noise, Timing, change, noise
 from overlapscope.trials.protocol import Results, Setting
 from overlapscope.trials.result import Sameness
-from overlapscope.trials.sameness import same_bits, sameness
+from overlapscope.trials.sameness import SOUND, same_bits, sameness
 
 Settings = tuple[Setting, ...]
 AS_IS: Final[Settings] = ()
@@ -230,7 +230,7 @@ def best(runs: Runs, racing: Collection[Settings] = ()) -> Settings | None:
     gains: Mapping[Settings, float] = {
         settings: found.pct
         for settings in runs.tried()
-        if runs.results(settings) in ("same", "within noise") and not runs.failed(settings) and settings not in racing
+        if runs.results(settings) in SOUND and not runs.failed(settings) and settings not in racing
         if (found := runs.change(settings)) is not None and found.over_runs is not None and found.over_runs[1] < 0
         if found.pct <= -SHARP_PCT
     }

@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean
 
 from overlapscope.catalog.changes import CHANGES
-from overlapscope.trials import measure
-from overlapscope.trials.findings import Findings
-from overlapscope.trials.result import Edit, Predicted, Recordings, Trial, Tried, Verdict
+from overlapscope.trials import measure, search
+from overlapscope.trials.plan import Plan
+from overlapscope.trials.protocol import Facts
+from overlapscope.trials.result import Edit, LeftOut, Predicted, Recordings, Trial, Tried, Verdict
 from overlapscope.trials.sameness import same_bits
-from overlapscope.trials.search import AS_IS, Runs, Settings
+from overlapscope.trials.search import AS_IS, Candidate, Runs, Settings
 
-Edited = Callable[[Settings], Edit]
+
+@dataclass(slots=True)
+class Findings:
+    """Grows with each run."""
+
+    facts: Facts
+    ranks: int
+    plan: Plan
+    candidates: list[Candidate]
+    left_out: list[LeftOut]
+    runs: Runs = field(default_factory=Runs)
+    kept: Settings = AS_IS
+    """The changes that later ones were tried on top of."""
+    cut_short: bool = False
+    """Not all that was planned was run."""
+    notes: list[str] = field(default_factory=list)
+    before: Path | None = None
+    after: Path | None = None
+    """Recordings."""
+    races: dict[Settings, int] = field(default_factory=dict)
+    """That the hazard checker found, of the sets that it was run on."""
+
+    @property
+    def best(self) -> Settings | None:
+        """The set to take; None where none pays."""
+        return search.best(self.runs, racing={settings for settings, races in self.races.items() if races})
 
 
 def summarize(
@@ -20,7 +48,7 @@ def summarize(
     program: str,
     *,
     predicted: Mapping[Settings, Predicted],
-    edited: Edited,
+    edited: Callable[[Settings], Edit],
     keep: bool,
     interrupted: bool,
     wall_s: float,
@@ -68,7 +96,7 @@ def _tried(found: Findings, settings: Settings, predicted: Predicted | None, edi
         title=CHANGES[last.change].title,
         after=tuple(setting.text for setting in others),
         predicted_pct=predicted,
-        step_ns=step_ns_of(runs, settings),
+        step_ns=_beside(runs, total) or step_ns_of(runs, settings),
         measured_pct=whole[0],
         measured_low_pct=whole[1],
         measured_high_pct=whole[2],
@@ -83,6 +111,12 @@ def _tried(found: Findings, settings: Settings, predicted: Predicted | None, edi
         failure=failure,
         edit=edit,
     )
+
+
+def _beside(runs: Runs, total: measure.Change | None) -> int | None:
+    """The step beside the one as it is: a machine that was slower in some rounds has no part in their ratio."""
+    as_is = step_ns_of(runs, AS_IS)
+    return None if total is None or as_is is None else round(as_is * (1 + total.pct / 100))
 
 
 def _percentages(change: measure.Change | None) -> tuple[float | None, float | None, float | None]:
@@ -109,5 +143,5 @@ def step_ns_of(runs: Runs, settings: Settings) -> int | None:
 
 
 def _repeatable(runs: Runs) -> bool:
-    first, *others = (run.results for run in runs.of(AS_IS) if run.results) if runs.of(AS_IS) else ((),)
-    return bool(others) and all(same_bits(first, other) for other in others)
+    known = [run.results for run in runs.of(AS_IS) if run.results]
+    return len(known) > 1 and all(same_bits(known[0], other) for other in known[1:])

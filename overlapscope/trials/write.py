@@ -21,8 +21,7 @@ def write(files: Sequence[File]) -> None:
     for file in files:
         if disk.read_regular(file.path) != file.before:
             raise UsageError(f"{_name(file.path)} has changed since its edit was made; run `overlapscope try` again.")
-        if os.path.lexists(original(file)):
-            raise UsageError(f"{_name(original(file))} is there already; move it away, or remove it.")
+    check_originals(files)
     begun: list[File] = []
     try:
         for file in files:
@@ -33,6 +32,13 @@ def write(files: Sequence[File]) -> None:
     except BaseException:
         undo(begun)
         raise
+
+
+def check_originals(files: Sequence[File]) -> None:
+    """Raises UsageError where an original is kept already."""
+    for file in files:
+        if os.path.lexists(original(file)):
+            raise UsageError(f"{_name(original(file))} is there already; move it away, or remove it.")
 
 
 def undo(files: Sequence[File]) -> None:

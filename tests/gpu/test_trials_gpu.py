@@ -21,8 +21,8 @@ from overlapscope.recorder.hazards import HazardChecker, describe
 from overlapscope.trials import fingerprint
 from overlapscope.trials.child import environment
 from overlapscope.trials.protocol import Facts, Outcome, Results, Setting, Task
+from overlapscope.trials.sameness import distance
 from overlapscope.trials.shims import Notes, make
-from overlapscope.trials.sketches import distance
 from overlapscope.trials.survey import Survey
 
 pytestmark = [

@@ -16,6 +16,7 @@ import jsonschema
 import pytest
 
 import overlapscope
+from overlapscope.trials import processes
 from overlapscope.trials.result import schema
 from tests.support import pretended_trial
 
@@ -190,6 +191,40 @@ def test_an_edit_is_written_and_confirmed(script: Path) -> None:
     assert "As edited, a step takes 29" in done.stderr
     assert "DataLoader(texts, batch_size=2, num_workers=2, persistent_workers=True)" in script.read_text()
     assert script.with_name("train.py.orig").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("like", "said"),
+    [
+        ("fails-as-edited", "The edited program fails. It ended with exit code 1: the data is broken"),
+        ("slow-as-edited", "% more than it did."),
+        ("differs-as-edited", "The edited program does not compute the same (results: different)."),
+    ],
+)
+def test_an_edit_that_is_not_confirmed_is_undone(script: Path, like: str, said: str) -> None:
+    before = script.read_text()
+    done = attempt(script, like, options=("--write", "--yes", "--only", "workers"))
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "The edit is undone: train.py is as before." in done.stderr
+    assert script.read_text() == before
+    assert not script.with_name("train.py.orig").exists()
+
+
+def test_an_original_that_is_kept_already_is_refused_before_anything_is_tried(script: Path) -> None:
+    script.with_name("train.py.orig").write_text("mine")
+    done = attempt(script, options=("--write", "--yes", "--only", "workers"))
+    assert (done.returncode, "train.py.orig is there already" in done.stderr) == (2, True)
+    assert len((script.parent / "runs.txt").read_text().splitlines()) == 1
+    assert script.with_name("train.py.orig").read_text() == "mine"
+
+
+def test_of_what_a_run_prints_the_end_alone_is_read(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "print('x' * 10_000_000, 'the end')"]
+    ended = processes.run(command, os.environ, tmp_path, tmp_path, b"", PATIENCE_S)
+    assert ended.output.endswith("x the end\n")
+    assert len(ended.output) < 1_000_000
+    assert (tmp_path / processes.OUTPUT).stat().st_size > 10_000_000
 
 
 @pytest.fixture

@@ -55,19 +55,21 @@ def main(like: list[str]) -> None:
     if task["steps"] is None:
         record(sys.orig_argv, races="races" in like)
         return
-    if "fails" in like or (changes and f"fails-with-{changes[-1]}" in like):
+    edited = ["workers"] if "num_workers=2, persistent" in SOURCE.partition("batch_size=2")[2][:40] else []
+    if "fails" in like or ("fails-as-edited" in like and edited) or (changes and f"fails-with-{changes[-1]}" in like):
         sys.exit("the data is broken")
     if "hangs" in like and changes:
         Path("hanging.txt").write_text(str(os.getpid()))
         time.sleep(1000)
-    edited = ["workers"] if "num_workers=2, persistent" in SOURCE.partition("batch_size=2")[2][:40] else []
     wanted = task["warmup_steps"] + task["steps"] + 1
     made = min([wanted, *(int(word) for word in like if word.isdecimal())])
     step_ns = 10_000_000
     for change in (*changes, *edited):
         step_ns = int(step_ns * TRUTH[change])
+    if edited:
+        step_ns *= 2 if "slow-as-edited" in like else 1
     source = random.Random(task["directory"].rpartition("-")[2])
-    digest = "other" if "differs" in like and changes else "same"
+    digest = "other" if ("differs" in like and changes) or ("differs-as-edited" in like and edited) else "same"
     told = {
         "rank": 0,
         "ranks": 1,

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from overlapscope.trials import fingerprint
 from overlapscope.trials.child import environment
 from overlapscope.trials.protocol import Facts, Outcome, Results, Setting, Task
+from overlapscope.trials.sameness import distance
 from overlapscope.trials.shims import SHIMS, Notes, make
-from overlapscope.trials.sketches import distance
 from overlapscope.trials.structures import tensors, with_tensors
 from tests.support import forked
 
@@ -226,6 +226,19 @@ class TestWorkers:
             (tmp_path / str(number)).mkdir()
             computed.append(results(program, tmp_path / str(number), changes=changes))
         assert computed[0] == computed[1] == computed[2]
+
+    def test_draw_what_a_program_draws_whose_workers_persist_already(self) -> None:
+        def drawn(changes: list[Setting]) -> torch.Tensor:
+            torch.manual_seed(0)
+            undo = make(changes, Notes())
+            data = torch.utils.data.TensorDataset(torch.ones(2))
+            loader = torch.utils.data.DataLoader(data, num_workers=1, persistent_workers=True)
+            for _ in range(2):
+                list(loader)
+            undo()
+            return torch.rand(1)
+
+        assert drawn([]) == drawn([Setting("workers", "2")])
 
     def test_replace_none_where_a_library_asks_for_none(self) -> None:
         notes = Notes()

@@ -98,8 +98,25 @@ def test_the_answer_is_on_one_screen() -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"best": None}, "A step takes 31.8 ms, and none of the changes that were tried makes it shorter for sure."),
         ({"best": None, "changes": ()}, "A step takes 31.8 ms, and no change could be tried."),
+        (
+            {"best": None, "changes": (msgspec.structs.replace(TRIAL.changes[0], measured_high_pct=0.1),)},
+            "A step takes 31.8 ms, and none of the changes that were tried makes it shorter for sure.",
+        ),
+        (
+            {"best": None, "changes": (msgspec.structs.replace(TRIAL.changes[0], results="different"),)},
+            "A step takes 31.8 ms. It is shorter with workers (2), but not recommended, because the results are "
+            "different.",
+        ),
+        (
+            {"best": None, "changes": (msgspec.structs.replace(TRIAL.changes[0], races=2),)},
+            "A step takes 31.8 ms. It is shorter with workers (2), but not recommended, because the results are not "
+            "known to be the same, or there are data races.",
+        ),
+        (
+            {"best": None, "changes": (msgspec.structs.replace(TRIAL.changes[0], measured_high_pct=-0.1),)},
+            "A step takes 31.8 ms, and none of the changes that were tried saves 0.5% of it.",
+        ),
         (
             {"best": None, "changes": (msgspec.structs.replace(TRIAL.changes[0], measured_low_pct=None),)},
             "A step takes 31.8 ms. There were too few runs to say which changes help.",

@@ -15,8 +15,10 @@ from overlapscope.errors import UsageError
 from overlapscope.trials import fits, measure, plan, search
 from overlapscope.trials.measure import Timing, change
 from overlapscope.trials.protocol import Facts, Loader, Optimizer, Outcome, Reads, Results, Setting, Site, Sketch
+from overlapscope.trials.result import Edit
 from overlapscope.trials.sameness import sameness
 from overlapscope.trials.search import AS_IS, Candidate, Planned, Run, Runs, Settings
+from overlapscope.trials.summary import Findings, summarize
 
 SITE = Site("/train.py", 3)
 SAME = Results(digest="a", sketches=(Sketch("w", 1.0, (1.0, 0.0)),), loss=1.0)
@@ -283,6 +285,35 @@ def test_a_run_times_about_three_seconds() -> None:
     assert plan.plan(3e9, 50) == plan.Plan(20, 50)
 
 
+def test_batches_that_workers_have_made_while_a_step_was_compiled_are_used_up_before_steps_are_timed() -> None:
+    assert plan.plan(30e6, None, workers=4) == plan.Plan(20, 100)
+    assert plan.plan(30e6, None, workers=16) == plan.Plan(37, 100)
+
+
+def test_a_step_is_told_beside_the_one_as_it_is_though_the_machine_slows_down() -> None:
+    fused = (Setting("fused"),)
+    steps = {AS_IS: (100.0, 100.1, 200.0), fused: (90.0, 90.1)}
+    runs = tuple(
+        Run(Planned(changes, number + 1), 1.0, Timing(step * 1e5, 0.001), (SAME,))
+        for changes, lengths in steps.items()
+        for number, step in enumerate(lengths)
+    )
+    facts = Facts(cuda=False, cpus=1)
+    found = Findings(facts, 1, plan.SURVEY, [Candidate("fused")], [], Runs(runs))
+    edit = Edit(diff="", advice=())
+    trial = summarize(found, "", predicted={}, edited=lambda _: edit, keep=False, interrupted=False, wall_s=1)
+    assert trial.changes[0].step_ns is not None
+    assert trial.changes[0].step_ns / trial.baseline_step_ns == pytest.approx(0.9, rel=1e-3)
+
+
+def test_a_program_without_results_is_not_repeatable() -> None:
+    runs = Runs((Run(Planned(AS_IS, 1), 1.0, Timing(1e6, 0.001)),))
+    found = Findings(Facts(cuda=False, cpus=1), 1, plan.SURVEY, [], [], runs)
+    edit = Edit(diff="", advice=())
+    trial = summarize(found, "", predicted={}, edited=lambda _: edit, keep=False, interrupted=False, wall_s=1)
+    assert trial.repeatable is False
+
+
 @pytest.mark.parametrize(("steps", "warmup", "timed"), [(16, 5, 10), (30, 10, 19), (200, 20, 100)])
 def test_a_short_program_warms_up_less(steps: int, warmup: int, timed: int) -> None:
     assert plan.shortened(plan.Plan(20, 100), steps) == plan.Plan(warmup, timed)
@@ -317,7 +348,7 @@ def test_a_program_on_a_cpu_is_offered_workers_and_a_fused_optimizer() -> None:
         (Facts(cuda=True, cpus=8), "Its steps take no batches from a DataLoader."),
         (
             Facts(cuda=True, cpus=8, loaders=(loader(num_workers=8),)),
-            "Its DataLoader has 8 workers, and there are 8 CPUs.",
+            "Its DataLoader has 8 workers, for 8 CPUs.",
         ),
         (Facts(cuda=True, cpus=1, loaders=(loader(),)), "There is only one CPU."),
         (Facts(cuda=True, cpus=8, loaders=(loader(iterable=True),)), "IterableDataset"),
