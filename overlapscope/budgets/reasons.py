@@ -31,7 +31,9 @@ def reasons_of(report: Report, place: Place, now: Spent, before: Spent | None) -
         return ()
     at = place.trace.source, place.device.device
     findings = tuple(found for found in report.findings if (found.source, found.device) == at)
-    finder = _Finder(place, place.device, _judged_steps(place, place.device), findings, now, before)
+    finder = _Finder(
+        place, place.device, place.trace.environment.recorder, _judged_steps(place, place.device), findings, now, before
+    )
     reasons = [reason for blame in place.budget.what.blames for reason in finder.reasons(blame)]
     if before is not None:
         reasons = [reason for reason in reasons if reason.time_ns > 0]
@@ -59,10 +61,10 @@ def _lines(text: str) -> str:
     return "\n".join(clean(line, 2000) for line in text.split("\n"))
 
 
-def _remedy(subject: Subject, cause: str) -> str:
+def _remedy(subject: Subject, cause: str, recorder: str) -> str:
     """What helps against a cause in general, where no finding says what would here."""
     known = CAUSES[subject].get(cause)
-    return known.remedy or known.meaning if known else ""
+    return known.helps(recorder)[0] or known.meaning if known else ""
 
 
 def _judged_steps(place: Place, device: Device) -> tuple[int, ...] | None:
@@ -78,6 +80,7 @@ class _Finder:
 
     place: Place
     device: Device
+    recorder: str
     steps: tuple[int, ...] | None
     """Numbers of those that are judged; None where the whole window is."""
     findings: tuple[Finding, ...]
@@ -126,7 +129,7 @@ class _Finder:
                 yield Reason(
                     title=title,
                     detail=clean(evidence.detail, 500) if evidence else "",
-                    advice=_lines(finding.advice) if finding else _remedy(blame, cause),
+                    advice=_lines(finding.advice) if finding else _remedy(blame, cause, self.recorder),
                     cause=cause,
                     time_ns=rank_ns,
                     op=evidence.op if evidence else None,

@@ -36,7 +36,7 @@ _JAX: Final = {
     "copy-on-compute-stream": "Copy with jax.device_put outside the compiled function, one step ahead.\n"
     "XLA copies on a stream of its own then. Copies inside a compiled function (memory kind pinned_host) run beside "
     f"compute only if XLA schedules them so: set {_SCHEDULER}.",
-    "data-loading": "Load batches in other processes, ahead of their use (Grain, tf.data or a DataLoader's workers).\n"
+    "data-loading": "Load batches in other processes, ahead of their use (Grain, tf.data).\n"
     "Call jax.device_put for the next batch before the host waits for this step's result.",
     "exposed-communication": "Let XLA run collectives beside compute.\n"
     f"Set {_SCHEDULER}. --xla_gpu_all_reduce_combine_threshold_bytes decides how large a collective becomes: a smaller "
@@ -63,7 +63,9 @@ _JAX: Final = {
     "batch-copies": "Join small arrays in one NumPy array, call jax.device_put once, and split it inside jax.jit.",
     "graph": _ONE_FUNCTION,
     "no-sync": _READ_LATE,
+    "faster-loader": "Load batches in other processes, ahead of their use.",
     "non-blocking": "Upload with jax.device_put, which does not wait.",
+    "pin": _PUT_AHEAD,
     "prefetch": _PUT_AHEAD,
     "side-stream": "Copy with jax.device_put outside the compiled function: XLA has a stream for that.",
     "two-way": "Start downloads early: call x.copy_to_host_async() where x is made.",

@@ -66,6 +66,8 @@ class Cause:
     """What helps, in a sentence; empty where nothing does."""
     fixing: str = ""
     """What helps as the subject of a sentence: `Pinning the host memory`."""
+    elsewhere: tuple[str, str] | None = None
+    """The remedy and the fixing where torch.profiler did not record the trace, if they differ."""
     rule: str = ""
     """The rule that its time goes to where no other takes it; empty where none answers for it."""
     explained_by: tuple[str, ...] = ()
@@ -74,6 +76,10 @@ class Cause:
     """Whether it is of the host's making: how fast the host is decides how long it lasts."""
     blames_call: bool = False
     """Whether it is due to the call that the host was inside: the place to look at is that call."""
+
+    def helps(self, recorder: str) -> tuple[str, str]:
+        """The remedy and the fixing, in words for a trace of this recorder (`Trace.recorder`)."""
+        return (self.remedy, self.fixing) if recorder == "kineto" or self.elsewhere is None else self.elsewhere
 
 
 def _by_id(*causes: Cause) -> dict[str, Cause]:
@@ -176,6 +182,7 @@ IDLE: Final = _by_id(
         evidence="launching resumed only after this call returned",
         colors=("#4d5366", "#c6cbdb"),
         remedy="Synchronize less: no .item(), .cpu() or print of a tensor in the loop.",
+        elsewhere=("Synchronize less: do not read results back in the loop.", "Removing the waits of the host"),
         fixing="Removing the waits of the host",
         rule="host-sync",
         explained_by=("host-sync", "blocking-copy", "pageable-copy"),
@@ -189,6 +196,7 @@ IDLE: Final = _by_id(
         colors=("#727b8e", "#a3abbd"),
         remedy="Use CUDA graphs or torch.compile.",
         fixing="Launching with less work on the host (CUDA graphs, torch.compile)",
+        elsewhere=("Use CUDA graphs.", "Launching with less work on the host (CUDA graphs)"),
         rule="launch-bound",
         explained_by=("launch-bound", "tiny-copies"),
         by_host=True,
@@ -200,6 +208,7 @@ IDLE: Final = _by_id(
         colors=("#66786c", "#a4b8aa"),
         remedy="Use more DataLoader workers, and prefetch.",
         fixing="Loading the data ahead",
+        elsewhere=("Load data in other threads or processes, ahead of its use.", "Loading the data ahead"),
         rule="data-loading",
         explained_by=("data-loading",),
         by_host=True,
@@ -223,6 +232,7 @@ IDLE: Final = _by_id(
         colors=("#7b6672", "#b9a2af"),
         remedy="Keep memory in PyTorch's allocator.",
         fixing="Keeping allocation out of the loop",
+        elsewhere=("Allocate GPU memory once, before the loop.", "Keeping allocation out of the loop"),
         rule="allocator-stall",
         explained_by=("allocator-stall",),
         by_host=True,

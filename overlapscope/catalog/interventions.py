@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from overlapscope.trace.model import Framework
+
 
 @dataclass(frozen=True, slots=True)
 class InterventionWords:
@@ -16,10 +18,16 @@ class InterventionWords:
     """What it does, as a phrase: `use pinned memory on the host`."""
     needs: str
     """What a recording must have for it to change anything: `pageable copies`."""
+    elsewhere: tuple[str, str] | None = None
+    """The title and the needs for a program that is not written with PyTorch, where they differ."""
     argument: str | None = None
     """What it is told, as help calls it: `CALL`."""
     argument_help: str = ""
     argument_required: bool = False
+
+    def of(self, framework: Framework) -> tuple[str, str]:
+        """The title and the needs, in words that fit what a program is written with."""
+        return (self.title, self.needs) if framework == "pytorch" or self.elsewhere is None else self.elsewhere
 
     @property
     def help(self) -> str:
@@ -28,9 +36,24 @@ class InterventionWords:
 
 
 _ALL: Final = (
-    InterventionWords("faster-loader", "do not wait for the DataLoader", "time in a DataLoader's next"),
-    InterventionWords("pin", "use pinned memory on the host", "pageable copies or pin_memory() calls"),
-    InterventionWords("non-blocking", "copy with non_blocking=True", "copies that block the host"),
+    InterventionWords(
+        "faster-loader",
+        "do not wait for the DataLoader",
+        "time in a DataLoader's next",
+        elsewhere=("do not wait for the input", "waits that are known to be for input"),
+    ),
+    InterventionWords(
+        "pin",
+        "use pinned memory on the host",
+        "pageable copies or pin_memory() calls",
+        ("use pinned memory on the host", "pageable copies or calls that pin memory"),
+    ),
+    InterventionWords(
+        "non-blocking",
+        "copy with non_blocking=True",
+        "copies that block the host",
+        elsewhere=("copy without blocking the host", "copies that block the host"),
+    ),
     InterventionWords(
         "no-sync",
         "do not wait in a blocking call",

@@ -188,14 +188,14 @@ def _csv_button(grid_id: str) -> Component:
 
 def causes(context: PageContext, device: Device, subject: Subject, ids: str) -> list[Component]:
     """The bars of a bucket's causes, beside them what each means and what helps, and below where they come from."""
-    known = CAUSES[subject]
+    known, recorder = CAUSES[subject], context.section.trace.environment.recorder
     told = [
         html.Div(
             [
                 html.Span("■ ", style={"color": context.colors[f"{subject}:{cause}"]}, **UNREAD),
                 html.Strong(cause),
                 f": {known[cause].meaning}",
-                *([html.Em(f" {known[cause].remedy}")] if known[cause].remedy else []),
+                *([html.Em(f" {remedy}")] if (remedy := known[cause].helps(recorder)[0]) else []),
             ],
             style={"fontSize": "14px"},
         )

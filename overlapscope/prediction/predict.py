@@ -236,12 +236,13 @@ def _unpredicted(base: Base) -> WhatIf:
 
 
 def _change(trace: Trace, choice: Choice, done: Applied) -> Change:
+    title, needs = choice.intervention.words.of(trace.framework)
     return Change(
         intervention=choice.intervention.id,
         argument=choice.argument,
-        title=choice.intervention.words.title,
+        title=title,
         touched=done.touched,
-        what=done.what if done.touched else f"Not applicable: the recording has no {choice.intervention.words.needs}.",
+        what=done.what if done.touched else f"Not applicable: the recording has no {needs}.",
         advice=in_words_of(trace.framework, choice.intervention.id, choice.intervention.advice),
         where=_places(trace, done.graph.calls.row[done.calls]),
     )

@@ -142,8 +142,9 @@ def _fix(section: Section, device: Device) -> str:
             return f"By replay, fixing {first.rule} alone would save nothing."
         about = "about" if first.cost_from == "replay" else "at most"
         return f"Fixing {first.rule} would save {about} {duration(first.cost_ns)} ({share(first.cost_ns, judged)})."
-    copy_ns, fix_copy = _largest_remedy(device.exposed_copy_by_cause, EXPOSED_COPY)
-    idle_ns, fix_idle = _largest_remedy(device.idle_by_cause, IDLE)
+    recorder = section.trace.environment.recorder
+    copy_ns, fix_copy = _largest_remedy(device.exposed_copy_by_cause, EXPOSED_COPY, recorder)
+    idle_ns, fix_idle = _largest_remedy(device.idle_by_cause, IDLE, recorder)
     if max(copy_ns, idle_ns) < max(1, WORTH_SAYING * judged):
         return ""
     if copy_ns > idle_ns:
@@ -151,9 +152,9 @@ def _fix(section: Section, device: Device) -> str:
     return f"{fix_idle} would save at most {duration(idle_ns)} ({share(idle_ns, judged)})."
 
 
-def _largest_remedy(by_cause: Mapping[str, int], causes: Mapping[str, Cause]) -> tuple[int, str]:
+def _largest_remedy(by_cause: Mapping[str, int], causes: Mapping[str, Cause], recorder: str) -> tuple[int, str]:
     """How long the longest cause that has a remedy takes, and that remedy as the subject of a sentence."""
-    return max((by_cause.get(cause.id, 0), cause.fixing) for cause in causes.values() if cause.fixing)
+    return max((by_cause.get(cause.id, 0), cause.helps(recorder)[1]) for cause in causes.values() if cause.fixing)
 
 
 def _untold(gone: frozenset[Part]) -> str:

@@ -8,8 +8,9 @@ from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 
 
 def _draft(claims: Claims, pieces: Pieces) -> Draft:
+    called = "without non_blocking=True" if claims.trace.framework == "pytorch" else "that block the host"
     return Draft(
-        title=f"Copies without non_blocking=True cost the GPU {duration(pieces.time_ns)}",
+        title=f"Copies {called} cost the GPU {duration(pieces.time_ns)}",
         detail="The host waited inside each copy until the copy ended, which its memory does not require, and launched "
         f"more work only then. Because of that, {lost(pieces)}.",
         advice="Pass non_blocking=True to copy_() and to().\n"

@@ -21,11 +21,12 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
         return _staged_by_xla(pieces)
     moved = int(ops.bytes[copies].clip(min=0).sum())
     downloads = bool((ops.kind[copies] == Kind.D2H).any())
+    even = " even with non_blocking=True" if claims.trace.framework == "pytorch" else ""
     return Draft(
         title=f"Copies of pageable memory cost the GPU {duration(pieces.time_ns)}",
         detail=f"{plural(len(copies), 'copy')} used pageable host memory: {size(moved)} in all{_speeds(ops, copies)}. "
-        f"Because of that, {lost(pieces)}. The driver stages such a copy through a buffer of its own: the call blocks "
-        "even with non_blocking=True, and the copy is slower. The exposed time and the idle time behind the blocked "
+        f"Because of that, {lost(pieces)}. The driver stages such a copy through a buffer of its own: the call "
+        f"blocks{even}, and the copy is slower. The exposed time and the idle time behind the blocked "
         "call are counted. Pinning also shortens the copy itself, so that hidden copy time may shrink too.",
         advice="Pin the host memory once, outside the loop.\n"
         "Use DataLoader(pin_memory=True) for batches, or one buffer made once with torch.empty(..., pin_memory=True) "

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import io
 import lzma
 import random
+import re
+import shutil
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +22,7 @@ import pytest
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
+from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.commands import main
 from overlapscope.errors import NotInTrace, OverlapscopeError, UnreadableTrace
 from overlapscope.export import annotated
@@ -32,6 +37,7 @@ from tests.support.helpers import MS, TRACES, Host, Op, make_trace
 REPORTS = ("offload_2gpu", "train_2gpu", "one_copy")
 PROCESSES = [("offload_2gpu", 0), ("offload_2gpu", 1), ("train_2gpu", 0), ("train_2gpu", 1), ("one_copy", 0)]
 H2D, D2H = 1, 2
+PYTORCHS = r"torch|dataloader|non_blocking|pin_memory|\.item\(|\baten::|ProfilerActivity"
 
 
 @pytest.fixture(scope="module")
@@ -482,3 +488,38 @@ def test_whatever_happens_to_its_bytes_a_report_is_read_or_refused(reports: Path
         buckets = device.buckets
         parts = (buckets.compute_ns, buckets.exposed_comm_ns, buckets.exposed_copy_ns, buckets.exposed_other_ns)
         assert min(*parts, buckets.idle_ns) >= 0 and sum(parts) + buckets.idle_ns == device.span_ns
+
+
+def test_a_reader_of_another_program_reads_nothing_of_pytorch(reports: Path, tmp_path: Path) -> None:
+    """The reports with names as a CUDA C++ program would have them, and the traces of JAX."""
+    traces = [TRACES / "jax" / f"{name}.xplane.pb" for name in ("late", "prefetched")]
+    for name in REPORTS:
+        traces.append(tmp_path / f"{name}.sqlite")
+        shutil.copy(reports / traces[-1].name, traces[-1])
+        with closing(sqlite3.connect(traces[-1])) as database:
+            _rename(database)
+    changes = [f"--{name}" for name in INTERVENTIONS if name != "no-sync"]
+    commands = [
+        ["diff", "-v", *map(str, traces[:2])],
+        ["whatif", "-v", str(traces[0]), "--no-sync=np.asarray(jax.Array)"],
+    ]
+    for trace in map(str, traces):
+        commands += [["analyze", "-v", trace], ["check", "-v", trace, "--budget", "idle_pct <= 0%"]]
+        commands += [["whatif", "-v", f"{trace}@0" if "2gpu" in trace else trace, change] for change in changes]
+    for command in commands:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            assert main(command) in (0, 1, 3), command
+        # The document of a prediction does not know what recorded the trace, and says whom the advice is for.
+        said = " ".join(out.getvalue().split()).replace("for PyTorch, `overlapscope run` measures it", "")
+        found = re.search(f".{{0,80}}(?:{PYTORCHS}).{{0,80}}", said, re.IGNORECASE)
+        assert not found, (command, found)
+
+
+def _rename(database: sqlite3.Connection) -> None:
+    tables = database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+    for table, column in [("StringIds", "value"), ("NVTX_EVENTS", "text")]:
+        if (table,) in tables:
+            for old in ("at::native::", "aten::", "triton_", "torch"):
+                database.execute(f"UPDATE {table} SET {column} = replace({column}, ?, 'own_')", [old])
+    database.commit()
