@@ -149,8 +149,8 @@ Written by `python -m benchmarks.nsys`. The report is a recording of a training,
         + "\n".join(lines)
         + """
 
-Reading shares the work between two processes. Wanted are under 15 s and 1,500 MB on two cores. Other programs used the
-cores while this was measured, so only the seconds of all cores can be compared.
+Reading shares the work between two processes. Wanted are under 15 s and 1,500 MB on two cores. The peak is
+the sum of what each process took at most, though not at the same time, and pages that both share are in it twice.
 """
     )
 
