@@ -4,9 +4,10 @@ does, a later one may build on."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from overlapscope.trace.model import Framework
+if TYPE_CHECKING:
+    from overlapscope.trace.model import Framework
 
 
 @dataclass(frozen=True, slots=True)
