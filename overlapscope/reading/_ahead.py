@@ -6,7 +6,6 @@ unpacked again here, up to the place that it had come to; so nothing that can go
 
 from __future__ import annotations
 
-import os
 import pickle
 import struct
 import sys
@@ -15,7 +14,7 @@ from contextlib import suppress
 from typing import BinaryIO
 
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading._processes import fork, reap, signals_later
+from overlapscope.reading._processes import fork_into_pipe, reap
 from overlapscope.reading.files import BLOCK_BYTES, SourceFile
 
 _HEADER = struct.Struct("<qq")
@@ -58,25 +57,15 @@ def _start(file: SourceFile) -> tuple[int, BinaryIO] | None:
         return None
     import fcntl
 
-    reading, writing = os.pipe()
-    with suppress(OSError):
-        # As large as any user may have it, so that neither side waits for the other at each block.
-        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 2 * BLOCK_BYTES)
-
-    def work() -> None:
-        os.close(reading)
+    def work(writing: int) -> None:
+        with suppress(OSError):
+            # As large as any user may have it, so that neither side waits for the other at each block.
+            fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 2 * BLOCK_BYTES)
         with open(writing, "wb", buffering=0) as pipe:
             _write(file, pipe)
 
-    try:
-        with signals_later():
-            pid = fork(work)
-    except OSError:
-        os.close(reading)
-        return None
-    finally:
-        os.close(writing)
-    return pid, open(reading, "rb", buffering=0)
+    started = fork_into_pipe(work)
+    return None if started is None else (started[0], open(started[1], "rb", buffering=0))
 
 
 def _write(file: SourceFile, pipe: BinaryIO) -> None:

@@ -60,6 +60,27 @@ def fork(work: Callable[[], object]) -> int:
     return pid
 
 
+def fork_into_pipe(work: Callable[[int], object]) -> tuple[int, int] | None:
+    """The same with a pipe, to whose end `work` writes: the process, and the end to read from. None where no process
+    can be made.
+    """
+    reading, writing = os.pipe()
+
+    def begin() -> None:
+        os.close(reading)
+        work(writing)
+
+    try:
+        with signals_later():
+            pid = fork(begin)
+    except OSError:
+        os.close(reading)
+        return None
+    finally:
+        os.close(writing)
+    return pid, reading
+
+
 def _work_and_end(work: Callable[[], object]) -> NoReturn:
     try:
         for number in _STOPPING:

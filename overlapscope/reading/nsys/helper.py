@@ -3,7 +3,6 @@ make Python's numbers of a database's takes longer than all that follows."""
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -12,7 +11,7 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-from overlapscope.reading._processes import alone, fork, reap, signals_later, usable_cores
+from overlapscope.reading._processes import alone, fork_into_pipe, reap, usable_cores
 from overlapscope.reading.nsys import host
 from overlapscope.reading.nsys.database import Database
 from overlapscope.reading.nsys.names import Names
@@ -56,22 +55,12 @@ def ranges(database: Database, process: int | None) -> Iterator[Callable[[Names]
 
 
 def _start(path: Path, shown: Path, process: int | None) -> tuple[int, BinaryIO] | None:
-    reading, writing = os.pipe()
-
-    def work() -> None:
-        os.close(reading)
+    def work(writing: int) -> None:
         # A connection must not be taken along into another process.
         with closing(Database(path, shown)) as database, open(writing, "wb") as pipe:
             names = Names(database)
             read = host.operators_and_ranges(database, names, process)
             pickle.dump((names.all(), read), pipe, protocol=5)
 
-    try:
-        with signals_later():
-            pid = fork(work)
-    except OSError:
-        os.close(reading)
-        return None
-    finally:
-        os.close(writing)
-    return pid, open(reading, "rb")
+    started = fork_into_pipe(work)
+    return None if started is None else (started[0], open(started[1], "rb"))
