@@ -114,6 +114,9 @@ def _run(build: Build, task: Task) -> Outcome:
                 if all_steps >= task.warmup_steps:
                     timer.step(all_steps)
             times = timer.read(wait=True)
+            if survey is not None:
+                # What is read next is read by us.
+                survey.end()
             results = fingerprint.of_optimizers(_living(optimizers))
             last = LastStep(output=not _living(optimizers))
             undo.callback(last.end)
