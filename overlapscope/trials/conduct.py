@@ -315,9 +315,11 @@ def _told(planned: Planned, ended: Ended) -> Run:
         return Run(planned, ended.wall_s, failure=ended.how)
     results = tuple(outcome.results for outcome in ended.outcomes if outcome.results is not None)
     last = planned.settings[-1].change if planned.settings else ""
-    refused = next((outcome.refused[last] for outcome in ended.outcomes if last in outcome.refused), "")
-    if last and not refused and not any(outcome.made.get(last) for outcome in ended.outcomes):
-        refused = "It found nothing to change."
+    refused = ""
+    # One that fits in one place need not fit in all.
+    if last and not any(outcome.made.get(last) for outcome in ended.outcomes):
+        reasons = (outcome.refused[last] for outcome in ended.outcomes if last in outcome.refused)
+        refused = next(reasons, "It found nothing to change.")
     return Run(
         planned,
         ended.wall_s,

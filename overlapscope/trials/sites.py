@@ -38,6 +38,11 @@ def is_program(file: str) -> bool:
     return _package(file) is None
 
 
+def is_ours(file: str) -> bool:
+    """Whether a file is one of overlapscope's."""
+    return file.startswith(_OURS)
+
+
 @cache
 def _package(file: str) -> str | None:
     """The installed package that a file is of; None for one of the program's own."""

@@ -388,6 +388,17 @@ def test_a_survey_tells_what_goes_to_the_gpu_and_comes_from_it(script: Path, tmp
     assert outcome.results.loss is not None
 
 
+def test_values_come_later_in_a_process_that_reads_its_results_itself(script: Path, tmp_path: Path) -> None:
+    task = Task(directory=str(tmp_path), warmup_steps=10, steps=20, changes=(Setting("late-item"),))
+    started([str(script)], task)
+    outcome = msgspec.json.decode((tmp_path / "rank0.json").read_bytes(), type=Outcome)
+    assert outcome.complete
+    assert outcome.made["late-item"] > 20
+    assert outcome.refused == {}
+    assert outcome.results is not None
+    assert outcome.results.loss is not None
+
+
 def test_a_recording_is_of_the_changed_program(script: Path, tmp_path: Path) -> None:
     changes = (Setting("pin"), Setting("non-blocking"), Setting("prefetch"))
     trace = tmp_path / "after.trace.json.gz"
