@@ -45,6 +45,7 @@ def examine() -> Diagnosis:
             _extra("dashboard"),
             _browser(),
             _extra("cluster"),
+            _extra("history"),
             _hta(),
             _cache(),
         ),

@@ -46,6 +46,7 @@ def test_it_names_the_versions_and_every_part(tmp_path: Path) -> None:
         "dashboard": "ok",
         "browser": "missing" if sys.platform == "linux" else "ok",
         "cluster": "ok",
+        "history": "ok",
         "hta": "ok",
         "cache": "ok",
     }
