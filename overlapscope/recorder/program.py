@@ -16,6 +16,7 @@ from overlapscope.recorder.main_thread import Interruption, held
 from overlapscope.recorder.optimizer_steps import OptimizerSteps
 from overlapscope.recorder.program_profilers import unpack
 from overlapscope.recorder.recording import Recording
+from overlapscope.recorder.script import stop_program
 from overlapscope.recorder.session import Session
 from overlapscope.recorder.torch_import import when_torch_is_imported
 
@@ -147,7 +148,7 @@ class ProgramRecording(Recording):
     def _stop_program(self) -> None:
         if self._stops and self._recorder is not None and not self._recorder.wants_steps and not self._driver.gave_way:
             self._stops = False
-            raise SystemExit
+            stop_program()
 
     def _tell(self, sentence: str) -> None:
         self._say(sentence)

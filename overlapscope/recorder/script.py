@@ -151,6 +151,15 @@ def _spec(name: str) -> ModuleSpec | None:
         return None
 
 
+_stopped = threading.Event()
+
+
+def stop_program() -> NoReturn:
+    """End the program from inside of it, as `sys.exit()` does."""
+    _stopped.set()
+    raise SystemExit
+
+
 def leave_forked_child(exit_code: int) -> NoReturn:
     """End a child that the program forked and that came to the program's end, as Python does but for C++'s destructors.
 
@@ -180,7 +189,9 @@ def _run(load: Callable[[], tuple[CodeType, ModuleType]]) -> Ending:
             raise
         died: BaseException = error
     except BaseException as error:
-        died = error
+        # Where a GPU tensor is freed on the way out of a frame, torch's trace of the GPU, on which the checks for data
+        # races rest, calls Python, and the exception is lost (torch 2.11).
+        died = SystemExit() if _stopped.is_set() and isinstance(error, SystemError) else error
     # Outside of the `except`, lest it becomes the context of what a hook raises.
     return _exited(died) if isinstance(died, SystemExit) else _died(died)
 

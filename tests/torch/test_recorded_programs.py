@@ -88,6 +88,13 @@ PROGRAMS = {
         f"wrote {TRACE}",
         ("--stop-after-recording",),
     ),
+    "what ends it is lost on the way, as torch's trace of the GPU loses it": Program(
+        "try: train(10**9 if 'overlapscope' in sys.modules else 1)\n"
+        "except SystemExit: raise SystemError('exec returned NULL without setting an exception') from None",
+        7,
+        f"wrote {TRACE}",
+        ("--stop-after-recording",),
+    ),
     "a thread pool's server": Program(
         "from concurrent.futures import ThreadPoolExecutor\n"
         "with ThreadPoolExecutor(1) as pool: print(list(pool.map(train, [2] * 8)))",
