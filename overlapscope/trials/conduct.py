@@ -111,7 +111,12 @@ def conduct(program: Program, asked: Asked, directory: Path, progress: Progress)
     except KeyboardInterrupt:
         interrupted = True
         progress.say("Interrupted. A second Ctrl-C ends it without showing what is known so far.")
-    predicted = _predicted(found)
+    try:
+        predicted = _predicted(found)
+    except KeyboardInterrupt:
+        if interrupted:
+            raise
+        interrupted, predicted = True, {}
     trial = summarize(
         found,
         program.text,

@@ -6,29 +6,18 @@ import gc
 import inspect
 import time
 import traceback
-import weakref
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from torch.optim import Optimizer
-
-from overlapscope.recorder.step_times import StepTimer
-from overlapscope.recorder.wrapping import before
 from overlapscope.render.progress import Progress
-from overlapscope.trace.model import TimedSteps
-from overlapscope.trials import fingerprint, seeded_batches
 from overlapscope.trials.conduct import Asked, conduct
-from overlapscope.trials.inside import seed
-from overlapscope.trials.last_step import LastStep
+from overlapscope.trials.course import Course
 from overlapscope.trials.program import Ended
-from overlapscope.trials.protocol import Outcome, Results, Task
+from overlapscope.trials.protocol import Outcome, Task
 from overlapscope.trials.result import Trial
-from overlapscope.trials.rounding import round_parameters
-from overlapscope.trials.shims import Notes, make
-from overlapscope.trials.survey import Survey
 
 Build = Callable[[], Callable[[], object]]
 """Makes everything anew, and returns what makes a step."""
@@ -89,54 +78,12 @@ class _Function:
 
 
 def _run(build: Build, task: Task) -> Outcome:
-    optimizers: list[weakref.ref[Optimizer]] = []
-    notes, timer = Notes(), StepTimer(task.steps or 0)
-    results: Results | None = None
-    all_steps = 0
+    course = Course(task)
     with ExitStack() as undo:
-        seed(task.seed)
-        undo.callback(seeded_batches.start(task.seed))
-        undo.callback(before(Optimizer, "__init__", lambda made, *_, **__: optimizers.append(weakref.ref(made))))
-        if task.rounded:
-            undo.callback(round_parameters())
-        undo.callback(make(task.changes, notes))
-        survey = Survey() if task.survey else None
-        if survey is not None:
-            undo.callback(survey.end)
-            notes.after_step.append(survey.step)
+        undo.callback(course.begin())
         step = build()
-        times, complete = TimedSteps(), False
         with suppress(StopIteration):
-            while not timer.full:
+            while not course.complete:
                 step()
-                all_steps += 1
-                notes.step()
-                if all_steps >= task.warmup_steps:
-                    timer.step(all_steps)
-            times = timer.read(wait=True)
-            if survey is not None:
-                # What is read next is read by us.
-                survey.end()
-            results = fingerprint.of_optimizers(_living(optimizers))
-            last = LastStep(output=not _living(optimizers))
-            undo.callback(last.end)
-            step()
-            last.end()
-            results = fingerprint.with_last_step(results, last)
-            complete = True
-        return Outcome(
-            rank=0,
-            ranks=1,
-            all_steps=all_steps + complete,
-            complete=complete,
-            host_ns=times.host_ns,
-            device_ns=times.device_ns,
-            results=results,
-            facts=None if survey is None else survey.facts(_living(optimizers)),
-            made=dict(notes.made),
-            refused=notes.refused,
-        )
-
-
-def _living(optimizers: Sequence[weakref.ref[Optimizer]]) -> list[Optimizer]:
-    return [one for reference in optimizers if (one := reference()) is not None]
+                course.step()
+        return course.outcome(rank=0, ranks=1)

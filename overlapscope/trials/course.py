@@ -1,0 +1,129 @@
+"""The course of a run, in whatever process: its changes are made, its steps timed, its results kept."""
+
+from __future__ import annotations
+
+import random
+import sys
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from overlapscope.recorder.step_times import StepTimer
+from overlapscope.recorder.wrapping import before
+from overlapscope.trace.model import TimedSteps
+from overlapscope.trials import fingerprint, seeded_batches
+from overlapscope.trials.last_step import LastStep
+from overlapscope.trials.protocol import Outcome, Results, Task
+from overlapscope.trials.rounding import round_parameters
+from overlapscope.trials.shims import Notes, make
+from overlapscope.trials.survey import Survey
+
+
+class Course:
+    """From `begin` to the last of the steps that the task asks for: one more than are timed, which is looked at more
+    closely.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.steps = 0
+        """That were made, timed or not."""
+        self.complete = False
+        """All were made that the task asks for."""
+        self._task = task
+        self._notes = Notes()
+        self._survey: Survey | None = None
+        self._optimizers: list[weakref.ref[Optimizer]] = []
+        self._timer = StepTimer(task.steps or 0)
+        self._times: TimedSteps | None = None
+        self._last: LastStep | None = None
+        """Once all others are timed."""
+        self._results: Results | None = None
+
+    def begin(self) -> Callable[[], None]:
+        """Make the changes. What is returned unmakes them."""
+        task, undo = self._task, ExitStack()
+        seed(task.seed)
+        undo.callback(before(Optimizer, "__init__", self._on_optimizer))
+        if task.rounded:
+            undo.callback(round_parameters())
+        undo.callback(make(task.changes, self._notes))
+        if task.survey:
+            self._survey = Survey()
+            undo.callback(self._survey.end)
+            self._notes.after_step.append(self._survey.step)
+        if task.steps is not None or task.survey:
+            undo.callback(seeded_batches.start(task.seed))
+        undo.callback(self._look_no_more)
+        return undo.close
+
+    def restart(self) -> None:
+        """This is a forked child that has made no step yet."""
+        self.steps = 0
+        self._timer.restart()
+
+    def step(self) -> None:
+        """A step is over."""
+        self.steps += 1
+        self._notes.step()
+        if self._task.steps is None or self.complete:
+            return
+        if self._last is not None:
+            self._last.end()
+            with suppress(Exception):
+                self._results = fingerprint.with_last_step(self._results, self._last)
+            self.complete = True
+        elif self.steps >= self._task.warmup_steps:
+            self._timer.step(self.steps)
+            if self._timer.full:
+                self._look_closer()
+
+    def outcome(self, rank: int, ranks: int) -> Outcome:
+        """What is known by now."""
+        times = self._times or self._timer.read(wait=True)
+        return Outcome(
+            rank=rank,
+            ranks=ranks,
+            all_steps=self.steps,
+            complete=self.complete,
+            host_ns=times.host_ns,
+            device_ns=times.device_ns,
+            results=self._results,
+            facts=None if self._survey is None else self._survey.facts(self._living),
+            made=dict(self._notes.made),
+            refused=self._notes.refused,
+        )
+
+    def _on_optimizer(self, optimizer: Optimizer, *args: Any, **options: Any) -> None:
+        self._optimizers.append(weakref.ref(optimizer))
+
+    @property
+    def _living(self) -> list[Optimizer]:
+        return [one for reference in self._optimizers if (one := reference()) is not None]
+
+    def _look_no_more(self) -> None:
+        if self._last is not None:
+            self._last.end()
+
+    def _look_closer(self) -> None:
+        """All steps are timed: keep what they have computed, and look on while the next is made, for its loss."""
+        self._times = self._timer.read(wait=True)
+        if self._survey is not None:
+            # What is read next is read by us.
+            self._survey.end()
+        optimizers = self._living
+        # It may have a tensor of a kind that nobody has thought of.
+        with suppress(Exception):
+            self._results = fingerprint.of_optimizers(optimizers)
+        self._last = LastStep(output=not optimizers)
+
+
+def seed(number: int) -> None:
+    """Have the random numbers of Python, torch and numpy begin there."""
+    random.seed(number)
+    torch.manual_seed(number)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(number)
