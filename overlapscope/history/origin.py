@@ -16,6 +16,7 @@ from overlapscope.history.entry import Origin
 from overlapscope.report.model import Report
 from overlapscope.trace.model import TraceOrigin
 
+_LONGEST = 200
 _EARLIEST_NS = 10**18
 """In 2001: what is earlier counts from something else than 1970."""
 
@@ -26,11 +27,11 @@ def origin(job: str | None = None, labels: Mapping[str, str] = MappingProxyType(
     commit, branch = revision(script.parent)
     return Origin(
         at_ns=time.time_ns(),
-        job=job or job_name(script),
+        job=_text(job) or job_name(script),
         commit=commit,
         branch=branch,
         host=socket.gethostname() or None,
-        labels=dict(labels),
+        labels=_texts(labels),
     )
 
 
@@ -54,14 +55,23 @@ def of_report(
     first = said[0] if said else TraceOrigin()
     starts = [device.window.start_ns for device in report.devices]
     began_ns = first.at_ns or min((start for start in starts if start > _EARLIEST_NS), default=otherwise_ns)
-    name = job or first.job
+    name = _text(job) or first.job
     if name is None:
         source = clean(report.traces[0].source, 200) if report.traces else "the report"
         raise UsageError(f"{source}: does not say what program it is of; name it with --job.")
     return Origin(
         at_ns=began_ns,
         job=name,
-        commit=commit or first.commit,
-        branch=branch or first.branch,
-        labels=dict(labels),
+        commit=_text(commit) or first.commit,
+        branch=_text(branch) or first.branch,
+        labels=_texts(labels),
     )
+
+
+def _text(told: str | None) -> str | None:
+    """What a user wrote, which may hold bytes that are no text, as a name that any file takes."""
+    return told and told.encode(errors="backslashreplace").decode()[:_LONGEST]
+
+
+def _texts(labels: Mapping[str, str]) -> dict[str, str]:
+    return {_text(key) or "": _text(value) or "" for key, value in labels.items()}
