@@ -241,7 +241,8 @@ class Store:
             where, values = f"{where} AND f.device = ?", [*values, query.device]
         rows = self._read(
             "SELECT r.id, r.at_ns, r.job, r.commit_id, r.branch, r.gpu, nullif(f.rank, -1), f.device, "
-            "f.value, f.spread, f.samples, f.floor, r.plain FROM figures AS f CROSS JOIN reports AS r ON r.number = f.report "
+            "f.value, f.spread, f.samples, f.floor, r.plain "
+            "FROM figures AS f CROSS JOIN reports AS r ON r.number = f.report "
             f"WHERE f.metric = (SELECT number FROM metrics WHERE name = ?) AND {where} "
             "ORDER BY r.at_ns, r.id, f.rank, f.device",
             (metric, *values),
