@@ -61,13 +61,14 @@ def settings(
         raise UsageError("every is 0s; it must be more.")
     if steps < 1:
         raise UsageError(f"steps is {steps}; it must be 1 or more.")
+    sinks = tuple(map(sink, log if isinstance(log, list | tuple) else [log]))
     return Settings(
         every_ns=every_ns,
         steps=steps,
         keep_bytes=keep_bytes,
         history=default_path() if history is None else Path(history).expanduser().absolute(),
         origin=origin(job),
-        sinks=tuple(map(sink, log if isinstance(log, list | tuple) else [log])),
+        sinks=sinks,
     )
 
 
