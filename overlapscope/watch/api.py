@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 _watchers: dict[int, Watcher] = {}
 """At most one of this process, by its id; others are of processes that it was forked from."""
-
-
 _continuous: dict[int, Continuous] = {}
 """At most one of this process, too."""
 

@@ -204,6 +204,7 @@ class Continuous:
                 )
             )
             self.costs.analysed.append(done)
+            kept.tidy(trace.parent)
             for failure in done.failures:
                 self._complain("analysis", failure)
             if done.scalars:

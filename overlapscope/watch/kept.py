@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 TRACE, REPORT = "recording.trace.json.gz", "report.html"
-_NAME = re.compile(r"\d{8}T\d{6}Z-\d+")
+_NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-\d+")
 _NO_NAME = re.compile(r"[^\w.-]+")
 
 
@@ -23,9 +23,19 @@ def place(history: Path, job: str) -> Path:
 def begin(directory: Path) -> Path:
     """A new directory for one recording, which nobody else can read. Raises OSError."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    recording = directory / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
+    now_ms = time.time_ns() // 1_000_000
+    second = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now_ms // 1000))
+    recording = directory / f"{second}.{now_ms % 1000:03}Z-{os.getpid()}"
     recording.mkdir(mode=0o700)
     return recording
+
+
+def tidy(recording: Path) -> None:
+    """Delete what a process that was killed was writing."""
+    for path, _ in _files(recording):
+        if path.suffix == ".part":
+            with suppress(OSError):
+                path.unlink()
 
 
 def make_room(directory: Path, limit_bytes: int) -> None:

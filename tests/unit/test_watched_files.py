@@ -32,7 +32,7 @@ def test_the_newest_stay_and_reports_before_traces(
 ) -> None:
     place = tmp_path_factory.mktemp("kept")
     for number, sizes in enumerate(recordings):
-        recording = place / f"20260101T0000{number:02}Z-7"
+        recording = place / f"20260101T0000{number:02}.000Z-7"
         recording.mkdir()
         for name, size in zip((kept.REPORT, kept.TRACE), sizes, strict=True):
             (recording / name).write_bytes(b"x" * size)
@@ -41,7 +41,7 @@ def test_the_newest_stay_and_reports_before_traces(
         for name, size in zip((kept.REPORT, kept.TRACE), recordings[number], strict=True):
             if size <= left:
                 left -= size
-                expected.add(f"20260101T0000{number:02}Z-7/{name}")
+                expected.add(f"20260101T0000{number:02}.000Z-7/{name}")
     kept.make_room(place, limit)
     assert {str(path.relative_to(place)) for path in place.rglob("*") if path.is_file()} == expected
     assert all(any(directory.iterdir()) for directory in place.iterdir()), "no directory is left without a file"
@@ -55,10 +55,10 @@ def test_what_is_not_a_recording_is_left_alone(tmp_path: Path) -> None:
     place = tmp_path / "watched"
     recording = kept.begin(place)
     (recording / kept.TRACE).write_bytes(b"x")
-    (place / "20260101T000000Z-1").symlink_to(elsewhere)
+    (place / "20260101T000000.000Z-1").symlink_to(elsewhere)
     (place / "mine").mkdir()
     kept.make_room(place, 0)
-    assert sorted(path.name for path in place.iterdir()) == ["20260101T000000Z-1", "mine"]
+    assert sorted(path.name for path in place.iterdir()) == ["20260101T000000.000Z-1", "mine"]
     assert (elsewhere / "mine").exists() and (tmp_path / "notes.txt").exists()
 
 
