@@ -141,7 +141,7 @@ class Watcher:
     # -- by steps ------------------------------------------------------------------------------------
 
     def _marked_step(self) -> None:
-        if self._ours:
+        if self._ours or self._is_of_another_recording():
             return
         if not self._marked:
             self._marked = True
@@ -151,6 +151,11 @@ class Watcher:
                 self._thread = threading.get_ident()
                 return
         self._stepped()
+
+    def _is_of_another_recording(self) -> bool:
+        """Whether a step is marked of what the program records itself, which may be the last that it marks."""
+        under_way = recording.current()
+        return under_way is not None and (self._running is None or under_way is not self._running[0])
 
     def _stepped(self) -> None:
         thread = threading.get_ident()
