@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from overlapscope.errors import UsageError
-from overlapscope.watch.ask import status_of, statuses
+from overlapscope.watch.ask import lives, status_of, statuses
 from overlapscope.watch.protocol import Status
 
 _ROOT: Final = Path(__file__).parents[2]
@@ -40,6 +40,8 @@ def attach(pid: int) -> Status:
     """Watch it from now on. Raises UsageError where that cannot be."""
     if any(one.pid == pid for one in statuses()):
         return status_of(pid)
+    if not lives(pid):
+        raise UsageError(f"there is no process {pid}.")
     remote_exec = getattr(sys, "remote_exec", None)
     if remote_exec is None:
         version = ".".join(map(str, sys.version_info[:2]))
@@ -49,8 +51,6 @@ def attach(pid: int) -> Status:
         script.write_text(_CODE.format(root=str(_ROOT), answer=str(answer)))
         try:
             remote_exec(pid, str(script))
-        except ProcessLookupError:
-            raise UsageError(f"there is no process {pid}.") from None
         except (OSError, RuntimeError) as error:
             raise UsageError(
                 f"process {pid} cannot be attached to: {error}. It must run the same version of Python, be of the same "
