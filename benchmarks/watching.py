@@ -61,6 +61,9 @@ def training(width: int) -> Callable[[], object]:
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        # As many as there are cores would have to share them with the process that analyses.
+        torch.set_num_threads(1)
     model = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(6)]).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     batches = [torch.randn(width, width, pin_memory=device == "cuda") for _ in range(4)]
@@ -159,7 +162,7 @@ def page(measured: Measured) -> str:
     low, high = found.interval
     watched_ns = sum(one.total_ns for one in measured.blocks if one.watched)
     stood = 100 * sum(measured.stood_ns) / watched_ns
-    interval = f"{low:+.2f}% to {high:+.2f}%" if found.over_runs else "unknown (one pair of blocks)"
+    interval = f"{low:+.2f}% to {high:+.2f}%" if found.over_runs else "too few blocks to tell an interval"
     return "\n".join(
         [
             "# Overhead of watching",

@@ -50,6 +50,14 @@ def watch(
         raise UsageError('log needs recordings to tell of; pass every, such as every="10 min".')
 
 
+def watch_as_told(told: str) -> None:
+    """`watch`, by the variable OVERLAPSCOPE_WATCH: `1`, or how often the program is recorded: `10min`."""
+    try:
+        watch(None if told == "1" else told)
+    except UsageError as error:
+        tell(f"overlapscope: OVERLAPSCOPE_WATCH is not heeded: {error}")
+
+
 def watch_continuously(asked: Settings) -> Continuous:
     """In the place of what was asked for before."""
     from overlapscope.watch.continuous import Continuous

@@ -17,6 +17,7 @@ from overlapscope.errors import UsageError
 from overlapscope.history.entry import Origin
 from overlapscope.recorder import cupti
 from overlapscope.recorder.destination import rank_of
+from overlapscope.recorder.step_times import StepTimer, median_ns
 from overlapscope.watch import kept
 from overlapscope.watch.analyser import Analysed, Task
 from overlapscope.watch.analysing import GRACE_S, analyse
@@ -28,6 +29,8 @@ _FIRST_STEPS: Final = 20
 _FIRST_NS: Final = 60_000_000_000
 """Before the first recording the program makes so many steps, and runs so long: until then it compiles, tunes, fills
 its caches."""
+_TIMED_STEPS: Final = 10
+"""Right before a recording, while nothing is recorded."""
 MOST_OF_TIME: Final = 0.01
 """Recordings may take this share of the program's time; where one takes longer, the next comes later."""
 
@@ -90,7 +93,10 @@ class _Turn:
     """When it was asked for, by the monotonic clock."""
     steps: int
     """That were finished by then."""
-    plain_step_ns: int | None
+    before: StepTimer
+    """Of the steps before it."""
+    around: StepTimer
+    """From there to its end, as if it were one step."""
 
 
 class Continuous:
@@ -108,7 +114,8 @@ class Continuous:
         self._process = os.getpid()
         self._told: set[str] = set()
         self._busy = False
-        self._recordings = 0
+        self._attached = False
+        """Whether a recording has left CUPTI in the program."""
         self._following: threading.Thread | None = None
         self._due_ns = time.monotonic_ns() + min(settings.every_ns, _FIRST_NS)
         self.costs = Costs()
@@ -116,6 +123,7 @@ class Continuous:
 
     def start(self) -> None:
         """Go on where `stop` ended it."""
+        self._timer = StepTimer(_TIMED_STEPS)
         self._watcher.after_step.append(self._after_step)
 
     def stop(self) -> None:
@@ -138,19 +146,22 @@ class Continuous:
         if rank is not None and rank.number:
             self.stop()
             return
-        began_ns = time.monotonic_ns()
-        self._due_ns = began_ns + self._settings.every_ns
+        self._timer.step(self._watcher.steps)
+        if self._timer.full:
+            self._ask()
+
+    def _ask(self) -> None:
+        self._due_ns = time.monotonic_ns() + self._settings.every_ns
+        before, self._timer = self._timer, StepTimer(_TIMED_STEPS)
         try:
             directory = kept.begin(self._directory)
         except OSError as error:
             self._complain("directory", f"no recording is made: {error}.")
             return
-        # Behind a recording that leaves CUPTI attached no step is plain.
-        first = self._recordings == 0
-        plain_step_ns = self._watcher.plain_step_ns if first or not cupti.stays_attached() else None
-        turn = _Turn(directory, began_ns, self._watcher.steps, plain_step_ns)
+        turn = _Turn(directory, time.monotonic_ns(), self._watcher.steps, before, StepTimer(1))
+        turn.around.step(turn.steps)
         self._busy = True
-        # The steps before it are timed already, all the time.
+        # The steps before it are timed already, so nothing need be recorded but the steps themselves.
         request = Request(steps=self._settings.steps, light=True, plain_steps=0, path=str(directory / kept.TRACE))
         self._watcher.ask(request, lambda outcome: self._recorded(outcome, turn))
 
@@ -161,50 +172,36 @@ class Continuous:
             kept.remove(turn.directory)
             self._busy = False
             return
-        self._recordings += 1
-        self._reckon(turn)
+        steps = self._watcher.steps
+        turn.around.step(steps)
+        usual_ns = _median_ns(turn.before)
+        # Behind a recording that leaves CUPTI attached no step is plain.
+        plain_ns = None if self._attached else usual_ns or None
+        self._attached = cupti.stays_attached()
         for outlet in self._outlets:
             self._complain(outlet.name, outlet.bind())
-        told = Told(
-            self._settings.origin.job, self._watcher.steps, time.time_ns(), {}, turn.directory / kept.REPORT
-        )
+        told = Told(self._settings.origin.job, steps, time.time_ns(), {}, turn.directory / kept.REPORT)
         # Not a daemon: a program that ends waits for it, for as long as `analyse` and `Outlet` allow.
         self._following = threading.Thread(
-            target=self._follow, args=(Path(outcome.path), told, turn.plain_step_ns), name="overlapscope"
+            target=self._follow, args=(turn, Path(outcome.path), told, usual_ns, plain_ns), name="overlapscope"
         )
         self._following.start()
 
-    def _reckon(self, turn: _Turn) -> None:
-        """What it took of the program's time, and when the next one may come."""
-        if turn.plain_step_ns is None:
-            return
-        plain_ns = (self._watcher.steps - turn.steps) * turn.plain_step_ns
-        cost_ns = max(0, time.monotonic_ns() - turn.began_ns - plain_ns)
-        self.costs.stood_ns.append(cost_ns)
-        apart_ns = max(self._settings.every_ns, round(cost_ns / MOST_OF_TIME))
-        self._due_ns = turn.began_ns + apart_ns
-        if apart_ns > self._settings.every_ns:
-            self._complain(
-                "later",
-                f"a recording takes {duration(cost_ns)} of the program's time; the next one comes after "
-                f"{duration(apart_ns)}, so that they take less than {MOST_OF_TIME:.0%} of it.",
-            )
-
-    def _follow(self, trace: Path, told: Told, plain_step_ns: int | None) -> None:
+    def _follow(self, turn: _Turn, trace: Path, told: Told, usual_ns: int, plain_ns: int | None) -> None:
         try:
             settings = self._settings
             origin = msgspec.structs.replace(settings.origin, at_ns=told.at_ns)
             done = analyse(
                 Task(
                     trace=str(trace),
-                    plain_step_ns=plain_step_ns,
+                    plain_step_ns=plain_ns,
                     report=str(told.report),
                     history=str(settings.history),
                     origin=origin,
                 )
             )
             self.costs.analysed.append(done)
-            kept.tidy(trace.parent)
+            kept.tidy(turn.directory)
             for failure in done.failures:
                 self._complain("analysis", failure)
             if done.scalars:
@@ -212,12 +209,33 @@ class Continuous:
                 for outlet in self._outlets:
                     self._complain(outlet.name, outlet.send(told))
             kept.make_room(self._directory, settings.keep_bytes)
+            self._reckon(turn, _median_ns(turn.around) - (told.step - turn.steps) * usual_ns)
         except Exception as error:
             self._complain("watching", f"a recording was lost ({type(error).__name__}: {error}).")
         finally:
             self._busy = False
 
+    def _reckon(self, turn: _Turn, cost_ns: int) -> None:
+        """When the next one may come, by what this one took of the program's time."""
+        cost_ns, every_ns = max(0, cost_ns), self._settings.every_ns
+        self.costs.stood_ns.append(cost_ns)
+        apart_ns = max(every_ns, round(cost_ns / MOST_OF_TIME))
+        self._due_ns = turn.began_ns + apart_ns
+        if apart_ns > every_ns:
+            self._complain(
+                "later",
+                f"a recording takes {duration(cost_ns)} of the program's time; the next one comes after "
+                f"{duration(apart_ns)}, so that they take less than {MOST_OF_TIME:.0%} of it.",
+            )
+
     def _complain(self, kind: str, sentence: str | None) -> None:
         if sentence and kind not in self._told:
             self._told.add(kind)
             tell(f"overlapscope: {sentence}")
+
+
+def _median_ns(timer: StepTimer) -> int:
+    """By the device's clock where there is one: the host may run far ahead of it. 0 where nothing was timed."""
+    timed = timer.read()
+    lengths_ns = timed.device_ns or timed.host_ns
+    return median_ns(lengths_ns) if lengths_ns else 0

@@ -31,7 +31,7 @@ def entries():
     with Store.open(here / "history.sqlite", read_only=True) as history:
         return len(history.rows())
 
-def train(until, patience_s=60):
+def train(until, patience_s=200):
     began, steps = time.monotonic(), 0
     while not until() and time.monotonic() < began + patience_s:
         for _ in range(30):

@@ -68,9 +68,11 @@ def sink(asked: Any) -> Sink:
             name = {"wandb": "Weights & Biases", "mlflow": "MLflow"}[asked]
             return Sink(name, load(f"{here}.{asked}:bind_active"))
     else:
-        for attributes, name, module in _BY_ATTRIBUTES:
-            if all(callable(getattr(asked, attribute, None)) for attribute in attributes):
-                return Sink(name, partial(load(f"{here}.{module}:bind"), asked))
+        # What a logger of Lightning writes to takes more than the logger.
+        for found in (getattr(asked, "experiment", None), asked):
+            for attributes, name, module in _BY_ATTRIBUTES:
+                if all(callable(getattr(found, attribute, None)) for attribute in attributes):
+                    return Sink(name, partial(load(f"{here}.{module}:bind"), found))
     raise UsageError(
         f"log={shorten(repr(asked), 60)} is nothing that takes figures; pass a SummaryWriter of TensorBoard, "
         'a run of Weights & Biases or "wandb", "mlflow", "prometheus:FILE.prom" or "prometheus:PORT".'

@@ -1,4 +1,4 @@
-"""A logger of PyTorch Lightning: by what it writes to where that is known, else by its metrics."""
+"""Any other logger of PyTorch Lightning: metrics."""
 
 from __future__ import annotations
 
