@@ -6,6 +6,8 @@ import datetime
 from collections.abc import Sequence
 from statistics import fmean
 
+from msgspec.structs import replace
+
 from overlapscope.base.words import clean
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.quantity import show
@@ -22,6 +24,7 @@ _SHORT, _SHORT_ID = 10, 8
 
 def listing(store: Store, query: Query, found: Sequence[Row]) -> Document:
     """The entries in a table, newest first, with the means over their devices."""
+    query = replace(query, since_ns=found[0].origin.at_ns) if found else query
     values = {metric: _means(store, metric, query) for metric in _FIGURES}
     lines = [_line(row, {metric: values[metric].get(row.id) for metric in _FIGURES}) for row in reversed(found)]
     columns = (
