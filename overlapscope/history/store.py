@@ -240,7 +240,7 @@ class Store:
             where, values = f"{where} AND f.device = ?", [*values, query.device]
         rows = self._read(
             "SELECT r.id, r.at_ns, r.job, r.commit_id, r.branch, r.gpu, nullif(f.rank, -1), f.device, "
-            "f.value, f.spread, f.samples, r.plain FROM figures AS f CROSS JOIN reports AS r ON r.number = f.report "
+            "f.value, f.spread, f.samples, r.plain FROM reports AS r CROSS JOIN figures AS f ON r.number = f.report "
             f"WHERE f.metric = (SELECT number FROM metrics WHERE name = ?) AND {where} "
             "ORDER BY r.at_ns, r.id, f.rank, f.device",
             (metric, *values),
@@ -260,8 +260,9 @@ class Store:
         """An entry by its id, or by the beginning of it. Raises NotInTrace where there is none, or several;
         UnreadableTrace where another version kept it, which cannot be read."""
         found = self._read(
-            "SELECT id, packed FROM reports JOIN entries ON report = number WHERE substr(id, 1, ?) = ? LIMIT 2",
-            (len(id), id),
+            # An id is hexadecimal, and "g" behind any of its digits.
+            "SELECT id, packed FROM reports JOIN entries ON report = number WHERE id >= ? AND id < ? || 'g' LIMIT 2",
+            (id, id),
         )
         if len(found) != 1 or not id:
             which = "several entries begin" if found else "no entry begins"
