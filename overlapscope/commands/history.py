@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _MOST = whole_number("a number of entries", 1, 10**9)
 _SHOWN = 20
+_FORMATS = ("text", "markdown", "html")
 _AGE = re.compile(r"(\d{1,6})([hdw])")
 _SECONDS = {"h": 3600, "d": 86_400, "w": 604_800}
 
@@ -51,7 +52,7 @@ class Command:
         parser.add_argument(
             "--most", type=_MOST, default=_SHOWN, metavar="N", help=f"show the newest N entries (default: {_SHOWN})"
         )
-        add_format(parser, ("text", "markdown", "html"))
+        add_format(parser, _FORMATS)
         add_output(parser)
         action = add_actions(parser, required=False)
         add = action(
@@ -81,8 +82,15 @@ class Command:
         prune.add_argument("--job", dest="prune_job", metavar="JOB", help="only entries of this job")
         _add_store(prune)
 
+        predictions = action("predictions", "show how far predictions of `overlapscope try` were from what it measured")
+        add_format(predictions, _FORMATS)
+        add_output(predictions)
+        _add_store(predictions)
+
     def run(self, args: argparse.Namespace) -> int:
         match args.action:
+            case "predictions":
+                return _predictions(args)
             case "add":
                 return _add(args)
             case "export":
@@ -256,5 +264,16 @@ def _list(args: argparse.Namespace) -> int:
         query = Query(job=args.of_job, branch=args.of_branch, commit=args.of_commit)
         rows = store.rows(query, most=args.most)
         document = listing(store, query, rows)
+    write(drawn(document, args), args.output, force=args.force)
+    return DONE
+
+
+def _predictions(args: argparse.Namespace) -> int:
+    check_output(args.output, force=args.force, inputs=[args.history])
+    from overlapscope.history.document import predictions
+    from overlapscope.history.store import Store
+
+    with Store.open(args.history, read_only=True) as store:
+        document = predictions(store.predictions(), most=_SHOWN)
     write(drawn(document, args), args.output, force=args.force)
     return DONE
