@@ -36,6 +36,8 @@ def blocks(job: JobCourse) -> list[Block]:
     gpu = f" on {clean(first.gpu, 80)}" if first.gpu else ""
     changes = [sentence(course, change) for course in job.courses for change in course.levels.changes]
     unknown = {course.levels.unknown: None for course in job.courses if course.levels.unknown}
+    if len(unknown) == 1 and all(course.levels.unknown for course in job.courses):
+        return [Text(f"Since when {clean(job.job, 80)} is better or worse is unknown: {first.levels.unknown}.")]
     return [
         Heading(f"{clean(job.job, 80)}, by {first.by}"),
         Text(f"The levels are of {of}{gpu}."),

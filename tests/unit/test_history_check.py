@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def fill(values: Sequence[float], *, job: str = "train.py", **more: object) -> None:
+def fill(values: Sequence[float], *, job: str = "train.py", **more: Any) -> None:
     """A value of efficiency a day, and a step that is always the same."""
     with Store.open() as store:
         for day, value in enumerate(values):
