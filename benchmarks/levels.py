@@ -264,9 +264,9 @@ change at the right recording in all of them.
 
 {table(columns, found_rows(recordings, *KINDS), words=2)}
 
-What is not found is smaller than the noise floor, which is there because a host may be half as fast in one recording
-as in the next: see [Noise](noise.md#what-is-not-found). Kernels that became slower show in `compute_time`, which is not
-among the default metrics.
+Most of what is not found is smaller than the noise floor, which is there because a host may be half as fast in one
+recording as in the next: see [Noise](noise.md#what-is-not-found). Kernels that became slower show in `compute_time`,
+which is not among the default metrics.
 """),
         wrapped(f"""## Simulated noise
 
