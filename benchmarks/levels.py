@@ -27,7 +27,7 @@ from overlapscope.history.entry import Figure
 from overlapscope.history.figures import figures
 from overlapscope.history.levels import FEWEST, LEAST, Change, Group, levels, newest
 
-ORDERS, ALARM_ORDERS = 10, 200
+ORDERS, ALARM_ORDERS = 10, 50
 COMMITS, PLACES = 20, (4, 10, 16)
 """Recordings in a series, and the number, from 0, of the first that is slower."""
 SIMULATED = 1000
