@@ -90,7 +90,7 @@ class _Turn:
 
     directory: Path
     began_ns: int
-    """When it was asked for, by the monotonic clock."""
+    """When it was asked for."""
     steps: int
     """That were finished by then."""
     before: StepTimer
@@ -117,12 +117,15 @@ class Continuous:
         self._attached = False
         """Whether a recording has left CUPTI in the program."""
         self._following: threading.Thread | None = None
-        self._due_ns = time.monotonic_ns() + min(settings.every_ns, _FIRST_NS)
+        self._away_ns, self._stopped_ns = 0, time.monotonic_ns()
+        """How long it was stopped, and since when it is."""
+        self._due_ns = self._stopped_ns + min(settings.every_ns, _FIRST_NS)
         self.costs = Costs()
         self.start()
 
     def start(self) -> None:
-        """Go on where `stop` ended it."""
+        """Go on where `stop` ended it: the time between does not count."""
+        self._away_ns += time.monotonic_ns() - self._stopped_ns
         self._timer = StepTimer(_TIMED_STEPS)
         self._watcher.after_step.append(self._after_step)
 
@@ -130,6 +133,7 @@ class Continuous:
         """Begin no recording any more."""
         if self._after_step in self._watcher.after_step:
             self._watcher.after_step.remove(self._after_step)
+            self._stopped_ns = time.monotonic_ns()
 
     def finish(self) -> None:
         """`stop`, and wait a while for what becomes of the last recording."""
@@ -137,8 +141,11 @@ class Continuous:
         if self._following is not None:
             self._following.join(GRACE_S)
 
+    def _now_ns(self) -> int:
+        return time.monotonic_ns() - self._away_ns
+
     def _after_step(self) -> None:
-        if time.monotonic_ns() < self._due_ns or self._busy:
+        if self._now_ns() < self._due_ns or self._busy:
             return
         if self._watcher.steps < _FIRST_STEPS or os.getpid() != self._process:
             return
@@ -151,14 +158,14 @@ class Continuous:
             self._ask()
 
     def _ask(self) -> None:
-        self._due_ns = time.monotonic_ns() + self._settings.every_ns
+        self._due_ns = self._now_ns() + self._settings.every_ns
         before, self._timer = self._timer, StepTimer(_TIMED_STEPS)
         try:
             directory = kept.begin(self._directory)
         except OSError as error:
             self._complain("directory", f"no recording is made: {error}.")
             return
-        turn = _Turn(directory, time.monotonic_ns(), self._watcher.steps, before, StepTimer(1))
+        turn = _Turn(directory, self._now_ns(), self._watcher.steps, before, StepTimer(1))
         turn.around.step(turn.steps)
         self._busy = True
         # The steps before it are timed already, so nothing need be recorded but the steps themselves.
