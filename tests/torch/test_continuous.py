@@ -240,3 +240,30 @@ os.wait()
 """
     )
     assert done.stdout == "0\n"
+
+
+def test_a_variable_of_the_environment_says_how_often(run: Run, tmp_path: Path) -> None:
+    done = run(
+        """
+from overlapscope.watch import at_import
+at_import.start()
+train(lambda: entries() >= 1)
+os.environ["OVERLAPSCOPE_WATCH"] = "often"
+at_import.start()
+""",
+        OVERLAPSCOPE_WATCH="0.2s",
+        OVERLAPSCOPE_HISTORY=str(tmp_path / "history.sqlite"),
+    )
+    assert done.stderr.startswith("overlapscope: OVERLAPSCOPE_WATCH is not heeded: 'often' is not a length of time")
+
+
+def test_the_room_is_called_as_the_function_whatever_is_imported_first(run: Run) -> None:
+    run(
+        """
+import overlapscope.watch.callbacks
+overlapscope.watch(**asked)
+from overlapscope import watch
+watch(**asked)
+train(reported())
+"""
+    )
