@@ -19,6 +19,7 @@ from overlapscope.errors import NotInTrace
 
 NOTHING = "n/a"
 MOST_BYTES = 2**63 - 1
+_FORMULA = re.compile(r"[=+@\t\r-]")
 _SPAN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|d)\s*")
 _SPANS_S: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
@@ -178,6 +179,12 @@ def clean(text: str, limit: int | None = None) -> str:
     """
     safe = text if text.isprintable() else "".join(c if c.isprintable() else _spelled(c) for c in text)
     return safe if limit is None else shorten(safe, limit)
+
+
+def in_spreadsheet(text: str) -> str:
+    """Foreign text for a file of CSV. A spreadsheet takes text that begins like a formula for one (OWASP, "CSV
+    Injection"); a quote keeps it text."""
+    return f"'{clean(text)}" if _FORMULA.match(text) else clean(text)
 
 
 def clean_lines(text: str, limit: int = 2000) -> str:

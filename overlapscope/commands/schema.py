@@ -19,6 +19,7 @@ WRITERS = {
     "ranks": "ranks.result",
     "doctor": "doctor.result",
     "trial": "trials.result",
+    "history-entry": "history.entry",
 }
 """What can be asked for, and the module that knows its schema."""
 
@@ -32,7 +33,7 @@ def schema_of(kind: str) -> dict[str, Any]:
 class Command:
     """Print the JSON schema (2020-12) of what `overlapscope analyze`, `diff`,
     `whatif`, `check`, `ranks`, `doctor` and `try` print with `--format json`,
-    or of a baseline.
+    of a baseline, or of an entry of `overlapscope history`.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
