@@ -42,8 +42,10 @@ class Settings:
     every_ns: int
     steps: int
     keep_bytes: int
-    history: Path
-    """The file that figures are added to."""
+    history: str
+    """Where figures are added: a file, or a directory or URL that is a file drop."""
+    directory: Path
+    """Where recordings are kept."""
     origin: Origin
     """`at_ns` is of the program's start."""
     sinks: tuple[Sink, ...]
@@ -55,6 +57,7 @@ def settings(
     """What the arguments of `overlapscope.watch` say. Raises UsageError where they make no sense."""
     from overlapscope.history.origin import origin
     from overlapscope.history.store import default_path
+    from overlapscope.ranks.files import is_url
 
     try:
         every_ns, keep_bytes = parse_span(every), parse_size(keep)
@@ -65,12 +68,18 @@ def settings(
     if steps < 1:
         raise UsageError(f"steps is {steps}; it must be 1 or more.")
     sinks = tuple(map(sink, log if isinstance(log, list | tuple) else [log]))
+    told, place = origin(job), os.fspath(history) if history is not None else os.fspath(default_path())
+    if not is_url(place):
+        place = os.path.abspath(os.path.expanduser(place))
+    # A drop is for other machines.
+    beside = default_path() if is_url(place) or os.path.isdir(place) else Path(place)
     return Settings(
         every_ns=every_ns,
         steps=steps,
         keep_bytes=keep_bytes,
-        history=default_path() if history is None else Path(history).expanduser().absolute(),
-        origin=origin(job),
+        history=place,
+        directory=kept.place(beside, told.job),
+        origin=told,
         sinks=sinks,
     )
 
@@ -110,7 +119,6 @@ class Continuous:
     def __init__(self, watcher: Watcher, settings: Settings) -> None:
         self._watcher, self._settings = watcher, settings
         self._outlets = [Outlet(sink) for sink in settings.sinks]
-        self._directory = kept.place(settings.history, settings.origin.job)
         self._process = os.getpid()
         self._told: set[str] = set()
         self._busy = False
@@ -161,7 +169,7 @@ class Continuous:
         self._due_ns = self._now_ns() + self._settings.every_ns
         before, self._timer = self._timer, StepTimer(_TIMED_STEPS)
         try:
-            directory = kept.begin(self._directory)
+            directory = kept.begin(self._settings.directory)
         except OSError as error:
             self._complain("directory", f"no recording is made: {error}.")
             return
@@ -203,7 +211,7 @@ class Continuous:
                     trace=str(trace),
                     plain_step_ns=plain_ns,
                     report=str(told.report),
-                    history=str(settings.history),
+                    history=settings.history,
                     origin=origin,
                 )
             )
@@ -215,7 +223,7 @@ class Continuous:
                 told = replace(told, scalars=done.scalars, report=told.report if done.report else None)
                 for outlet in self._outlets:
                     self._complain(outlet.name, outlet.send(told))
-            kept.make_room(self._directory, settings.keep_bytes)
+            kept.make_room(settings.directory, settings.keep_bytes)
             self._reckon(turn, _median_ns(turn.around) - (told.step - turn.steps) * usual_ns)
         except Exception as error:
             self._complain("watching", f"a recording was lost ({type(error).__name__}: {error}).")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from overlapscope.base.words import clean
 from overlapscope.errors import NotInTrace, UnreadableTrace, UsageError
-from overlapscope.history import store as module
+from overlapscope.history import database
 from overlapscope.history.document import predictions
 from overlapscope.history.drop import pull, put
 from overlapscope.history.entry import Entry, Figure, digest, pack, unpack
@@ -257,7 +257,7 @@ def test_a_store_in_a_folder_that_cannot_be_written_is_read(tmp_path: Path) -> N
 
 
 def test_one_who_writes_for_long_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(database, "_PATIENCE_S", 0.05)
     path = tmp_path / "h"
     with Store.open(path) as store:
         store.add(made(1))
