@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -31,6 +33,7 @@ _FIRST_NS: Final = 60_000_000_000
 its caches."""
 _TIMED_STEPS: Final = 10
 """Right before a recording, while nothing is recorded."""
+_REMEMBERED: Final = 100
 MOST_OF_TIME: Final = 0.01
 """Recordings may take this share of the program's time; where one takes longer, the next comes later."""
 
@@ -86,11 +89,11 @@ def settings(
 
 @dataclass(slots=True)
 class Costs:
-    """What the recordings of this process took, which `benchmarks/watching.py` reports."""
+    """What the latest recordings of this process took, which `benchmarks/watching.py` reports."""
 
-    stood_ns: list[int] = field(default_factory=list)
+    stood_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     """Of the program's time, beyond what the steps take otherwise."""
-    analysed: list[Analysed] = field(default_factory=list)
+    analysed: deque[Analysed] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,8 @@ class Continuous:
         """How long it was stopped, and since when it is."""
         self._due_ns = self._stopped_ns + min(settings.every_ns, _FIRST_NS)
         self.costs = Costs()
+        # A recording that is under way when the program ends is written, and counts.
+        atexit.register(kept.make_room, settings.directory, settings.keep_bytes)
         self.start()
 
     def start(self) -> None:
@@ -200,7 +205,11 @@ class Continuous:
         self._following = threading.Thread(
             target=self._follow, args=(turn, Path(outcome.path), told, usual_ns, plain_ns), name="overlapscope"
         )
-        self._following.start()
+        try:
+            self._following.start()
+        except RuntimeError as error:
+            self._complain("watching", f"a recording was not analysed: {error}.")
+            self._busy = False
 
     def _follow(self, turn: _Turn, trace: Path, told: Told, usual_ns: int, plain_ns: int | None) -> None:
         try:

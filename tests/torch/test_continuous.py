@@ -114,6 +114,23 @@ train(lambda: entries() >= 2)
     assert watched(tmp_path) == []
 
 
+def test_a_program_that_ends_while_it_is_recorded_keeps_no_more_either(run: Run, tmp_path: Path) -> None:
+    run(
+        """
+api.watch(**asked, keep="0")
+def step():
+    model(torch.randn(64, 64)).square().mean().backward()
+    optimizer.step()
+while not any(here.glob("watched/*/*")):
+    step()
+step(); step()
+from overlapscope.recorder.recording import current
+assert current() is not None
+"""
+    )
+    assert watched(tmp_path) == []
+
+
 def test_the_process_that_analyses_may_be_killed(run: Run, tmp_path: Path) -> None:
     done = run(
         """
