@@ -1,4 +1,4 @@
-"""A training on the GPU that is watched continuously: figures of the plain program, though the host runs ahead of it."""
+"""A training on the GPU that is watched continuously: its figures are right though the host runs ahead of it."""
 
 from __future__ import annotations
 
