@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from overlapscope.base.words import duration, parse_span, size
+from overlapscope.base.words import duration, parse_span, plural, size
 from overlapscope.trials.measure import Change, Timing, change
 from overlapscope.watch.analyser import Analysed
 
@@ -170,7 +170,7 @@ def page(measured: Measured) -> str:
             f"Written by `python -m benchmarks.watching`: {measured.machine}. A training loop runs in one process, in "
             f"{len(measured.blocks)} blocks of {measured.blocks[0].total_ns / 1e9:.0f} s. In every other block",
             f'`overlapscope.watch(every="{measured.every_s:g}s", steps={measured.steps_recorded})` is at work: '
-            f"{len(measured.stood_ns)} recordings in {duration(watched_ns)}.",
+            f"{plural(len(measured.stood_ns), 'recording')} in {duration(watched_ns)}.",
             "",
             *_table(("", "wanted", "measured"), _goals(found.pct, interval, stood)),
             "",

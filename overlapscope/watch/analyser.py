@@ -36,7 +36,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     report: str
     """Where the report is written, as HTML."""
     history: str
-    """The file of the history that it is added to."""
+    """Where it is added: the file of a history, or a directory or URL that is a file drop."""
     origin: Origin
 
 
@@ -111,11 +111,15 @@ def analyse(task: Task) -> Analysed:
 
 
 def _add(entry: Entry, history: str) -> list[str]:
-    from overlapscope.history import store
+    from overlapscope.history import drop, store
+    from overlapscope.ranks.files import is_url
 
     try:
-        with store.Store.open(history) as kept:
-            kept.add(entry)
+        if is_url(history) or os.path.isdir(history):
+            drop.put(entry, history)
+        else:
+            with store.Store.open(history) as kept:
+                kept.add(entry)
     except OverlapscopeError as error:
         return [str(error)]
     return []

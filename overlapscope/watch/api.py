@@ -45,9 +45,9 @@ def watch(
 
         watch_continuously(settings(every, steps=steps, keep=keep, job=job, history=history, log=log))
         return
-    watcher_of_this_process()
     if log != ():
         raise UsageError('log needs recordings to tell of; pass every, such as every="10 min".')
+    watcher_of_this_process()
 
 
 def watch_as_told(told: str) -> None:

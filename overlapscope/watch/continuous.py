@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -31,6 +33,7 @@ _FIRST_NS: Final = 60_000_000_000
 its caches."""
 _TIMED_STEPS: Final = 10
 """Right before a recording, while nothing is recorded."""
+_REMEMBERED: Final = 100
 MOST_OF_TIME: Final = 0.01
 """Recordings may take this share of the program's time; where one takes longer, the next comes later."""
 
@@ -42,8 +45,10 @@ class Settings:
     every_ns: int
     steps: int
     keep_bytes: int
-    history: Path
-    """The file that figures are added to."""
+    history: str
+    """Where figures are added: a file, or a directory or URL that is a file drop."""
+    directory: Path
+    """Where recordings are kept."""
     origin: Origin
     """`at_ns` is of the program's start."""
     sinks: tuple[Sink, ...]
@@ -55,6 +60,7 @@ def settings(
     """What the arguments of `overlapscope.watch` say. Raises UsageError where they make no sense."""
     from overlapscope.history.origin import origin
     from overlapscope.history.store import default_path
+    from overlapscope.ranks.files import is_url
 
     try:
         every_ns, keep_bytes = parse_span(every), parse_size(keep)
@@ -65,23 +71,29 @@ def settings(
     if steps < 1:
         raise UsageError(f"steps is {steps}; it must be 1 or more.")
     sinks = tuple(map(sink, log if isinstance(log, list | tuple) else [log]))
+    told, place = origin(job), os.fspath(history) if history is not None else os.fspath(default_path())
+    if not is_url(place):
+        place = os.path.abspath(os.path.expanduser(place))
+    # A drop is for other machines.
+    beside = default_path() if is_url(place) or os.path.isdir(place) else Path(place)
     return Settings(
         every_ns=every_ns,
         steps=steps,
         keep_bytes=keep_bytes,
-        history=default_path() if history is None else Path(history).expanduser().absolute(),
-        origin=origin(job),
+        history=place,
+        directory=kept.place(beside, told.job),
+        origin=told,
         sinks=sinks,
     )
 
 
 @dataclass(slots=True)
 class Costs:
-    """What the recordings of this process took, which `benchmarks/watching.py` reports."""
+    """What the latest recordings of this process took, which `benchmarks/watching.py` reports."""
 
-    stood_ns: list[int] = field(default_factory=list)
+    stood_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     """Of the program's time, beyond what the steps take otherwise."""
-    analysed: list[Analysed] = field(default_factory=list)
+    analysed: deque[Analysed] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +102,7 @@ class _Turn:
 
     directory: Path
     began_ns: int
-    """When it was asked for, by the monotonic clock."""
+    """When it was asked for."""
     steps: int
     """That were finished by then."""
     before: StepTimer
@@ -110,19 +122,23 @@ class Continuous:
     def __init__(self, watcher: Watcher, settings: Settings) -> None:
         self._watcher, self._settings = watcher, settings
         self._outlets = [Outlet(sink) for sink in settings.sinks]
-        self._directory = kept.place(settings.history, settings.origin.job)
         self._process = os.getpid()
         self._told: set[str] = set()
         self._busy = False
         self._attached = False
         """Whether a recording has left CUPTI in the program."""
         self._following: threading.Thread | None = None
-        self._due_ns = time.monotonic_ns() + min(settings.every_ns, _FIRST_NS)
+        self._away_ns, self._stopped_ns = 0, time.monotonic_ns()
+        """How long it was stopped, and since when it is."""
+        self._due_ns = self._stopped_ns + min(settings.every_ns, _FIRST_NS)
         self.costs = Costs()
+        # A recording that is under way when the program ends is written, and counts.
+        atexit.register(kept.make_room, settings.directory, settings.keep_bytes)
         self.start()
 
     def start(self) -> None:
-        """Go on where `stop` ended it."""
+        """Go on where `stop` ended it: the time between does not count."""
+        self._away_ns += time.monotonic_ns() - self._stopped_ns
         self._timer = StepTimer(_TIMED_STEPS)
         self._watcher.after_step.append(self._after_step)
 
@@ -130,6 +146,7 @@ class Continuous:
         """Begin no recording any more."""
         if self._after_step in self._watcher.after_step:
             self._watcher.after_step.remove(self._after_step)
+            self._stopped_ns = time.monotonic_ns()
 
     def finish(self) -> None:
         """`stop`, and wait a while for what becomes of the last recording."""
@@ -137,8 +154,11 @@ class Continuous:
         if self._following is not None:
             self._following.join(GRACE_S)
 
+    def _now_ns(self) -> int:
+        return time.monotonic_ns() - self._away_ns
+
     def _after_step(self) -> None:
-        if time.monotonic_ns() < self._due_ns or self._busy:
+        if self._now_ns() < self._due_ns or self._busy:
             return
         if self._watcher.steps < _FIRST_STEPS or os.getpid() != self._process:
             return
@@ -151,14 +171,14 @@ class Continuous:
             self._ask()
 
     def _ask(self) -> None:
-        self._due_ns = time.monotonic_ns() + self._settings.every_ns
+        self._due_ns = self._now_ns() + self._settings.every_ns
         before, self._timer = self._timer, StepTimer(_TIMED_STEPS)
         try:
-            directory = kept.begin(self._directory)
+            directory = kept.begin(self._settings.directory)
         except OSError as error:
             self._complain("directory", f"no recording is made: {error}.")
             return
-        turn = _Turn(directory, time.monotonic_ns(), self._watcher.steps, before, StepTimer(1))
+        turn = _Turn(directory, self._now_ns(), self._watcher.steps, before, StepTimer(1))
         turn.around.step(turn.steps)
         self._busy = True
         # The steps before it are timed already, so nothing need be recorded but the steps themselves.
@@ -185,7 +205,11 @@ class Continuous:
         self._following = threading.Thread(
             target=self._follow, args=(turn, Path(outcome.path), told, usual_ns, plain_ns), name="overlapscope"
         )
-        self._following.start()
+        try:
+            self._following.start()
+        except RuntimeError as error:
+            self._complain("watching", f"a recording was not analysed: {error}.")
+            self._busy = False
 
     def _follow(self, turn: _Turn, trace: Path, told: Told, usual_ns: int, plain_ns: int | None) -> None:
         try:
@@ -196,7 +220,7 @@ class Continuous:
                     trace=str(trace),
                     plain_step_ns=plain_ns,
                     report=str(told.report),
-                    history=str(settings.history),
+                    history=settings.history,
                     origin=origin,
                 )
             )
@@ -208,7 +232,7 @@ class Continuous:
                 told = replace(told, scalars=done.scalars, report=told.report if done.report else None)
                 for outlet in self._outlets:
                     self._complain(outlet.name, outlet.send(told))
-            kept.make_room(self._directory, settings.keep_bytes)
+            kept.make_room(settings.directory, settings.keep_bytes)
             self._reckon(turn, _median_ns(turn.around) - (told.step - turn.steps) * usual_ns)
         except Exception as error:
             self._complain("watching", f"a recording was lost ({type(error).__name__}: {error}).")

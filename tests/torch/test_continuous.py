@@ -27,9 +27,14 @@ model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
 def entries():
+    from overlapscope.errors import UsageError
     from overlapscope.history.store import Store
-    with Store.open(here / "history.sqlite", read_only=True) as history:
-        return len(history.rows())
+    try:
+        with Store.open(here / "history.sqlite", read_only=True) as history:
+            return len(history.rows())
+    except UsageError:
+        # It is being made.
+        return 0
 
 def train(until, patience_s=200):
     began, steps = time.monotonic(), 0
@@ -46,7 +51,7 @@ def reported(number=1):
     return lambda: len(list(here.glob("watched/*/*/report.html"))) >= number
 
 # Recordings of steps this short are seldom otherwise.
-continuous.MOST_OF_TIME = 1.0
+continuous.MOST_OF_TIME = 1e9
 asked = dict(every="0.2s", history=here / "history.sqlite", job="train")
 '''
 
@@ -103,7 +108,24 @@ def test_no_more_is_kept_than_was_asked_for(run: Run, tmp_path: Path) -> None:
     run(
         """
 api.watch(**asked, keep="0")
-train(lambda: (here / "history.sqlite").exists() and entries() >= 2)
+train(lambda: entries() >= 2)
+"""
+    )
+    assert watched(tmp_path) == []
+
+
+def test_a_program_that_ends_while_it_is_recorded_keeps_no_more_either(run: Run, tmp_path: Path) -> None:
+    run(
+        """
+api.watch(**asked, keep="0")
+def step():
+    model(torch.randn(64, 64)).square().mean().backward()
+    optimizer.step()
+while not any(here.glob("watched/*/*")):
+    step()
+step(); step()
+from overlapscope.recorder.recording import current
+assert current() is not None
 """
     )
     assert watched(tmp_path) == []
@@ -235,3 +257,30 @@ os.wait()
 """
     )
     assert done.stdout == "0\n"
+
+
+def test_a_variable_of_the_environment_says_how_often(run: Run, tmp_path: Path) -> None:
+    done = run(
+        """
+from overlapscope.watch import at_import
+at_import.start()
+train(lambda: entries() >= 1)
+os.environ["OVERLAPSCOPE_WATCH"] = "often"
+at_import.start()
+""",
+        OVERLAPSCOPE_WATCH="0.2s",
+        OVERLAPSCOPE_HISTORY=str(tmp_path / "history.sqlite"),
+    )
+    assert done.stderr.startswith("overlapscope: OVERLAPSCOPE_WATCH is not heeded: 'often' is not a length of time")
+
+
+def test_the_room_is_called_as_the_function_whatever_is_imported_first(run: Run) -> None:
+    run(
+        """
+import overlapscope.watch.callbacks
+overlapscope.watch(**asked)
+from overlapscope import watch
+watch(**asked)
+train(reported())
+"""
+    )

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from benchmarks import watching
 from overlapscope.errors import UsageError
-from overlapscope.history import store
+from overlapscope.history import database, drop, origin
 from overlapscope.history.entry import Origin
 from overlapscope.history.store import Store
 from overlapscope.watch import kept
@@ -97,7 +97,7 @@ def test_a_recording_is_analysed_into_scalars_a_report_and_an_entry(tmp_path: Pa
 def test_a_history_that_another_process_keeps_busy_costs_the_entry_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(database, "_PATIENCE_S", 0.01)
     assert not analyse(task(tmp_path)).failures
     other = sqlite3.connect(tmp_path / "history.sqlite", isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
@@ -106,6 +106,18 @@ def test_a_history_that_another_process_keeps_busy_costs_the_entry_and_no_more(
     assert failure == f"{tmp_path}/history.sqlite: another process keeps writing to the history; try again."
     assert done.report and done.scalars
     other.execute("ROLLBACK")
+
+
+def test_an_entry_is_left_in_a_file_drop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(origin, "revision", lambda _: (None, None))
+    place = tmp_path / "drop"
+    place.mkdir()
+    done = analyse(replace(task(tmp_path), history=str(place)))
+    assert not done.failures
+    [file] = place.iterdir()
+    assert drop.read(file).origin.job == "train.py"
+    asked = settings("1h", steps=1, keep="0", job="train", history=place, log=())
+    assert asked.history == str(place) and place not in asked.directory.parents, "a drop has entries and no recordings"
 
 
 def test_what_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from overlapscope.base.registry import load
 from overlapscope.base.words import shorten
 from overlapscope.errors import UsageError
 
-PATIENCE_S: Final = 30.0
+PATIENCE_S: Final = 10.0
 """How long a sink may take before nobody waits for it any more."""
 
 
