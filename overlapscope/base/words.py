@@ -17,6 +17,7 @@ from overlapscope.errors import NotInTrace
 
 NOTHING = "n/a"
 MOST_BYTES = 2**63 - 1
+_FORMULA = re.compile(r"[=+@\t\r-]")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 
@@ -171,6 +172,12 @@ def clean(text: str, limit: int | None = None) -> str:
 def clean_lines(text: str, limit: int = 2000) -> str:
     """The same of a text whose line breaks are its own; each line is shortened by itself."""
     return "\n".join(clean(line, limit) for line in text.split("\n"))
+
+
+def spreadsheet_text(text: str) -> str:
+    """Text as a cell of CSV: a spreadsheet takes what begins like a formula for one (OWASP, "CSV Injection"); a quote
+    keeps it text."""
+    return f"'{clean(text)}" if _FORMULA.match(text) else clean(text)
 
 
 def _spelled(character: str) -> str:

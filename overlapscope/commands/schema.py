@@ -19,6 +19,7 @@ WRITERS = {
     "ranks": "ranks.result",
     "doctor": "doctor.result",
     "trial": "trials.result",
+    "query": "query.written",
 }
 """What can be asked for, and the module that knows its schema."""
 
@@ -31,7 +32,7 @@ def schema_of(kind: str) -> dict[str, Any]:
 
 class Command:
     """Print the JSON schema (2020-12) of what `overlapscope analyze`, `diff`,
-    `whatif`, `check`, `ranks`, `doctor` and `try` print with `--format json`,
+    `whatif`, `check`, `ranks`, `doctor`, `try` and `query` print with `--format json`,
     or of a baseline.
     """
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import math
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from overlapscope.base.words import clean
+from overlapscope.base.words import spreadsheet_text
 from overlapscope.errors import HtaFailed, OverlapscopeError
 from overlapscope.hta.build import quiet, require, trace_analysis
 from overlapscope.hta.catalog import ANALYSES, Options, check_name
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA_VERSION = 1
-_FORMULA = re.compile(r"[=+@\t\r-]")
 
 Value = int | float | str | bool | None
 
@@ -112,10 +110,7 @@ def to_csv(result: HtaResult) -> str:
 
 
 def _harmless(value: Value) -> Value:
-    """A spreadsheet takes text that begins like a formula for one (OWASP, "CSV Injection"); a quote keeps it text."""
-    if not isinstance(value, str):
-        return value
-    return f"'{clean(value)}" if _FORMULA.match(value) else clean(value)
+    return spreadsheet_text(value) if isinstance(value, str) else value
 
 
 def _has_nanoseconds(trace: Trace) -> bool:
