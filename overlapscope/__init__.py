@@ -11,6 +11,7 @@ ov.check(report, {"forbid": ["pageable-copy"]}).outcome
 trace.sql("SELECT cause, sum(duration_ns) FROM idle_pieces GROUP BY cause")  # a data frame; ov.sql of several
 ov.show(report)  # the dashboard
 ov.try_changes(build).best  # changes tried on a step function
+ov.watch()  # `overlapscope record PID` records this process while it goes on
 
 with ov.record("trace.json.gz") as rec:  # ov.step() marks steps from anywhere
     ...
@@ -31,9 +32,11 @@ if TYPE_CHECKING:
     from overlapscope.recorder.recording import Recording as record  # noqa: N813 - a context manager, used as a verb
     from overlapscope.recorder.recording import step
     from overlapscope.trials.in_code import try_changes
+    from overlapscope.watch.api import watch
 
 __all__ = [
-    "__version__", "analyze", "check", "diff", "hta", "load", "record", "show", "sql", "step", "try_changes", "whatif",
+    "__version__", "analyze", "check", "diff", "hta", "load",
+    "record", "show", "sql", "step", "try_changes", "watch", "whatif",
 ]
 
 _PLACES = {
@@ -47,6 +50,7 @@ _PLACES = {
     "sql": "overlapscope.api:sql",
     "step": "overlapscope.recorder.recording:step",
     "try_changes": "overlapscope.trials.in_code:try_changes",
+    "watch": "overlapscope.watch.api:watch",
     "whatif": "overlapscope.api:whatif",
 }
 """Where the API is. The command line answers `--help` without numpy; each name is imported when first used."""

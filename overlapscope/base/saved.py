@@ -12,7 +12,7 @@ MOST: Final = 10**15
 """Of nanoseconds, bytes and whatever is counted: more than any recording has, and little enough to be added up."""
 _WIDEST: Final = 2**63
 """Of any other number, such as an instant or the id of a thread: what 64 bits hold."""
-_INSTANTS: Final = ("start_ns", "end_ns", "clock_offset_ns", "largest_offset_ns")
+_INSTANTS: Final = ("at_ns", "start_ns", "end_ns", "clock_offset_ns", "largest_offset_ns")
 """Times of this file or that clock, which may be before nought."""
 
 _NAMES: Final = ("rule", "id", "cause", "source_kind", "target_kind")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, Literal, get_args
 
 from overlapscope.base.words import size
+from overlapscope.base.zstd import module
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import _nsys_export
 
@@ -208,10 +209,7 @@ def _salvage(unpack: Any, packed: bytes) -> Iterator[bytes]:
 
 def _zstd_classes(path: Path) -> tuple[Any, type[Exception]]:
     try:
-        try:
-            from compression import zstd  # type: ignore[import-not-found,unused-ignore]
-        except ImportError:
-            from backports import zstd  # type: ignore[no-redef,unused-ignore]
+        zstd = module()
     except ImportError:
         raise UnreadableTrace(
             f"{path}: is packed with zstd, which this Python cannot read; install backports.zstd or unpack the file."

@@ -1,0 +1,56 @@
+"""The revision of a program: what CI says that it checked out, else what git says of the working tree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Final, NamedTuple
+
+_CI: Final = (
+    (("GITHUB_SHA",), ("GITHUB_HEAD_REF", "GITHUB_REF_NAME")),
+    (("CI_COMMIT_SHA",), ("CI_MERGE_REQUEST_SOURCE_BRANCH_NAME", "CI_COMMIT_BRANCH")),
+    (("BUILDKITE_COMMIT",), ("BUILDKITE_BRANCH",)),
+    (("CIRCLE_SHA1",), ("CIRCLE_BRANCH",)),
+    (("BUILD_SOURCEVERSION",), ("SYSTEM_PULLREQUEST_SOURCEBRANCH", "BUILD_SOURCEBRANCHNAME")),
+    (("GIT_COMMIT",), ("CHANGE_BRANCH", "GIT_BRANCH")),
+)
+"""Variables with the commit and with the branch, the first that is set: of GitHub Actions, GitLab, Buildkite, CircleCI,
+Azure Pipelines and Jenkins."""
+_PATIENCE_S = 5.0
+_LONGEST = 200
+
+
+class Revision(NamedTuple):
+    """None is what nobody knows."""
+
+    commit: str | None = None
+    """With `-dirty` behind it where files that git follows were changed since."""
+    branch: str | None = None
+
+
+def revision(directory: Path) -> Revision:
+    """That of a program whose script lies in a directory; nothing where neither CI nor git knows one."""
+    for commits, branches in _CI:
+        if commit := _first(commits):
+            return Revision(commit, _first(branches))
+    commit = _git(directory, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+    return Revision(commit, commit and _git(directory, "symbolic-ref", "--short", "--quiet", "HEAD"))
+
+
+def _first(variables: tuple[str, ...]) -> str | None:
+    values = (os.environ.get(variable, "") for variable in variables)
+    return next((value[:_LONGEST] for value in values if value), None)
+
+
+def _git(directory: Path, *arguments: str) -> str | None:
+    # Neither a watcher of the file system is started, nor the index written, for a look at it.
+    command = ["git", "-C", os.fspath(directory), "-c", "core.fsmonitor=false", *arguments]
+    environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, stdin=subprocess.DEVNULL, timeout=_PATIENCE_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace").strip()[:_LONGEST] or None

@@ -1,0 +1,149 @@
+"""A report -> its figures: of each device and metric one value, the same that `overlapscope check` judges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from statistics import fmean, stdev
+from typing import Final
+
+from msgspec.structs import replace
+
+from overlapscope.analysis.results import CopiesByStep, Device, StallsByStep
+from overlapscope.base.words import listed
+from overlapscope.budgets.metrics import METRICS, Metric
+from overlapscope.budgets.missing import doubt, lacking
+from overlapscope.budgets.places import Place, find_places
+from overlapscope.budgets.samples import Series, series
+from overlapscope.budgets.settings import Budget
+from overlapscope.budgets.verdicts import CheckResult
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.history.entry import Entry, Figure, Origin, digest, pack
+from overlapscope.report.model import Report, of_program
+from overlapscope.trace.lost import CAUSES
+
+KEPT_BYTES: Final = 16 << 10
+"""Of a packed entry: what makes it larger is left out."""
+
+_PARTS: Final = {"idle_time": IDLE_CAUSES, "exposed_copy_time": COPY_CAUSES}
+_SCALARS: Final = {"ns": ("_time", "_ms", 1e-6), "gb_per_s": ("_bandwidth", "_gb_per_s", 1.0)}
+"""Of a unit: how the names of its metrics end, how their scalars' do, and what a value is multiplied with."""
+
+
+def figures(report: Report) -> tuple[Figure, ...]:
+    """Every figure that is known: of the plain program where its step is known, else of the recording.
+
+    A metric's value is that of the steps which a budget judges, in their median; each cause of idle time and of exposed
+    copies is a figure of its own, nought included. A device without steps is measured over its window, and has no
+    times: how long somebody recorded says nothing of the program.
+    """
+    report = of_program(report)
+    return tuple(figure for metric in METRICS.values() for figure in _of_metric(report, metric))
+
+
+def _of_metric(report: Report, metric: Metric) -> Iterator[Figure]:
+    for place in find_places(report, Budget(metric=metric.id), (), {}):
+        if place.device is not None and not place.device.steps and metric.unit != "ns":
+            rank, device = place.subject.rank, place.device
+            places = find_places(report, Budget(metric=metric.id, scope="window"), (), {})
+            place = next(one for one in places if one.device is device and one.subject.rank == rank)
+        values = series(place.samples, metric, None)
+        if place.missing is not None or lacking(metric, None, place.samples, values):
+            continue
+        yield _figure(place, metric.id, values)
+        if place.trace is None or doubt(place.trace, CAUSES):
+            continue
+        for cause in _PARTS.get(metric.id, ()):
+            yield _figure(place, f"{metric.id}/{cause}", series(place.samples, metric, None, str(cause)))
+
+
+def _figure(place: Place, metric: str, values: Series) -> Figure:
+    numbers = values.numbers
+    return Figure(
+        metric=metric,
+        rank=place.subject.rank,
+        # What the host does is of no device.
+        device=place.subject.device or 0,
+        value=place.budget.combine(numbers),
+        spread=stdev(numbers) if len(numbers) > 1 else None,
+        samples=len(numbers),
+    )
+
+
+def scalars(report: Report) -> dict[str, float]:
+    """The figures by names that say their unit, for what draws curves: `efficiency_pct`, `idle_ms`, `copy_gb_per_s`.
+
+    Each is the mean over the devices that have it, as every rank of a job is waited for alike.
+    """
+    found: dict[str, list[float]] = {}
+    for figure in figures(report):
+        if figure.metric in METRICS:
+            name, value = _scalar(METRICS[figure.metric], figure.value)
+            found.setdefault(name, []).append(value)
+    plain = [device.plain.step_ns / 1e6 for device in report.devices if device.plain is not None]
+    return {name: fmean(values) for name, values in (found | {"plain_step_ms": plain}).items() if values}
+
+
+def _scalar(metric: Metric, value: float) -> tuple[str, float]:
+    ending, instead, factor = _SCALARS.get(metric.unit, ("", "", 1.0))
+    return metric.id.removesuffix(ending) + instead, value * factor
+
+
+# -- as an entry ------------------------------------------------------------------------------------
+
+
+def entry(report: Report, origin: Origin, check: CheckResult | None = None) -> Entry:
+    """What the history keeps of a report, and the outcome of its check where there was one.
+
+    Where that is more than `KEPT_BYTES` when packed, parts of the report are left out, and a note in it says which.
+    """
+    plain = of_program(report) is not report
+    gpus = sorted({gpu for trace in report.traces for gpu in trace.environment.gpus})
+    whole = Entry(
+        id=digest(origin, report, plain=plain),
+        origin=origin,
+        plain=plain,
+        gpu=", ".join(gpus)[:500] or None,
+        figures=figures(report),
+        report=report,
+        check=check,
+    )
+    kept, gone = whole, []
+    for what, cut in _CUTS.items():
+        if len(pack(kept)) <= KEPT_BYTES:
+            break
+        gone.append(what)
+        kept = replace(kept, report=_without(kept.report, cut))
+    if not gone:
+        return whole
+    note = f"The history keeps no {listed(gone)} of this report, because it is large."
+    return replace(kept, report=replace(kept.report, notes=(*kept.report.notes, note)))
+
+
+def _without(report: Report, cut: Callable[[Device], Device]) -> Report:
+    def both(device: Device) -> Device:
+        plain = device.plain
+        if plain is not None and plain.program is not None:
+            plain = replace(plain, program=cut(plain.program))
+        return replace(cut(device), plain=plain)
+
+    traces = (replace(trace, devices=tuple(map(both, trace.devices))) for trace in report.traces)
+    return replace(report, traces=tuple(traces))
+
+
+def _without_steps(device: Device) -> Device:
+    copies = CopiesByStep(count=(), bytes=(), duration_ns=(), time_ns=(), exposed_ns=())
+    stalls = StallsByStep(host_wait_ns=(), idle_caused_ns=())
+    return replace(
+        device,
+        steps=(),
+        copies=tuple(replace(group, by_step=copies) for group in device.copies),
+        host_stalls=tuple(replace(stall, by_step=stalls) for stall in device.host_stalls),
+    )
+
+
+_CUTS: Final[dict[str, Callable[[Device], Device]]] = {
+    "kernels": lambda device: replace(device, kernels=()),
+    "ranges": lambda device: replace(device, ranges=()),
+    "steps": _without_steps,
+}
+"""What is left out of a report, in this order."""

@@ -1,0 +1,381 @@
+"""The store: one SQLite file with every entry, packed, and with its figures in tables to be asked for.
+
+Its schema has a version. A file of an older one is brought up to date when it is opened for writing; of a newer one
+nothing is touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+
+from overlapscope.base.words import clean
+from overlapscope.budgets.verdicts import Outcome
+from overlapscope.errors import NotInTrace, UsageError
+from overlapscope.history.entry import Entry, Origin, pack, unpack
+
+PATH_VARIABLE: Final = "OVERLAPSCOPE_HISTORY"
+_FILE: Final = "history.sqlite"
+_APPLICATION: Final = 0x4F564C53
+"""`OVLS`, by which SQLite and `file` know whose file it is."""
+_PATIENCE_S: Final = 20.0
+"""How long another process' write is waited for."""
+_NO_RANK: Final = -1
+
+_VERSIONS: Final = (
+    """
+    CREATE TABLE reports (
+        number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, at_ns INTEGER NOT NULL, job TEXT NOT NULL,
+        commit_id TEXT, branch TEXT, host TEXT, labels TEXT NOT NULL, plain INTEGER NOT NULL, gpu TEXT, outcome TEXT);
+    CREATE INDEX reports_by_time ON reports (at_ns);
+    CREATE TABLE entries (report INTEGER PRIMARY KEY, packed BLOB NOT NULL);
+    CREATE TABLE metrics (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+    CREATE TABLE figures (
+        metric INTEGER NOT NULL, report INTEGER NOT NULL, rank INTEGER NOT NULL, device INTEGER NOT NULL,
+        value REAL NOT NULL, spread REAL, samples INTEGER NOT NULL,
+        PRIMARY KEY (metric, report, rank, device)) WITHOUT ROWID;
+    CREATE TABLE findings (
+        report INTEGER NOT NULL, rule TEXT NOT NULL, severity TEXT NOT NULL, cost_ns INTEGER NOT NULL);
+    CREATE INDEX findings_by_report ON findings (report);
+    """,
+)
+"""By what each version of the schema differs from the one before. `figures` lies on the disk by metric: one metric of
+all reports is read in one go."""
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """Which reports are meant; None for all. `commit` may be the beginning of one."""
+
+    job: str | None = None
+    branch: str | None = None
+    commit: str | None = None
+    host: str | None = None
+    gpu: str | None = None
+    labels: dict[str, str] = {}
+    """Those that a report has to have, among others."""
+    since_ns: int | None = None
+    """The first instant that is meant, and the first that is not any more (`until_ns`)."""
+    until_ns: int | None = None
+    plain: bool | None = None
+    rank: int | None = None
+    """Of points alone, as `device`."""
+    device: int | None = None
+
+
+EVERYTHING: Final = Query()
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What is known of an entry without unpacking it."""
+
+    id: str
+    origin: Origin
+    plain: bool
+    gpu: str | None
+    outcome: Outcome | None
+    """Of its check."""
+
+
+class Point(msgspec.Struct, frozen=True, gc=False):
+    """One metric of one device in one report; the fields are those of `Entry`, `Origin` and `Figure`."""
+
+    id: str
+    at_ns: int
+    job: str
+    commit: str | None
+    branch: str | None
+    gpu: str | None
+    rank: int | None
+    device: int
+    value: float
+    spread: float | None
+    samples: int
+    plain: bool
+
+
+def default_path() -> Path:
+    """Where the store is for this user. Raises UsageError where there is no home folder."""
+    if told := os.environ.get(PATH_VARIABLE):
+        return Path(told).expanduser().absolute()
+    try:
+        home = Path.home()
+    except RuntimeError:
+        raise UsageError(
+            f"there is no history, because this user has no home folder; set {PATH_VARIABLE} to a file."
+        ) from None
+    if sys.platform == "darwin":
+        return home / "Library" / "Application Support" / "overlapscope" / _FILE
+    told = os.environ.get("XDG_DATA_HOME", "")
+    # A relative path is to be ignored, says the specification.
+    return (Path(told) if os.path.isabs(told) else home / ".local" / "share") / "overlapscope" / _FILE
+
+
+class Store:
+    """An open store. Several processes may have it open, and write, at once; each write is done whole or not at all.
+
+    Every method raises UsageError, with what is the matter, where the file cannot be read or written.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: str | Path | None = None, *, read_only: bool = False) -> Iterator[Self]:
+        """The store in a file, by default the user's; made where there is none, unless it is only to be read.
+
+        Raises UsageError where the file cannot be opened, holds something else, or is of a newer version.
+        """
+        place = default_path() if path is None else Path(path)
+        with _told(place), closing(_connect(place, read_only=read_only)) as connection:
+            connection.execute("PRAGMA trusted_schema = OFF")
+            _prepare(place, connection, read_only=read_only)
+            yield cls(place, connection)
+
+    # -- what is written ------------------------------------------------------------------------
+
+    def add(self, entry: Entry) -> bool:
+        """Keep an entry. False where nothing is new: it is there already, and has no check that was not there."""
+        with self._writing() as execute:
+            known = execute("SELECT number, outcome FROM reports WHERE id = ?", (entry.id,)).fetchone()
+            if known is not None:
+                if entry.check is None or known[1] is not None:
+                    return False
+                self._remove(known[0])
+            origin = entry.origin
+            number = execute(
+                "INSERT INTO reports (id, at_ns, job, commit_id, branch, host, labels, plain, gpu, outcome) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(entry.id, origin.at_ns, origin.job, origin.commit, origin.branch, origin.host),
+                    json.dumps(origin.labels, sort_keys=True),
+                    *(entry.plain, entry.gpu, entry.check and entry.check.outcome),
+                ),
+            ).lastrowid
+            execute("INSERT INTO entries VALUES (?, ?)", (number, pack(entry)))
+            for name in dict.fromkeys(figure.metric for figure in entry.figures):
+                execute("INSERT OR IGNORE INTO metrics (name) VALUES (?)", (name,))
+            for one in entry.figures:
+                execute(
+                    "INSERT INTO figures SELECT number, ?, ?, ?, ?, ?, ? FROM metrics WHERE name = ?",
+                    (
+                        *(number, _NO_RANK if one.rank is None else one.rank, one.device),
+                        *(one.value, one.spread, one.samples, one.metric),
+                    ),
+                )
+            for found in entry.report.findings:
+                execute("INSERT INTO findings VALUES (?, ?, ?, ?)", (number, found.rule, found.severity, found.cost_ns))
+        return True
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """Forget entries, and say how many there were of these."""
+        with self._writing() as execute:
+            numbers = [found[0] for id in ids for found in execute("SELECT number FROM reports WHERE id = ?", (id,))]
+            for number in numbers:
+                self._remove(number)
+        return len(numbers)
+
+    def compact(self) -> None:
+        """Give the disk back what deleted entries took."""
+        with _told(self.path):
+            self._connection.execute("VACUUM")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _remove(self, number: int) -> None:
+        execute = self._connection.execute
+        execute("DELETE FROM figures WHERE metric IN (SELECT number FROM metrics) AND report = ?", (number,))
+        for table, column in (("findings", "report"), ("entries", "report"), ("reports", "number")):
+            execute(f"DELETE FROM {table} WHERE {column} = ?", (number,))
+
+    @contextmanager
+    def _writing(self) -> Iterator[Any]:
+        with _told(self.path):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection.execute
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+    # -- what is read ---------------------------------------------------------------------------
+
+    def rows(self, query: Query = EVERYTHING, *, most: int | None = None) -> list[Row]:
+        """The entries that are meant, oldest first; with `most`, the newest of them."""
+        where, values = _where(query)
+        found = self._read(
+            "SELECT id, at_ns, job, commit_id, branch, host, labels, plain, gpu, outcome FROM reports AS r "
+            f"WHERE {where} ORDER BY at_ns DESC, id DESC LIMIT ?",
+            (*values, -1 if most is None else most),
+        )
+        return [
+            Row(
+                id=id,
+                origin=Origin(
+                    at_ns=at_ns, job=job, commit=commit, branch=branch, host=host, labels=json.loads(labels)
+                ),
+                plain=bool(plain),
+                gpu=gpu,
+                outcome=outcome,
+            )
+            for id, at_ns, job, commit, branch, host, labels, plain, gpu, outcome in reversed(found)
+        ]
+
+    def points(self, metric: str, query: Query = EVERYTHING) -> list[Point]:
+        """A metric in the reports that are meant, oldest first, then by rank and device."""
+        where, values = _where(query)
+        if query.rank is not None:
+            where, values = f"{where} AND f.rank = ?", [*values, query.rank]
+        if query.device is not None:
+            where, values = f"{where} AND f.device = ?", [*values, query.device]
+        rows = self._read(
+            "SELECT r.id, r.at_ns, r.job, r.commit_id, r.branch, r.gpu, nullif(f.rank, -1), f.device, "
+            "f.value, f.spread, f.samples, r.plain FROM figures AS f CROSS JOIN reports AS r ON r.number = f.report "
+            f"WHERE f.metric = (SELECT number FROM metrics WHERE name = ?) AND {where} "
+            "ORDER BY r.at_ns, r.id, f.rank, f.device",
+            (metric, *values),
+        )
+        return [Point(*(*row, bool(plain))) for *row, plain in rows]
+
+    def metrics(self) -> list[str]:
+        """What there are figures of."""
+        return [name for [name] in self._read("SELECT name FROM metrics ORDER BY number", ())]
+
+    def jobs(self) -> list[str]:
+        """The jobs, the one that ran last first."""
+        found = self._read("SELECT job FROM reports GROUP BY job ORDER BY max(at_ns) DESC, job", ())
+        return [job for [job] in found]
+
+    def entry(self, id: str) -> Entry:
+        """An entry by its id, or by the beginning of it. Raises NotInTrace where there is none, or several;
+        UnreadableTrace where another version kept it, which cannot be read."""
+        found = self._read(
+            "SELECT id, packed FROM reports JOIN entries ON report = number WHERE substr(id, 1, ?) = ? LIMIT 2",
+            (len(id), id),
+        )
+        if len(found) != 1 or not id:
+            which = "several entries begin" if found else "no entry begins"
+            raise NotInTrace(f"{self.path}: {which} with {clean(id, 80)!r}; `overlapscope history` lists them.")
+        [[whole, packed]] = found
+        return unpack(packed, f"{self.path}: {whole}")
+
+    def known(self) -> frozenset[str]:
+        """The ids of all entries."""
+        return frozenset(id for [id] in self._read("SELECT id FROM reports", ()))
+
+    def _read(self, query: str, values: Sequence[Any]) -> list[Any]:
+        with _told(self.path):
+            return self._connection.execute(query, values).fetchall()
+
+
+def _where(query: Query) -> tuple[str, list[Any]]:
+    """The condition on a report `r`, and its values."""
+    exact = {"job": query.job, "branch": query.branch, "host": query.host, "gpu": query.gpu, "plain": query.plain}
+    parts: list[tuple[str, list[Any]]]
+    parts = [(f"r.{column} = ?", [value]) for column, value in exact.items() if value is not None]
+    if query.commit is not None:
+        parts.append(("substr(r.commit_id, 1, ?) = ?", [len(query.commit), query.commit]))
+    if query.since_ns is not None:
+        parts.append(("r.at_ns >= ?", [query.since_ns]))
+    if query.until_ns is not None:
+        parts.append(("r.at_ns < ?", [query.until_ns]))
+    has_label = "EXISTS (SELECT 1 FROM json_each(r.labels) WHERE key = ? AND value = ?)"
+    parts += [(has_label, [*label]) for label in query.labels.items()]
+    return " AND ".join(["1", *(part for part, _ in parts)]), [value for _, values in parts for value in values]
+
+
+# -- the file ---------------------------------------------------------------------------------------
+
+
+def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    try:
+        if not read_only:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Names of branches and hosts are nobody else's business, unless the user lets others read it.
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        elif not path.is_file():
+            raise UsageError(
+                f"{path}: there is no history yet; `overlapscope history add` and `overlapscope.watch` write one."
+            )
+    except OSError as error:
+        raise UsageError(
+            f"{path}: the history cannot be opened ({error.strerror or error}); choose another file."
+        ) from None
+    mode = "ro" if read_only else "rw"
+    if read_only and not os.access(path.parent, os.W_OK) and not os.path.exists(f"{path}-wal"):
+        # SQLite would make files beside it to see who else writes. Nobody does.
+        mode = "ro&immutable=1"
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_PATIENCE_S, isolation_level=None
+    )
+
+
+def _prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> None:
+    """The schema of today. Raises UsageError where it cannot be."""
+    version = _version(path, connection)
+    if version == len(_VERSIONS):
+        if not read_only:
+            connection.execute("PRAGMA synchronous = NORMAL")
+        return
+    if read_only:
+        raise UsageError(
+            f"{path}: is a history of an older version (its schema is {version}, and {len(_VERSIONS)} is needed); "
+            "`overlapscope history add` brings it up to date."
+        )
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("BEGIN EXCLUSIVE")
+    # Another process may have been quicker.
+    for number in range(_version(path, connection), len(_VERSIONS)):
+        for statement in filter(str.strip, _VERSIONS[number].split(";")):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {number + 1}")
+    connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+    connection.execute("COMMIT")
+
+
+def _version(path: Path, connection: sqlite3.Connection) -> int:
+    """That of the schema; 0 of an empty file. Raises UsageError where the file is of another program, or newer."""
+    [[application]] = connection.execute("PRAGMA application_id")
+    [[version]] = connection.execute("PRAGMA user_version")
+    [[tables]] = connection.execute("SELECT count(*) FROM sqlite_master")
+    if application != _APPLICATION and tables:
+        raise UsageError(f"{path}: is a database of another program, and was not changed; choose another file.")
+    if version > len(_VERSIONS):
+        raise UsageError(
+            f"{path}: is a history of a newer version (its schema is {version}, and this version of overlapscope knows "
+            f"{len(_VERSIONS)}); update overlapscope. The file was not changed."
+        )
+    return int(version)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """What SQLite raises, as a sentence."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        what = _WORDS.get(code, "the history cannot be read or written ({error})").format(error=clean(str(error), 200))
+        raise UsageError(f"{path}: {what}.") from None
+
+
+_WORDS: Final = {
+    sqlite3.SQLITE_BUSY: "another process keeps writing to the history; try again",
+    sqlite3.SQLITE_NOTADB: "is not a history of overlapscope, and was not changed; choose another file",
+    sqlite3.SQLITE_CORRUPT: "the history is damaged ({error}); keep a copy, and recover it with "
+    "`sqlite3 FILE .recover`, or choose another file",
+    sqlite3.SQLITE_FULL: "the disk is full, so nothing was added to the history",
+    sqlite3.SQLITE_READONLY: "the history is read-only, and was not changed; choose another file",
+}
+"""By the code of SQLite; every other error says for itself what it is."""

@@ -1,0 +1,106 @@
+"""The socket of a watched process, on which it answers whoever asks, on threads of its own."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import select
+import socket
+import struct
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from overlapscope.errors import UsageError
+from overlapscope.watch import places
+from overlapscope.watch.protocol import Ask, Asked, Begun, Lines, Outcome, Request, send
+from overlapscope.watch.watcher import Watcher
+
+_MOST_AT_ONCE: Final = 16
+"""Who ask at the same time."""
+_PATIENCE_S: Final = 10.0
+"""For a question, once somebody has connected."""
+_POLL_S: Final = 0.1
+
+
+def listen(watcher: Watcher) -> Path:
+    """Answer from now on, at this path, until the process ends. Raises OSError where there can be no socket."""
+    path = places.socket_of(places.make(), os.getpid())
+    # An earlier process had the same id.
+    path.unlink(missing_ok=True)
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    server.bind(str(path))
+    path.chmod(0o600)
+    server.listen(_MOST_AT_ONCE)
+    process = os.getpid()
+
+    def remove() -> None:
+        # A forked child runs this, too.
+        if os.getpid() == process:
+            with suppress(OSError):
+                path.unlink()
+
+    atexit.register(remove)
+    threading.Thread(target=_serve, args=(server, watcher), name="overlapscope socket", daemon=True).start()
+    return path
+
+
+def _serve(server: socket.socket, watcher: Watcher) -> None:
+    room = threading.Semaphore(_MOST_AT_ONCE)
+    while True:
+        try:
+            client, _ = server.accept()
+        except OSError:
+            # The program closed it: programs that become daemons close all they have.
+            return
+        if not _is_ours(client) or not room.acquire(blocking=False):
+            client.close()
+            continue
+        threading.Thread(
+            target=_answer, args=(client, watcher, room), name="overlapscope answer", daemon=True
+        ).start()
+
+
+def _is_ours(client: socket.socket) -> bool:
+    """Whether a process of the same user asks, as far as the system tells: the directory lets in no other."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    _, user, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return bool(user == os.getuid())
+
+
+def _answer(client: socket.socket, watcher: Watcher, room: threading.Semaphore) -> None:
+    # Whatever comes, the program does not care.
+    with suppress(OSError, UsageError, msgspec.MsgspecError), client:
+        try:
+            client.settimeout(_PATIENCE_S)
+            line = Lines(client).receive()
+            if line is not None:
+                match msgspec.json.decode(line, type=Asked):
+                    case Ask():
+                        send(client, watcher.status)
+                    case Request() as request:
+                        _record(client, watcher, request)
+        finally:
+            room.release()
+
+
+def _record(client: socket.socket, watcher: Watcher, request: Request) -> None:
+    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    watcher.ask(request, outcomes.put)
+    told = False
+    while True:
+        with suppress(queue.Empty):
+            send(client, outcomes.get(timeout=_POLL_S))
+            return
+        if not told and watcher.begun is not None:
+            told = True
+            send(client, Begun(watcher.begun))
+        # Nothing more is to come from there but its end.
+        if select.select([client], [], [], 0)[0]:
+            watcher.withdraw(request)
+            return

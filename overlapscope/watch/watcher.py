@@ -1,0 +1,306 @@
+"""Looks on while a program runs: counts and times its steps, and records some when asked."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from itertools import pairwise
+from statistics import median
+from typing import Final
+
+from overlapscope.base.output import tell
+from overlapscope.base.words import clean
+from overlapscope.errors import OverlapscopeError
+from overlapscope.recorder import devices, recording
+from overlapscope.recorder.destination import rank_of
+from overlapscope.recorder.main_thread import Interruption, Wake
+from overlapscope.recorder.optimizer_steps import OptimizerSteps
+from overlapscope.recorder.torch_import import when_torch_is_imported
+from overlapscope.version import __version__
+from overlapscope.watch.protocol import Outcome, Request, Status
+from overlapscope.watch.recording import AskedRecording
+
+_TIMED: Final = 100
+"""Steps: the latest ones, which the plain step is the median of."""
+_AGAIN_S: Final = 0.05
+_PATIENCE_S: Final = 30.0
+"""For the main thread to come to an instruction."""
+_BUSY: Final = "The program is being recorded already; ask again when that is over."
+
+Done = Callable[[Outcome], None]
+
+
+class Watcher:
+    """One in a process. It costs a program the time of a few instructions a step, until somebody asks.
+
+    Steps are those of the program's first optimizer, until the program marks its own with `overlapscope.step`; all are
+    of one thread, the first that makes any. What goes wrong here ends a recording, and never reaches the program.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        """Finished ones."""
+        self.after_step: list[Callable[[], None]] = []
+        """Called at the end of each, on the thread that makes them."""
+        self._marks: deque[int] = deque(maxlen=_TIMED + 1)
+        """Ends of steps between which nothing was recorded, by the host's clock."""
+        self._plain_step_ns: int | None = None
+        """Before the last recording."""
+        self._optimizer = OptimizerSteps(self._stepped, self._stepped)
+        self._thread: int | None = None
+        """That makes the steps."""
+        self._marked = False
+        """The program marks its steps itself."""
+        self._ours = False
+        """It is we who mark a step of the recording."""
+        self._lock = threading.Lock()
+        self._wanted: tuple[Request, Done] | None = None
+        self._running: tuple[AskedRecording, Done] | None = None
+        self._begun = 0
+        self._withdrawn = False
+        self._recorded_at_ns: int | None = None
+        self._wake = Wake()
+        self._beginning = Interruption(self._begin_by_time)
+        self._ending = Interruption(self._end_by_time)
+        self._failed = False
+
+    def start(self) -> None:
+        """Count steps from now on, or as soon as torch is imported."""
+        os.register_at_fork(after_in_child=self._forked)
+        recording.step_listeners.append(self._marked_step)
+        self._wake.start()
+        when_torch_is_imported(self._optimizer.start)
+
+    @property
+    def plain_step_ns(self) -> int | None:
+        """The median of the latest steps that nothing recorded; None before there are any."""
+        lengths = [end - begin for begin, end in pairwise(tuple(self._marks))]
+        return round(median(lengths)) if lengths else self._plain_step_ns
+
+    @property
+    def status(self) -> Status:
+        """How the process is."""
+        place = rank_of(os.environ)
+        return Status(
+            pid=os.getpid(),
+            script=_script(),
+            rank=None if place is None else place.number,
+            world_size=None if place is None else place.world_size,
+            job=None if place is None else _job(place.world_size),
+            steps=self.steps,
+            plain_step_ns=self.plain_step_ns,
+            recording=self._running is not None,
+            recorded_at_ns=self._recorded_at_ns,
+            version=__version__,
+        )
+
+    # -- requests, on any thread ---------------------------------------------------------------------
+
+    def ask(self, request: Request, done: Done) -> None:
+        """Have a recording made. `done` is called with what became of it, once, on whatever thread knows; it must not
+        take long.
+        """
+        with self._lock:
+            refused, too_late = self._why_not(), request.at_step is not None and request.at_step <= self.steps
+            if not refused and not too_late:
+                self._wanted, self._withdrawn = (request, done), False
+        if refused:
+            done(Outcome(failure=refused))
+        elif too_late:
+            done(self._too_late())
+        elif request.seconds is not None:
+            threading.Thread(target=self._until_begun, args=(request,), name="overlapscope ask", daemon=True).start()
+
+    def withdraw(self, request: Request) -> None:
+        """Nobody waits for it any more: what has begun is stopped at the end of the next step, or by the clock."""
+        with self._lock:
+            if self._wanted is not None and self._wanted[0] is request:
+                self._wanted = None
+            elif self._running is not None:
+                self._withdrawn = True
+
+    @property
+    def begun(self) -> int | None:
+        """How many steps were finished when the recording under way began; None where there is none."""
+        return self._begun if self._running is not None else None
+
+    def _why_not(self) -> str:
+        if "torch" not in sys.modules:
+            return "The program has not imported torch, so there is nothing to record."
+        if self._wanted is not None or self._running is not None:
+            return _BUSY
+        return ""
+
+    def _too_late(self) -> Outcome:
+        return Outcome(failure=f"The program has made {self.steps:,} steps already.", too_late=True)
+
+    # -- by steps ------------------------------------------------------------------------------------
+
+    def _marked_step(self) -> None:
+        if self._ours or self._is_of_another_recording():
+            return
+        if not self._marked:
+            self._marked = True
+            self._optimizer.rest()
+            if self.steps:
+                # The end of this very step.
+                self._thread = threading.get_ident()
+                return
+        self._stepped()
+
+    def _is_of_another_recording(self) -> bool:
+        """Whether a step is marked of what the program records itself, which may be the last that it marks."""
+        under_way = recording.current()
+        return under_way is not None and (self._running is None or under_way is not self._running[0])
+
+    def _stepped(self) -> None:
+        thread = threading.get_ident()
+        if self._thread is None:
+            self._thread = thread
+        if thread != self._thread:
+            return
+        try:
+            if "torch" in sys.modules and devices.capturing():
+                return
+            self.steps += 1
+            if self._running is None:
+                self._marks.append(time.perf_counter_ns())
+            if self._running is not None or self._wanted is not None:
+                self._advance()
+            for call in tuple(self.after_step):
+                call()
+        except Exception as error:
+            self._complain(error)
+
+    def _advance(self) -> None:
+        if self._running is None:
+            self._begin(by_time=False)
+            return
+        asked, _ = self._running
+        if self._withdrawn:
+            asked.give_up("Nobody waits for it any more.")
+        elif not self._marked:
+            self._ours = True
+            try:
+                asked.step()
+            finally:
+                self._ours = False
+        if asked.over:
+            self._end()
+
+    def _begin(self, *, by_time: bool) -> None:
+        with self._lock:
+            if self._wanted is None or self._running is not None:
+                return
+            request, done = self._wanted
+            if (request.seconds is not None) != by_time or self.steps < (request.at_step or 0):
+                return
+            self._wanted = None
+            late = request.at_step is not None and self.steps > request.at_step
+        if late:
+            done(self._too_late())
+            return
+        try:
+            asked = AskedRecording.of(request)
+            self._begun = self.steps
+            asked.begin()
+        except Exception as error:
+            done(Outcome(failure=_said(error)))
+            return
+        asked.when_over = self._over_by_time if by_time else None
+        self._running = asked, done
+
+    def _end(self) -> None:
+        if self._running is None:
+            return
+        (asked, done), failure = self._running, ""
+        try:
+            asked.end()
+        except Exception as error:
+            failure = _said(error)
+        self._running = None
+        self._plain_step_ns = self.plain_step_ns
+        self._marks.clear()
+        failure = asked.given_up or failure
+        if failure or not asked.paths:
+            done(Outcome(failure=failure or "Nothing was recorded.", begun=self._begun))
+            return
+        self._recorded_at_ns = time.time_ns()
+        done(Outcome(path=str(asked.path), begun=self._begun, notes=asked.notes))
+
+    # -- by time, on the main thread, wherever it is ---------------------------------------------------
+
+    def _until_begun(self, request: Request) -> None:
+        """Have the main thread begin, which may wait for something."""
+        until = time.monotonic() + _PATIENCE_S
+        self._beginning.request()
+        while self._is_wanted(request) and time.monotonic() < until:
+            time.sleep(_AGAIN_S)
+            self._wake.wake()
+        with self._lock:
+            wanted = self._wanted
+            if wanted is None or wanted[0] is not request:
+                return
+            self._wanted = None
+        wanted[1](Outcome(failure=f"The main thread was inside one call for {_PATIENCE_S:.0f} s."))
+
+    def _is_wanted(self, request: Request) -> bool:
+        return self._wanted is not None and self._wanted[0] is request
+
+    def _begin_by_time(self) -> None:
+        self._guarded(lambda: self._begin(by_time=True))
+
+    def _over_by_time(self) -> None:
+        """The window is closed, in the middle of the recorder's work."""
+        self._ending.request()
+
+    def _end_by_time(self) -> None:
+        self._guarded(self._end)
+        # The recording gave the signal back.
+        self._wake.start()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            self._complain(error)
+
+    # -- the rest ------------------------------------------------------------------------------------
+
+    def _forked(self) -> None:
+        """This is a child: what its parent was asked is not its business."""
+        self._wanted = self._running = None
+        self._lock = threading.Lock()
+        self._marks.clear()
+        self.steps = 0
+
+    def _complain(self, error: Exception) -> None:
+        """Once."""
+        if not self._failed:
+            self._failed = True
+            tell(f"overlapscope: watching failed, and the program goes on: {_said(error)}")
+
+
+def _said(error: Exception) -> str:
+    """What an error says, as a sentence."""
+    text = str(error) if isinstance(error, OverlapscopeError) else f"{type(error).__name__}: {error}"
+    text = clean(text, 500)
+    return text if text.endswith(".") else f"{text}."
+
+
+def _script() -> str:
+    """As `ps` shows it: the program and its arguments."""
+    main = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    name = f"-m {spec.name.removesuffix('.__main__')}" if spec is not None else sys.argv[0] if sys.argv else ""
+    return clean(" ".join([name or "python", *sys.argv[1:]]), 200)
+
+
+def _job(world_size: int) -> str:
+    """The same for all ranks of a job, and no others, as far as launchers tell."""
+    variables = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "OMPI_MCA_ess_base_jobid")
+    return " ".join([*(os.environ.get(name, "") for name in variables), str(world_size)])
