@@ -117,10 +117,9 @@ def _read(file: str) -> str:
 def _schema(args: argparse.Namespace) -> bytes:
     match args.format:
         case "json":
-            from overlapscope.base.saved import encode
-            from overlapscope.query.tables import TABLES
+            from overlapscope.query.written import tables_json
 
-            return encode(tuple(TABLES.values()))
+            return tables_json()
         case "text" | "markdown":
             from overlapscope.query.document import schema
 

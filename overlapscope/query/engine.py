@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,7 @@ RESULT_BYTES: Final = 1 << 30
 _BATCH_ROWS: Final = 10_000
 _GRACE_S: Final = 2.0
 """How long an interrupted query has to end: some functions cannot be interrupted."""
+_AGAIN_S: Final = 0.05
 _FUNCTIONS: Final = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree"})
 """Functions that make rows of nothing but their arguments. All others that stand for a table are refused."""
 _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
@@ -188,9 +190,11 @@ def _within(
         thread.join(timeout_s)
         late = thread.is_alive()
     finally:
-        if thread.is_alive():
+        # More than once: what has not begun to run is not interrupted.
+        given_up = time.monotonic() + _GRACE_S
+        while thread.is_alive() and time.monotonic() < given_up:
             connection.interrupt()
-            thread.join(_GRACE_S)
+            thread.join(_AGAIN_S)
     if late or not outcome:
         raise UsageError(f"the query was stopped after {timeout_s:g} s; ask for less, or allow more with --timeout.")
     if isinstance(outcome[0], Exception):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from enum import IntEnum
+from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import chain, starmap
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.device import DeviceAnalysis
@@ -17,12 +18,12 @@ from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.edges import EXACT
 from overlapscope.analysis.host import Sites, line_text, name_text, sites, sites_of_calls
 from overlapscope.analysis.pieces import Pieces
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.results import Device, Plain, TraceResult
 from overlapscope.base.columns import I64, Integers
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.query.tables import Table, Type
 from overlapscope.report.model import Report, build
-from overlapscope.trace.model import HostEvents, Kind, Memory, RuntimeCalls, Trace
+from overlapscope.trace.model import Memory, Trace
 from overlapscope.trace.model import Table as Events
 
 if TYPE_CHECKING:
@@ -67,10 +68,10 @@ def fill(table: Table, job: Job) -> pa.Table:
 def _parts(table: Table, job: Job) -> Iterator[tuple[int, Filled]]:
     """The columns of each trace, or of each device of it, with the number of the trace."""
     for number, done in enumerate(job.analyses):
-        if table.name in _FROM_RESULTS:
-            yield number, _records(table, _FROM_RESULTS[table.name](job, number))
-        else:
+        if table.name in _FROM_COLUMNS:
             yield from ((number, filled) for filled in _FROM_COLUMNS[table.name](done))
+        else:
+            yield number, _records(table, _results(table, job, number))
 
 
 def _part(filled: Filled, trace: Trace, schema: pa.Schema) -> pa.Table:
@@ -105,61 +106,45 @@ _PARTS: Final = ("window", "buckets", "engines", "overlap", "where", "example")
 
 def _flat(result: msgspec.Struct, **more: Any) -> dict[str, Any]:
     """A structure's fields, with those of its parts beside them."""
-    fields = more
+    flat = more
     for name, value in msgspec.structs.asdict(result).items():
-        fields |= _flat(value) if name in _PARTS and isinstance(value, msgspec.Struct) else {name: value}
-    return fields
+        flat |= _flat(value) if name in _PARTS and isinstance(value, msgspec.Struct) else {name: value}
+    return flat
 
 
-def _devices(job: Job, number: int) -> tuple[Device, ...]:
-    return job.report.traces[number].devices
+def _results(table: Table, job: Job, number: int) -> Iterable[Mapping[str, Any]]:
+    if table.name == "findings":
+        of = job.traces[number]
+        return (_flat(one) for one in job.report.findings if (one.source, one.rank) == (of.source, of.rank))
+    # The plain program is worked out only for a table that is of it.
+    recorded = table.figures == "recorded"
+    return _FROM_RESULTS[table.name](job.analyses[number].result if recorded else job.report.traces[number])
 
 
-def _of_devices(name: str) -> Callable[[Job, int], Iterator[dict[str, Any]]]:
+def _of_devices(name: str) -> Callable[[TraceResult], Iterable[Mapping[str, Any]]]:
     """A row for each of something that each device has several of."""
-
-    def rows(job: Job, number: int) -> Iterator[dict[str, Any]]:
-        results = (device.result for device in job.analyses[number].devices)
-        return (_flat(one, device=device.device) for device in results for one in getattr(device, name))
-
-    return rows
+    return lambda of: (_flat(one, device=device.device) for device in of.devices for one in getattr(device, name))
 
 
-def _causes(job: Job, number: int) -> Iterator[dict[str, Any]]:
-    return (row for device in job.analyses[number].devices for row in _by_cause(device.result, device.result.device))
-
-
-def _plain_causes(job: Job, number: int) -> Iterator[dict[str, Any]]:
-    for device in _devices(job, number):
-        if device.plain is not None and device.plain.buckets is not None:
-            yield from _by_cause(device.plain, device.device)
-
-
-def _by_cause(of: Any, device: int) -> Iterator[dict[str, Any]]:
+def _by_cause(of: Device | Plain, device: int) -> Iterator[Mapping[str, Any]]:
     for subject, times in (("exposed-copy", of.exposed_copy_by_cause), ("idle", of.idle_by_cause)):
         for cause, time_ns in times.items():
             yield {"device": device, "subject": subject, "cause": cause, "time_ns": time_ns}
 
 
-def _findings(job: Job, number: int) -> Iterator[dict[str, Any]]:
-    of = job.traces[number]
-    return (_flat(one) for one in job.report.findings if (one.source, one.rank) == (of.source, of.rank))
+def _plain(of: TraceResult) -> list[tuple[Plain, int]]:
+    return [(device.plain, device.device) for device in of.devices if device.plain is not None]
 
 
-_FROM_RESULTS: Final[dict[str, Callable[[Job, int], Iterable[Mapping[str, Any]]]]] = {
-    "traces": lambda job, number: [
-        _flat(job.analyses[number].result.environment, verdict=job.analyses[number].result.trust.verdict)
-    ],
-    "checks": lambda job, number: map(_flat, job.analyses[number].result.trust.checks),
-    "devices": lambda job, number: (_flat(device.result) for device in job.analyses[number].devices),
-    "causes": _causes,
-    "plain_steps": lambda job, number: (
-        _flat(device.plain, device=device.device) for device in _devices(job, number) if device.plain is not None
-    ),
-    "plain_causes": _plain_causes,
+_FROM_RESULTS: Final[dict[str, Callable[[TraceResult], Iterable[Mapping[str, Any]]]]] = {
+    "traces": lambda of: [_flat(of.environment, verdict=of.trust.verdict)],
+    "checks": lambda of: map(_flat, of.trust.checks),
+    "devices": lambda of: map(_flat, of.devices),
+    "causes": lambda of: chain.from_iterable(_by_cause(device, device.device) for device in of.devices),
+    "plain_steps": lambda of: (_flat(plain, device=device) for plain, device in _plain(of)),
+    "plain_causes": lambda of: chain.from_iterable(starmap(_by_cause, _plain(of))),
     "steps": _of_devices("steps"),
     "ranges": _of_devices("ranges"),
-    "findings": _findings,
     "stalls": _of_devices("host_stalls"),
 }
 
@@ -171,11 +156,11 @@ def utf8(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _numbers(values: Integers, none: int = -1) -> pa.Array:
+def _numbers(values: NDArray[Any], none: float = -1) -> pa.Array:
     """Numbers, of which one stands for none."""
     import pyarrow as pa
 
-    return pa.array(values, mask=values == none)
+    return pa.array(values, mask=np.isnan(values) if np.isnan(none) else values == none)
 
 
 def _words(ids: Integers, words: Iterable[str], none: int = -1) -> pa.Array:
@@ -188,10 +173,6 @@ def _words(ids: Integers, words: Iterable[str], none: int = -1) -> pa.Array:
     )
 
 
-def _labels(values: Integers, labels: type[IntEnum], none: int = -1) -> pa.Array:
-    return _words(values, [label.name.lower() for label in labels], none)
-
-
 def _names(trace: Trace, ids: Integers, said: Callable[[Trace, int], str | None] = name_text) -> pa.Array:
     """Names by their rows in `Trace.names`; -1 is none."""
     distinct, place = np.unique(ids, return_inverse=True)
@@ -200,6 +181,19 @@ def _names(trace: Trace, ids: Integers, said: Callable[[Trace, int], str | None]
 
 def _times(table: Events | Pieces) -> Filled:
     return {"start_ns": table.start_ns, "end_ns": table.end_ns, "duration_ns": table.end_ns - table.start_ns}
+
+
+def _events(trace: Trace, table: Events) -> Filled:
+    """All columns of a table of the trace, as they lie in memory; names and enumerations are spelled out."""
+    filled: Filled = {"id": np.arange(len(table)), "name": _names(trace, table.name_id)}
+    for column in fields(table):
+        labels = column.metadata.get("labels")
+        if labels is not None:
+            none = Memory.UNKNOWN if labels is Memory else -1
+            filled[column.name] = _words(getattr(table, column.name), [one.name.lower() for one in labels], none)
+        elif column.name != "names":
+            filled[column.name] = _numbers(getattr(table, column.name))
+    return filled | _times(table)
 
 
 def _site(trace: Trace, found: Sites) -> Filled:
@@ -212,25 +206,13 @@ def _site(trace: Trace, found: Sites) -> Filled:
 
 def _gpu_ops(done: TraceAnalysis) -> Iterator[Filled]:
     trace, ops = done.trace, done.trace.gpu_ops
-    yield {
-        "id": np.arange(len(ops)),
-        "device": _numbers(ops.device),
-        "stream": _numbers(ops.stream),
-        "name": _names(trace, ops.name_id),
-        "kind": _labels(ops.kind, Kind),
-        **_times(ops),
-        "bytes": _numbers(ops.bytes),
-        "source_kind": _labels(ops.source_kind, Memory, Memory.UNKNOWN),
-        "target_kind": _labels(ops.target_kind, Memory, Memory.UNKNOWN),
-        "correlation": _numbers(ops.correlation),
-        "runtime_call": _numbers(ops.launch),
-        **_site(trace, sites_of_calls(trace, ops.launch)),
-    }
+    filled = _events(trace, ops)
+    yield filled | {"runtime_call": filled["launch"]} | _site(trace, sites_of_calls(trace, ops.launch))
 
 
-def _places(trace: Trace, device: DeviceAnalysis) -> I64:
-    """Row in `Trace.gpu_ops` of each row of `Timeline.ops`."""
-    return np.flatnonzero(trace.gpu_ops.device == device.timeline.device)
+def _rows_in_trace(trace: Trace, device: DeviceAnalysis, rows: I64) -> I64:
+    """Rows of `Trace.gpu_ops` of rows of `Timeline.ops`."""
+    return np.flatnonzero(trace.gpu_ops.device == device.timeline.device)[rows]
 
 
 def _copies(done: TraceAnalysis) -> Iterator[Filled]:
@@ -238,26 +220,15 @@ def _copies(done: TraceAnalysis) -> Iterator[Filled]:
     for device in done.devices:
         copies = list_copies(device)
         ops = device.timeline.ops.take(copies.row)
-        yield {
-            "gpu_op": _places(trace, device)[copies.row],
-            "device": _numbers(ops.device),
-            "stream": _numbers(ops.stream),
-            "direction": _labels(ops.kind, Kind),
-            "source_kind": _labels(ops.source_kind, Memory, Memory.UNKNOWN),
-            "target_kind": _labels(ops.target_kind, Memory, Memory.UNKNOWN),
-            **_times(ops),
-            "bytes": _numbers(ops.bytes),
-            "gb_per_s": _rates(copies.gb_per_s),
+        filled = _events(trace, ops)
+        yield filled | {
+            "gpu_op": _rows_in_trace(trace, device, copies.row),
+            "direction": filled["kind"],
+            "gb_per_s": _numbers(copies.gb_per_s, np.nan),
             "exposed_ns": copies.exposed_ns,
             "cause": _words(copies.cause, COPY_CAUSES),
             **_site(trace, sites_of_calls(trace, ops.launch)),
         }
-
-
-def _rates(values: Any) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array(values, mask=np.isnan(values))
 
 
 def _pieces(device: DeviceAnalysis, pieces: Pieces, causes: Iterable[str]) -> Filled:
@@ -271,11 +242,11 @@ def _pieces(device: DeviceAnalysis, pieces: Pieces, causes: Iterable[str]) -> Fi
 
 def _exposed_pieces(done: TraceAnalysis) -> Iterator[Filled]:
     for device in done.devices:
-        pieces, ops = device.exposed, device.timeline.ops
+        pieces = device.exposed
         yield {
             **_pieces(device, pieces, COPY_CAUSES),
-            "gpu_op": _places(done.trace, device)[pieces.copy],
-            **_site(done.trace, sites_of_calls(done.trace, ops.launch[pieces.copy])),
+            "gpu_op": _rows_in_trace(done.trace, device, pieces.copy),
+            **_site(done.trace, sites_of_calls(done.trace, device.timeline.ops.launch[pieces.copy])),
         }
 
 
@@ -292,49 +263,17 @@ def _idle_pieces(done: TraceAnalysis) -> Iterator[Filled]:
 
 def _collectives(done: TraceAnalysis) -> Iterator[Filled]:
     trace, found = done.trace, done.trace.collectives
-    yield {
-        "name": _names(trace, found.name_id),
-        **_times(found),
-        "process_group": _names(trace, found.group),
-        "group_ranks": _names(trace, found.ranks),
-        "dtype": _names(trace, found.dtype),
-        **{
-            name: _numbers(getattr(found, name))
-            for name in (
-                "device",
-                "stream",
-                "correlation",
-                "group_size",
-                "elements_in",
-                "elements_out",
-                "sequence",
-            )
-        },
-    }
+    named = {"process_group": found.group, "group_ranks": found.ranks, "dtype": found.dtype}
+    yield _events(trace, found) | {name: _names(trace, ids) for name, ids in named.items()}
 
 
-def _host(of: Callable[[Trace], HostEvents]) -> Callable[[TraceAnalysis], Iterator[Filled]]:
-    def rows(done: TraceAnalysis) -> Iterator[Filled]:
-        events = of(done.trace)
-        more = {"correlation": _numbers(events.correlation)} if isinstance(events, RuntimeCalls) else {}
-        yield {
-            "id": np.arange(len(events)),
-            "thread": _numbers(events.thread),
-            "name": _names(done.trace, events.name_id),
-            **_times(events),
-            **more,
-        }
-
-    return rows
-
-
-_FROM_COLUMNS: Final[dict[str, Callable[[TraceAnalysis], Iterator[Filled]]]] = {
+_FROM_COLUMNS: Final[dict[str, Callable[[TraceAnalysis], Iterable[Filled]]]] = {
     "gpu_ops": _gpu_ops,
     "copies": _copies,
     "exposed_pieces": _exposed_pieces,
     "idle_pieces": _idle_pieces,
     "collectives": _collectives,
-    "runtime_calls": _host(lambda trace: trace.runtime_calls),
-    "cpu_ops": _host(lambda trace: trace.cpu_ops),
-    "annotations": _host(lambda trace: trace.annotations),
+    "runtime_calls": lambda done: [_events(done.trace, done.trace.runtime_calls)],
+    "cpu_ops": lambda done: [_events(done.trace, done.trace.cpu_ops)],
+    "annotations": lambda done: [_events(done.trace, done.trace.annotations)],
 }

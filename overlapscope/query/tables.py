@@ -60,24 +60,28 @@ _TRACE: Final = (
     *_integers(rank="the rank that the trace is of; NULL where it does not say"),
 )
 _DEVICE: Final = _integers(device="ordinal of the GPU")
+_STREAM: Final = _integers(device="ordinal of the GPU", stream="the stream")
 _TIMES: Final = _integers(
     start_ns="when it began; since 1970 where the trace states its base time",
     end_ns="when it ended",
     duration_ns="end_ns - start_ns",
 )
 _ID: Final = _integers(id="number of the row within its trace, from 0")
-_SITE: Final = _texts(
-    op="the innermost CPU op around the call",
-    call="the call of the CUDA runtime or driver",
-    line="the Python line; NULL unless recorded with stacks",
-)
-_CONFIDENCE: Final = _texts(
-    confidence="exact; or rebuilt, where it rests on an event edge that the trace does not state"
-)
 _GPU_OP: Final = _integers(gpu_op="id in gpu_ops")
-_MEMORY: Final = _texts(
-    source_kind="memory copied from: pageable, pinned, device, managed, array; NULL where unknown",
-    target_kind="memory copied to, likewise",
+_CALL: Final = _texts(op="the innermost CPU op around the call", call="the call of the CUDA runtime or driver")
+_LINE: Final = Column("line", "text", "the Python line; NULL unless recorded with stacks")
+_SITE: Final = (*_CALL, _LINE)
+_CAUSE: Final = _texts(
+    cause="the cause: `overlapscope explain CAUSE`",
+    confidence="exact; or rebuilt, where it rests on an event edge that the trace does not state",
+)
+_CAUSES: Final = _texts(subject="exposed-copy or idle", cause="the cause: `overlapscope explain CAUSE`")
+_MEMORY: Final = (
+    *_integers(bytes="bytes moved; NULL where nothing is, or it was not recorded"),
+    *_texts(
+        source_kind="memory copied from: pageable, pinned, device, managed, array; NULL where unknown",
+        target_kind="memory copied to, likewise",
+    ),
 )
 _BUCKETS: Final = _integers(
     compute_ns="bucket: kernels ran",
@@ -87,10 +91,7 @@ _BUCKETS: Final = _integers(
     idle_ns="bucket: nothing ran; what missing ops hide is part of it",
 )
 _OVERLAP: Final = (
-    *_integers(
-        copy_ns="the time in which copies ran",
-        hidden_copy_ns="the part of it in which kernels ran",
-    ),
+    *_integers(copy_ns="the time in which copies ran", hidden_copy_ns="the part of it in which kernels ran"),
     Column("hidden_copy_pct", "number", "the same as a percentage; NULL without copies"),
     Column("efficiency_pct", "number", "overlap efficiency; NULL where only one engine worked"),
 )
@@ -160,7 +161,7 @@ _ALL: Final = (
         "causes",
         "a cause of exposed copies or of idle time on a GPU, over its whole window; 0 where it explains nothing",
         _DEVICE,
-        _texts(subject="exposed-copy or idle", cause="the cause: `overlapscope explain CAUSE`"),
+        _CAUSES,
         _integers(time_ns="the time due to it; of a subject they add up to the bucket"),
     ),
     _table(
@@ -181,7 +182,7 @@ _ALL: Final = (
         "plain_causes",
         "a cause of exposed copies or of idle time, in a step while nothing is recorded",
         _DEVICE,
-        _texts(subject="exposed-copy or idle", cause="the cause: `overlapscope explain CAUSE`"),
+        _CAUSES,
         _integers(time_ns="the time of a step that is due to it"),
         figures="plain",
     ),
@@ -197,14 +198,14 @@ _ALL: Final = (
             title="what costs how much",
             detail="the evidence",
             advice="what to change",
+            cost_from="what cost_ns is by: replay or bound",
         ),
-        _integers(cost_ns="what the fix saves: by replay, else at most"),
-        _texts(cost_from="replay or bound"),
         _integers(
+            cost_ns="what the fix saves: by replay, else at most",
             bound_ns="the time of the recording that it explains",
             plain_bound_ns="the same without the profiler; NULL unless that step is measured or told",
         ),
-        _texts(op="the innermost CPU op", call="the call", line="the Python line; NULL unless recorded with stacks"),
+        _SITE,
         (
             Column("example_start_ns", "integer", "the longest single case in the recording", field="start_ns"),
             Column("example_end_ns", "integer", "its end", field="end_ns"),
@@ -221,18 +222,16 @@ _ALL: Final = (
             host_wait_ns="the time that the host spent in it",
             idle_caused_ns="the idle time of the GPU that followed: its cost",
         ),
-        _texts(call="the call", op="the innermost CPU op around it"),
-        (Column("line", "text", "the Python line; NULL unless recorded with stacks", field="where"),),
+        _CALL,
+        (msgspec.structs.replace(_LINE, field="where"),),
     ),
     _table(
         "gpu_ops",
         "a kernel, copy or memset",
         _ID,
-        _DEVICE,
-        _integers(stream="the stream"),
+        _STREAM,
         _texts(name="its name", kind="compute, comm, h2d, d2h, other"),
         _TIMES,
-        _integers(bytes="bytes moved; NULL for kernels, and where not recorded"),
         _MEMORY,
         _CORRELATION,
         _integers(runtime_call="id in runtime_calls of the launch; NULL where it was not recorded"),
@@ -242,12 +241,10 @@ _ALL: Final = (
         "copies",
         "a copy between host and device that takes time",
         _GPU_OP,
-        _DEVICE,
-        _integers(stream="the stream"),
+        _STREAM,
         _texts(direction="h2d or d2h"),
-        _MEMORY,
         _TIMES,
-        _integers(bytes="bytes moved; NULL where not recorded"),
+        _MEMORY,
         (Column("gb_per_s", "number", "1e9 bytes per second over its duration"),),
         _integers(exposed_ns="time of it in which no kernel ran; of copies side by side, one has it"),
         _texts(cause="what most of that is due to; NULL where nothing is exposed"),
@@ -258,8 +255,7 @@ _ALL: Final = (
         "a piece of exposed copy time with one cause; they add up to exposed_copy_ns",
         _DEVICE,
         _TIMES,
-        _texts(cause="the cause"),
-        _CONFIDENCE,
+        _CAUSE,
         _GPU_OP,
         _SITE,
     ),
@@ -269,23 +265,22 @@ _ALL: Final = (
         _DEVICE,
         _integers(gap="number of the idle gap that it is of, from 0"),
         _TIMES,
-        _texts(cause="the cause"),
-        _CONFIDENCE,
+        _CAUSE,
         _integers(thread="the system's id of the thread that decided; NULL where unknown"),
         _SITE,
     ),
     _table(
         "collectives",
         "a communication kernel that says which collective it is of",
-        _DEVICE,
-        _integers(stream="the stream"),
+        _STREAM,
         _texts(name="the collective, such as allreduce"),
         _TIMES,
         _CORRELATION,
-        _texts(process_group="name of the process group", group_ranks="its ranks, as recorded"),
-        _integers(group_size="how many these are"),
-        _texts(dtype="type of the elements"),
+        _texts(
+            process_group="name of the process group", group_ranks="its ranks, as recorded", dtype="type of an element"
+        ),
         _integers(
+            group_size="number of its ranks",
             elements_in="elements sent",
             elements_out="elements received",
             sequence="number of the collective within its group",

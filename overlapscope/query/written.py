@@ -14,7 +14,7 @@ import msgspec
 from overlapscope.base.saved import encode, published
 from overlapscope.base.words import spreadsheet_text
 from overlapscope.query.engine import Answer
-from overlapscope.query.tables import unit_of
+from overlapscope.query.tables import OF, TABLES, unit_of
 from overlapscope.report.model import Tool
 
 if TYPE_CHECKING:
@@ -90,6 +90,23 @@ def to_json(answer: Answer) -> bytes:
 def schema() -> dict[str, Any]:
     """The JSON schema (2020-12) of an answer."""
     return published(Result, "query")
+
+
+def tables_json() -> bytes:
+    """What `overlapscope query --schema` prints as JSON: the tables with their columns."""
+    tables = [
+        {
+            "name": table.name,
+            "rows": table.rows,
+            "figures": OF[table.figures],
+            "columns": [
+                {"name": one.name, "type": one.type, "unit": unit_of(one.name), "meaning": one.meaning}
+                for one in table.columns
+            ],
+        }
+        for table in TABLES.values()
+    ]
+    return encode({"kind": "query-schema", "schema_version": SCHEMA_VERSION, "tables": tables})
 
 
 def to_csv(answer: Answer) -> str:

@@ -364,7 +364,9 @@ def test_the_schema_lists_every_table_and_column(capsys: pytest.CaptureFixture[s
         assert all(table.name in shown and all(one.name in shown for one in table.columns) for table in TABLES.values())
     assert main(["query", "--schema", "--format", "json"]) == 0
     written = json.loads(capsys.readouterr().out)
-    assert [table["name"] for table in written] == [*TABLES]
+    assert [table["name"] for table in written["tables"]] == [*TABLES]
+    units = {one["name"]: one["unit"] for table in written["tables"] for one in table["columns"]}
+    assert (units["start_ns"], units["efficiency_pct"], units["gb_per_s"], units["name"]) == ("ns", "%", "GB/s", None)
     assert main(["query", "--schema", "--format", "csv"]) == 2
 
 
