@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
@@ -176,30 +178,42 @@ def _within(
     connection: duckdb.DuckDBPyConnection, statement: str, most_rows: int | None, timeout_s: float
 ) -> tuple[pa.Table, int]:
     """`_fetched`, on a thread of its own, so that it can be left: when the time is over, or by Ctrl-C."""
-    outcome: list[tuple[pa.Table, int] | Exception] = []
+    outcome: SimpleQueue[tuple[pa.Table, int] | Exception] = SimpleQueue()
 
     def work() -> None:
         try:
-            outcome.append(_fetched(connection, statement, most_rows))
+            outcome.put(_fetched(connection, statement, most_rows))
         except Exception as error:
-            outcome.append(error)
+            outcome.put(error)
 
     thread = Thread(target=work, name="overlapscope-query", daemon=True)
-    thread.start()
     try:
-        thread.join(timeout_s)
-        late = thread.is_alive()
-    finally:
-        # More than once: what has not begun to run is not interrupted.
-        given_up = time.monotonic() + _GRACE_S
-        while thread.is_alive() and time.monotonic() < given_up:
-            connection.interrupt()
-            thread.join(_AGAIN_S)
-    if late or not outcome:
-        raise UsageError(f"the query was stopped after {timeout_s:g} s; ask for less, or allow more with --timeout.")
-    if isinstance(outcome[0], Exception):
-        raise _told(outcome[0]) from None
-    return outcome[0]
+        thread.start()
+        found = outcome.get(timeout=timeout_s)
+    except Empty:
+        _stop(connection, outcome, thread)
+        raise UsageError(
+            f"the query was stopped after {timeout_s:g} s; ask for less, or allow more with --timeout."
+        ) from None
+    except KeyboardInterrupt:
+        _stop(connection, outcome, thread)
+        raise
+    thread.join(_GRACE_S)
+    if isinstance(found, Exception):
+        raise _told(found) from None
+    return found
+
+
+def _stop(connection: duckdb.DuckDBPyConnection, outcome: SimpleQueue[Any], thread: Thread) -> None:
+    """Interrupt a query and wait until it has ended, as far as it does."""
+    given_up = time.monotonic() + _GRACE_S
+    while time.monotonic() < given_up:
+        # Again and again: what has not begun to run is not interrupted.
+        connection.interrupt()
+        with suppress(Empty):
+            outcome.get(timeout=_AGAIN_S)
+            thread.join(_GRACE_S)
+            return
 
 
 def _fetched(
