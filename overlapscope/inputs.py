@@ -14,6 +14,7 @@ from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
     from overlapscope.budgets.baseline import Baseline
+    from overlapscope.budgets.verdicts import CheckResult
     from overlapscope.prediction.calibration import Calibration
     from overlapscope.ranks.result import RanksReport
     from overlapscope.report.model import Report
@@ -33,7 +34,7 @@ _WRITTEN: Final[dict[Kind, str]] = {
     "query": "the answer to a query",
 }
 """The files that this package writes, by their kind."""
-_Report = TypeVar("_Report", "Report", "RanksReport")
+_Report = TypeVar("_Report", "Report", "RanksReport", "CheckResult")
 
 Source = Trace | str | os.PathLike[str]
 """A trace, or the file that holds it; where several are meant, also the directory or pattern that holds them."""
@@ -81,11 +82,12 @@ def read_report(
     cache: bool = True,
     steps_by: str | None = None,
     plain_step_ns: int | None = None,
+    replayed: bool = False,
 ) -> Report:
     """One report over all that is named: the ranks of one job. `limit_bytes`, `cache` and `steps_by` as of `load`,
     `plain_step_ns` as of `report.build`, of traces alone.
 
-    It is to be compared or judged, which rests on what was measured: traces are not replayed for what fixes save.
+    To be compared or judged, which rests on what was measured, traces need not be `replayed` for what fixes save.
 
     Raises UnreadableTrace for the first file that is neither a trace nor a report of this version, UsageError where a
     plain step is told of a report, which has its own or none.
@@ -108,7 +110,7 @@ def read_report(
         if kinds[path] is None
     ]
     if analyses:
-        reports.append(build(analyses, replayed=False, plain_step_ns=plain_step_ns))
+        reports.append(build(analyses, replayed=replayed, plain_step_ns=plain_step_ns))
     findings = [finding for report in reports for finding in report.findings]
     traces = tuple(trace for report in reports for trace in report.traces)
     return Report(
@@ -170,6 +172,18 @@ def read_ranks_report(path: Path) -> RanksReport:
 
     again = "write it again with `overlapscope ranks --format json`"
     return _of_this_version(path, from_json, SCHEMA_VERSION, _WRITTEN["ranks"], again)
+
+
+def read_check(path: Path) -> CheckResult:
+    """The result that `overlapscope check --format json` wrote.
+
+    Raises UnreadableTrace where it is not one of this version.
+    """
+    from overlapscope.base.saved import decode
+    from overlapscope.budgets.verdicts import SCHEMA_VERSION, CheckResult
+
+    again = "write it again with `overlapscope check --format json`"
+    return _of_this_version(path, lambda data: decode(data, CheckResult), SCHEMA_VERSION, _WRITTEN["check"], again)
 
 
 def _read_written(path: Path, kind: Kind) -> Report:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import UNSET
 
 from overlapscope.analysis.device import DeviceAnalysis, analyze_device
 from overlapscope.analysis.host import find_blocking
@@ -66,5 +67,6 @@ def analyze_trace(
         environment=describe_environment(trace),
         predicted_by=trace.predicted_by,
         host=describe_host(trace),
+        origin=trace.origin or UNSET,
     )
     return TraceAnalysis(result, tuple(devices), trace)

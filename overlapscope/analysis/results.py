@@ -10,10 +10,12 @@ from collections.abc import Iterable
 from typing import Annotated, Literal, Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from overlapscope.catalog.causes import IdleCause, Subject
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.trace.lost import EVERYTHING, Part, in_order
+from overlapscope.trace.model import TraceOrigin
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -415,3 +417,5 @@ class TraceResult(msgspec.Struct, frozen=True, kw_only=True):
     """The changes with which `overlapscope whatif` predicted it; null for a recording."""
     host: HostUse | None = None
     """Of a trace without GPU activity: where the host's time goes; null for all others."""
+    origin: TraceOrigin | UnsetType = UNSET
+    """What was recorded when, where the recorder noted it; absent where it did not."""

@@ -10,6 +10,9 @@ PLAIN_STEPS = "plain_steps"
 """In it: `{"before": {"host_ns": [...], "device_ns": [...]}, "after": {...}}`, the lengths of steps that were timed
 while nothing was recorded (`trace.PlainSteps`)."""
 
+ORIGIN = "origin"
+"""In it: `{"at_ns": ..., "job": ..., "commit": ..., "branch": ...}`, as far as known (`trace.TraceOrigin`)."""
+
 PREDICTION = "prediction"
 """In it: what makes a trace a prediction of `overlapscope whatif`, `{"of": file, "interventions": [...]}`."""
 

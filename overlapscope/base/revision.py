@@ -1,9 +1,10 @@
-"""The revision of a program: what CI says that it checked out, else what git says of the working tree."""
+"""What runs, and its revision: what CI says that it checked out, else what git says of the working tree."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -54,3 +55,14 @@ def _git(directory: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode(errors="replace").strip()[:_LONGEST] or None
+
+
+def running_script() -> Path:
+    """The script that this process runs; `python` where it runs none."""
+    return Path(sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python")
+
+
+def job_name(script: Path) -> str:
+    """`train.py`; of a package that is run, its name."""
+    name = script.parent.name if script.name == "__main__.py" else script.name
+    return os.fsencode(name).decode(errors="backslashreplace")[:200] or "python"

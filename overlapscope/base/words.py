@@ -181,15 +181,15 @@ def clean(text: str, limit: int | None = None) -> str:
     return safe if limit is None else shorten(safe, limit)
 
 
+def in_spreadsheet(text: str) -> str:
+    """Foreign text for a file of CSV. A spreadsheet takes text that begins like a formula for one (OWASP, "CSV
+    Injection"); a quote keeps it text."""
+    return f"'{clean(text)}" if _FORMULA.match(text) else clean(text)
+
+
 def clean_lines(text: str, limit: int = 2000) -> str:
     """The same of a text whose line breaks are its own; each line is shortened by itself."""
     return "\n".join(clean(line, limit) for line in text.split("\n"))
-
-
-def spreadsheet_text(text: str) -> str:
-    """Text as a cell of CSV: a spreadsheet takes what begins like a formula for one (OWASP, "CSV Injection"); a quote
-    keeps it text."""
-    return f"'{clean(text)}" if _FORMULA.match(text) else clean(text)
 
 
 def _spelled(character: str) -> str:

@@ -111,9 +111,9 @@ class AddAction(Protocol):
     def __call__(self, name: str, phrase: str, more: str = "") -> argparse.ArgumentParser: ...
 
 
-def add_actions(parser: argparse.ArgumentParser) -> AddAction:
+def add_actions(parser: argparse.ArgumentParser, *, required: bool = True) -> AddAction:
     """What a command is to do, as `args.action`."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=required)
 
     def add(name: str, phrase: str, more: str = "") -> argparse.ArgumentParser:
         return actions.add_parser(

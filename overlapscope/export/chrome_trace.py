@@ -18,7 +18,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from overlapscope.base.marks import FRAMEWORK, METADATA, PLAIN_STEPS, PREDICTION, RECORDER, TORCH, WARM_UP_STEPS
+from overlapscope.base.marks import (
+    FRAMEWORK,
+    METADATA,
+    ORIGIN,
+    PLAIN_STEPS,
+    PREDICTION,
+    RECORDER,
+    TORCH,
+    WARM_UP_STEPS,
+)
 from overlapscope.base.words import clean
 from overlapscope.trace import op_names
 from overlapscope.trace.model import (
@@ -103,6 +112,8 @@ def _head(trace: Trace) -> dict[str, Any]:
     own |= {WARM_UP_STEPS: trace.warm_up_steps} if trace.warm_up_steps else {}
     own |= {RECORDER: trace.recorder} if trace.recorder != "kineto" else {}
     own |= {FRAMEWORK: trace.framework} if trace.framework != "pytorch" else {}
+    if trace.origin is not None:
+        own[ORIGIN] = asdict(trace.origin)
     if trace.plain_steps != PlainSteps():
         own[PLAIN_STEPS] = asdict(trace.plain_steps)
     if trace.predicted_by is not None:

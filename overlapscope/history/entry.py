@@ -18,9 +18,9 @@ from overlapscope.report.model import Report
 SCHEMA_VERSION = 1
 SUFFIX: Final = ".json.zst"
 """Of the file of an entry: `ID.json.zst`."""
-MOST_PACKED: Final = 1 << 20
+MOST_PACKED: Final = 8 << 20
 """Bytes of such a file, and of what stands in it."""
-MOST_UNPACKED: Final = 32 << 20
+MOST_UNPACKED: Final = 128 << 20
 
 Name = Annotated[str, Meta(max_length=500)]
 Ordinal = Annotated[int, Meta(ge=0, lt=2**31)]
@@ -82,6 +82,11 @@ def digest(origin: Origin, report: Report, *, plain: bool) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
+def repeated(figures: tuple[Figure, ...]) -> bool:
+    """Whether a metric of one device is there twice."""
+    return len({(one.metric, one.rank, one.device) for one in figures}) < len(figures)
+
+
 def pack(entry: Entry) -> bytes:
     """The entry as it is stored, and dropped: JSON, packed with zstd."""
     return zstd.pack(msgspec.json.encode(entry))
@@ -101,6 +106,8 @@ def unpack(packed: bytes, source: str) -> Entry:
             f"{source}: is an entry of schema version {entry.schema_version}, and this version of overlapscope reads "
             f"{SCHEMA_VERSION}."
         )
+    if repeated(entry.figures):
+        raise UnreadableTrace(f"{source}: has two values of one figure.")
     if entry.id != digest(entry.origin, entry.report, plain=entry.plain):
         raise UnreadableTrace(f"{source}: was changed after it was written (its id does not match).")
     return entry

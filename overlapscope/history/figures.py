@@ -9,7 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from overlapscope.analysis.results import CopiesByStep, Device, StallsByStep
-from overlapscope.base.words import listed
+from overlapscope.base.words import clean, listed
 from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.budgets.missing import doubt, lacking
 from overlapscope.budgets.places import Place, find_places
@@ -17,7 +17,8 @@ from overlapscope.budgets.samples import Series, series
 from overlapscope.budgets.settings import Budget
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
-from overlapscope.history.entry import Entry, Figure, Origin, digest, pack
+from overlapscope.errors import UsageError
+from overlapscope.history.entry import Entry, Figure, Origin, digest, pack, repeated
 from overlapscope.report.model import Report, of_program
 from overlapscope.trace.lost import CAUSES
 
@@ -94,16 +95,23 @@ def _scalar(metric: Metric, value: float) -> tuple[str, float]:
 def entry(report: Report, origin: Origin, check: CheckResult | None = None) -> Entry:
     """What the history keeps of a report, and the outcome of its check where there was one.
 
+    Raises UsageError where its traces are not those of one job: two of them are of the same device.
+
     Where that is more than `KEPT_BYTES` when packed, parts of the report are left out, and a note in it says which.
     """
-    plain = of_program(report) is not report
+    plain, found = of_program(report) is not report, figures(report)
+    if repeated(found):
+        raise UsageError(
+            f"{clean(report.traces[0].source)} and the traces beside it are of the same rank, and an entry of the "
+            "history belongs to one job; add them one by one."
+        )
     gpus = sorted({gpu for trace in report.traces for gpu in trace.environment.gpus})
     whole = Entry(
         id=digest(origin, report, plain=plain),
         origin=origin,
         plain=plain,
         gpu=", ".join(gpus)[:500] or None,
-        figures=figures(report),
+        figures=found,
         report=report,
         check=check,
     )

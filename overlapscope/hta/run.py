@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from overlapscope.base.words import spreadsheet_text
+from overlapscope.base.words import in_spreadsheet
 from overlapscope.errors import HtaFailed, OverlapscopeError
 from overlapscope.hta.build import quiet, require, trace_analysis
 from overlapscope.hta.catalog import ANALYSES, Options, check_name
@@ -110,7 +110,7 @@ def to_csv(result: HtaResult) -> str:
 
 
 def _harmless(value: Value) -> Value:
-    return spreadsheet_text(value) if isinstance(value, str) else value
+    return in_spreadsheet(value) if isinstance(value, str) else value
 
 
 def _has_nanoseconds(trace: Trace) -> bool:

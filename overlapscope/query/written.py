@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from overlapscope.base.saved import encode, published
-from overlapscope.base.words import spreadsheet_text
+from overlapscope.base.words import in_spreadsheet
 from overlapscope.query.engine import Answer
 from overlapscope.query.tables import OF, TABLES, unit_of
 from overlapscope.report.model import Tool
@@ -113,9 +113,9 @@ def to_csv(answer: Answer) -> str:
     """The answer as CSV, with a line of names. NULL is empty."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(map(spreadsheet_text, answer.rows.column_names))
+    writer.writerow(map(in_spreadsheet, answer.rows.column_names))
     for row in values(answer):
-        writer.writerow(spreadsheet_text(cell) if isinstance(cell, str) else cell for cell in row)
+        writer.writerow(in_spreadsheet(cell) if isinstance(cell, str) else cell for cell in row)
     return out.getvalue()
 
 

@@ -73,9 +73,14 @@ def expand_urls(sources: str | Path | Iterable[str | Path]) -> tuple[Location, .
         sources = [sources]
     locations: dict[tuple[str, bytes | None], Location] = {}
     for source in sources:
-        for location in _of_url(source) if isinstance(source, str) and "://" in source else _of_path(source):
+        for location in _of_url(source) if isinstance(source, str) and is_url(source) else _of_path(source):
             locations.setdefault((location.path, location.filesystem), location)
     return tuple(locations.values())
+
+
+def is_url(source: str) -> bool:
+    """What has `://` in it is one."""
+    return "://" in source
 
 
 @contextmanager
@@ -134,7 +139,7 @@ def _of_path(source: str | Path) -> list[Location]:
 
 def _of_url(url: str) -> list[Location]:
     shown = shown_url(url)
-    filesystem, path = _filesystem(url)
+    filesystem, path = filesystem_of(url)
     if "file" in _protocols(filesystem):
         return _of_path(path)
     web = not _protocols(filesystem).isdisjoint(_WEB)
@@ -167,8 +172,12 @@ def _of_url(url: str) -> list[Location]:
     return [_location(filesystem, entry, url, path) for entry in sorted(paths, key=lambda entry: natural(Path(entry)))]
 
 
-def _filesystem(url: str) -> tuple[Any, str]:
-    """The filesystem behind a URL, and the path in it."""
+def filesystem_of(url: str) -> tuple[Any, str]:
+    """The filesystem of fsspec behind a URL, and the path in it.
+
+    Raises UsageError for a protocol that nothing knows, MissingPackage where fsspec or its plugin is missing,
+    UnreadableTrace where it cannot be reached.
+    """
     try:
         from fsspec.core import url_to_fs
     except ImportError:

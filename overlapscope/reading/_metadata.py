@@ -6,14 +6,16 @@ import math
 import re
 from typing import Any, get_args
 
-from overlapscope.base.marks import FRAMEWORK, METADATA, PLAIN_STEPS, PREDICTION, RECORDER, TORCH, WARM_UP_STEPS
-from overlapscope.trace.model import Framework, PlainSteps, TimedSteps
+from overlapscope.base.marks import FRAMEWORK, METADATA, ORIGIN, PLAIN_STEPS, PREDICTION, RECORDER, TORCH, WARM_UP_STEPS
+from overlapscope.trace.model import Framework, PlainSteps, TimedSteps, TraceOrigin
 
 _MOST_STEPS = 1 << 31
 _MOST_TIMED = 10_000
 """So many steps are read of each side."""
 _LONGEST_STEP_NS = 1 << 53
 _LONGEST_VERSION = 64
+_LONGEST_NAME = 200
+_LATEST_NS = 1 << 62
 _INTEGER = re.compile(r"\s*-?\d{1,19}\s*")
 
 _LOOSE = re.compile(
@@ -95,6 +97,18 @@ def _lengths(value: Any) -> tuple[int, ...]:
         return ()
     possible = all(isinstance(ns, int) and not isinstance(ns, bool) and 0 < ns < _LONGEST_STEP_NS for ns in value)
     return tuple(value) if possible else ()
+
+
+def origin(metadata: dict[str, Any]) -> TraceOrigin | None:
+    """What was recorded when, as the recorder noted it."""
+    said = _own(metadata).get(ORIGIN)
+    if not isinstance(said, dict):
+        return None
+    texts = {name: said.get(name) for name in ("job", "commit", "branch")}
+    known = {name: text for name, text in texts.items() if isinstance(text, str) and 0 < len(text) <= _LONGEST_NAME}
+    at_ns = said.get("at_ns")
+    possible = isinstance(at_ns, int) and not isinstance(at_ns, bool) and 0 < at_ns < _LATEST_NS
+    return TraceOrigin(at_ns=at_ns if possible else None, **known)
 
 
 def framework(metadata: dict[str, Any]) -> Framework:

@@ -43,6 +43,7 @@ _BESIDES = (
     "base/kept.py",
     "base/marks.py",
     "base/words.py",
+    "base/zstd.py",
     "trace/lost.py",
     "trace/model.py",
     "trace/op_names.py",

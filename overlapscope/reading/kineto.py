@@ -20,6 +20,7 @@ from overlapscope.reading._metadata import (
     flags,
     framework,
     integer,
+    origin,
     plain_steps,
     predicted_by,
     recorder,
@@ -127,6 +128,7 @@ def assemble(source: str, columns: Columns, metadata: dict[str, Any], losses: Lo
         recorder=recorder(metadata),
         framework=framework(metadata),
         unpacked_bytes=unpacked_bytes,
+        origin=origin(metadata),
     )
 
 

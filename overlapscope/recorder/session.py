@@ -6,13 +6,16 @@ import json
 import os
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from overlapscope.base.marks import METADATA, PLAIN_STEPS, TORCH, WARM_UP_STEPS
+from overlapscope.base.marks import METADATA, ORIGIN, PLAIN_STEPS, TORCH, WARM_UP_STEPS
+from overlapscope.base.revision import job_name, revision, running_script
 from overlapscope.base.words import listed
 from overlapscope.errors import UsageError
 from overlapscope.recorder import all_threads, devices
@@ -21,7 +24,7 @@ from overlapscope.recorder.main_thread import undisturbed
 from overlapscope.version import __version__
 
 if TYPE_CHECKING:
-    from overlapscope.trace.model import PlainSteps
+    from overlapscope.trace.model import PlainSteps, TraceOrigin
 
 _LOG_LEVEL, _ERRORS_ONLY = "KINETO_LOG_LEVEL", "6"
 
@@ -50,6 +53,7 @@ class Metadata:
 
     warm_up_steps: int
     plain_steps: PlainSteps
+    origin: TraceOrigin | None = None
 
     def json(self) -> str:
         """As it stands in the trace, and nowhere else there."""
@@ -58,6 +62,8 @@ class Metadata:
         from overlapscope.trace.model import PlainSteps
 
         said = {"version": __version__, TORCH: torch.__version__, WARM_UP_STEPS: self.warm_up_steps}
+        if self.origin is not None:
+            said[ORIGIN] = {name: value for name, value in asdict(self.origin).items() if value is not None}
         if self.plain_steps != PlainSteps():
             said[PLAIN_STEPS] = asdict(self.plain_steps)
         return json.dumps(said)
@@ -67,6 +73,7 @@ class Session:
     """The profiler, running from the constructor to `stop`, on the same thread unless it records all threads."""
 
     metadata: Metadata
+    origin: TraceOrigin
     unfinished: str | None
     """What it was stopped with."""
 
@@ -82,6 +89,7 @@ class Session:
         from overlapscope.recorder.event_notes import EventNotes
 
         undisturbed()
+        self.origin = _origin()
         self.stacks = options.stacks
         self._light = options.light
         # Asked for all threads, it records no memory (pytorch issue 192290, torch 2.13).
@@ -161,6 +169,18 @@ class Session:
         """Write what was recorded to a .json file, once stopped."""
         self._profiler.export_chrome_trace(name)
 
+
+def _origin() -> TraceOrigin:
+    """What is recorded now. The host is not noted: traces are passed on."""
+    from overlapscope.trace.model import TraceOrigin
+
+    script = running_script()
+    commit, branch = _revision(script.parent)
+    return TraceOrigin(at_ns=time.time_ns(), job=job_name(script), commit=commit, branch=branch)
+
+
+_revision = cache(revision)
+"""As it was at the first recording: the program that runs does not change with its files."""
 
 _running: set[Session] = set()
 

@@ -102,7 +102,7 @@ class Take:
         self._guard.stop()
         unfinished = None if self._annotation is None else self._annotation.name
         try:
-            metadata = Metadata(self.window.warm_up_steps(finished), PlainSteps(before=before))
+            metadata = Metadata(self.window.warm_up_steps(finished), PlainSteps(before=before), self.session.origin)
             self.session.stop(metadata, unfinished=unfinished)
             self.notes += filter(None, [self.session.what_others_did])
         except Exception as error:

@@ -271,6 +271,19 @@ class PlainSteps:
     after: TimedSteps = TimedSteps()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOrigin:
+    """What was recorded when, as the recorder noted it; None is what it did not know."""
+
+    at_ns: int | None = None
+    """When recording began, in nanoseconds since 1970."""
+    job: str | None = None
+    """The name of the script."""
+    commit: str | None = None
+    """Of its working tree, with `-dirty` behind it where that had changes."""
+    branch: str | None = None
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
 class Trace:
     """One process' recording.
@@ -326,6 +339,7 @@ class Trace:
     """How many of the GPU ops are CUDA graphs that were recorded as one op each, whatever they consist of."""
     unpacked_bytes: int = 0
     """How large its file is when unpacked; 0 where it comes from none."""
+    origin: TraceOrigin | None = None
 
     def __repr__(self) -> str:
         return f"Trace({self.source!r}, rank={self.rank}, {len(self.gpu_ops):,} GPU ops)"

@@ -1,0 +1,276 @@
+"""`overlapscope history`."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from overlapscope.base.output import tell
+from overlapscope.base.words import parse_span, plural
+from overlapscope.commands import DONE, WRONG_INPUT
+from overlapscope.commands._options import (
+    add_actions,
+    add_format,
+    add_output,
+    add_plain_step,
+    add_reading,
+    add_steps_by,
+    whole_number,
+)
+from overlapscope.commands._output import check_output, drawn, write, write_file
+from overlapscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from overlapscope.budgets.verdicts import CheckResult
+    from overlapscope.history.entry import Entry, Origin
+    from overlapscope.history.store import Store
+    from overlapscope.report.model import Report
+
+_MOST = whole_number("a number of entries", 1, 10**9)
+_SHOWN = 20
+_FORMATS = ("text", "markdown", "html")
+
+
+class Command:
+    """Keep reports over time, with the commit that each is of, and list them.
+
+    A history is one SQLite file, without traces: a few kilobytes a report.
+    Without an ACTION, the newest entries are listed.
+
+    OVERLAPSCOPE_HISTORY sets the file.
+    """
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.set_defaults(history=None)
+        _add_store(parser)
+        _add_query(parser)
+        parser.add_argument(
+            "--most", type=_MOST, default=_SHOWN, metavar="N", help=f"show the newest N entries (default: {_SHOWN})"
+        )
+        add_format(parser, _FORMATS)
+        add_output(parser)
+        action = add_actions(parser, required=False)
+        add = action(
+            "add",
+            "add reports, traces, or what other machines left in a directory",
+            "Each SOURCE is a trace, a directory with the traces of one job, a report of `overlapscope analyze "
+            "--format json`, or a directory or URL with entries of other machines.",
+        )
+        add.add_argument("sources", nargs="+", metavar="SOURCE", help="trace, directory, report, entry, or URL")
+        add_origin(add)
+        add.add_argument("--check", metavar="FILE", help="what `overlapscope check --format json` wrote of it")
+        add.add_argument(
+            "--to", metavar="DIR|URL", help="leave the entries there as files, for other machines to add"
+        )
+        add_plain_step(add)
+        add_steps_by(add)
+        add_reading(add)
+        _add_store(add)
+        export = action("export", "write the figures as a table, one line for each report, device and metric")
+        export.add_argument("output", type=Path, metavar="FILE", help="file that ends in .csv or .parquet")
+        export.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
+        _add_store(export)
+        prune = action("prune", "remove old entries, and give their space on the disk back")
+        which = prune.add_mutually_exclusive_group(required=True)
+        which.add_argument("--older-than", metavar="AGE", type=_age_ns, help="entries older than 12h or 90d")
+        which.add_argument("--keep", metavar="N", type=_MOST, help="all but the newest N entries of each job")
+        prune.add_argument("--job", dest="prune_job", metavar="JOB", help="only entries of this job")
+        _add_store(prune)
+
+        predictions = action("predictions", "show how far predictions of `overlapscope try` were from what it measured")
+        add_format(predictions, _FORMATS)
+        add_output(predictions)
+        _add_store(predictions)
+
+    def run(self, args: argparse.Namespace) -> int:
+        match args.action:
+            case "predictions":
+                return _predictions(args)
+            case "add":
+                return _add(args)
+            case "export":
+                return _export(args)
+            case "prune":
+                return _prune(args)
+            case _:
+                return _list(args)
+
+
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    """`--history` as `args.history`, before an action or behind it."""
+    parser.add_argument(
+        "--history",
+        metavar="FILE",
+        type=Path,
+        help="file of the history (default: one for this user)",
+        # What stands before the action is not to be undone by what does not stand behind it.
+        default=argparse.SUPPRESS,
+    )
+
+
+def add_origin(parser: argparse.ArgumentParser) -> None:
+    """What a report is of, for `origin_of`."""
+    parser.add_argument("--job", metavar="NAME", help="program that it is of (default: what the trace says)")
+    parser.add_argument("--commit", metavar="SHA", help="commit that it is of (default: what the trace says)")
+    parser.add_argument("--branch", metavar="NAME", help="branch that it is of (default: what the trace says)")
+    parser.add_argument(
+        "--label", metavar="KEY=VALUE", type=_label, action="append", default=[], help="label; may be repeated"
+    )
+
+
+def _add_query(parser: argparse.ArgumentParser) -> None:
+    for name, what in (("job", "job"), ("branch", "branch"), ("commit", "commit")):
+        parser.add_argument(f"--{name}", dest=f"of_{name}", metavar=name.upper(), help=f"only entries of this {what}")
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a label; write it like model=gpt2")
+    return key, value
+
+
+def _age_ns(text: str) -> int:
+    try:
+        return parse_span(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+# -- add ------------------------------------------------------------------------------------------
+
+
+def _add(args: argparse.Namespace) -> int:
+    from overlapscope.history.drop import put
+    from overlapscope.history.store import Store
+    from overlapscope.inputs import read_check
+
+    check = None if args.check is None else read_check(Path(args.check))
+    if check is not None and len(args.sources) > 1:
+        raise UsageError("--check is of one report; add reports with their checks one by one.")
+    if args.to is not None:
+        entries = [_entry(source, args, check) for source in args.sources]
+        for entry in entries:
+            put(entry, args.to)
+        tell(f"Left {_entries(len(entries))} in {args.to}.")
+        return DONE
+    with Store.open(args.history) as store:
+        return max([_add_one(store, source, args, check) for source in args.sources])
+
+
+def _add_one(store: Store, source: str, args: argparse.Namespace, check: CheckResult | None) -> int:
+    from overlapscope.history.drop import is_drop, pull
+
+    if not is_drop(source):
+        added = store.add(_entry(source, args, check))
+        tell(f"Added {source} to {store.path}." if added else f"{source}: is in {store.path} already.")
+        return DONE
+    if check is not None or _told(args):
+        raise UsageError(f"{source}: entries there say what they are of; leave out --job, --commit and the like.")
+    pulled = pull(store, source)
+    for sentence in pulled.bad:
+        tell(f"overlapscope: warning: {sentence}")
+    left_out = f", left out {plural(len(pulled.bad), 'file')}" if pulled.bad else ""
+    tell(f"{source}: added {_entries(pulled.added)}, had {pulled.known:,} already{left_out}.")
+    return WRONG_INPUT if pulled.bad else DONE
+
+
+def _told(args: argparse.Namespace) -> bool:
+    return any((args.job, args.commit, args.branch, args.label))
+
+
+def _entry(source: str, args: argparse.Namespace, check: CheckResult | None) -> Entry:
+    from overlapscope.history.drop import is_entry, read
+    from overlapscope.history.figures import entry
+    from overlapscope.inputs import read_report
+
+    if is_entry(source):
+        if check is not None or _told(args):
+            raise UsageError(f"{source}: says itself what it is of; leave out --job, --commit and the like.")
+        return read(source)
+    report = read_report(
+        [source],
+        limit_bytes=args.max_size,
+        cache=args.cache,
+        steps_by=args.steps_by,
+        plain_step_ns=args.plain_step,
+        replayed=True,
+    )
+    return entry(report, origin_of(report, source, args), check)
+
+
+def origin_of(report: Report, source: str, args: argparse.Namespace) -> Origin:
+    """What options say of a report's origin, else the report itself. Raises UsageError where neither knows the job."""
+    from overlapscope.history.origin import of_report
+
+    file = Path(source)
+    changed_ns = file.stat().st_mtime_ns if file.exists() else time.time_ns()
+    return of_report(
+        report,
+        otherwise_ns=changed_ns,
+        job=args.job,
+        commit=args.commit,
+        branch=args.branch,
+        labels=dict(args.label),
+    )
+
+
+def _entries(count: int) -> str:
+    return f"{count:,} {'entry' if count == 1 else 'entries'}"
+
+
+# -- export, prune and list ---------------------------------------------------------------------------
+
+
+def _export(args: argparse.Namespace) -> int:
+    check_output(args.output, force=args.force, inputs=[args.history])
+    from overlapscope.history.export import to_bytes
+    from overlapscope.history.store import Store
+
+    with Store.open(args.history, read_only=True) as store:
+        write_file([to_bytes(store, args.output.suffix)], args.output, force=args.force)
+    return DONE
+
+
+def _prune(args: argparse.Namespace) -> int:
+    from overlapscope.history.store import Query, Store
+
+    with Store.open(args.history) as store:
+        jobs = [args.prune_job] if args.prune_job is not None else store.jobs()
+        gone: list[str] = []
+        if args.older_than is not None:
+            before_ns = time.time_ns() - args.older_than
+            gone = [row.id for row in store.rows(Query(job=args.prune_job, until_ns=before_ns))]
+        else:
+            gone = [row.id for job in jobs for row in store.rows(Query(job=job))[: -args.keep]]
+        store.delete(gone)
+        if gone:
+            store.compact()
+    tell(f"Removed {_entries(len(gone))} from {store.path}.")
+    return DONE
+
+
+def _list(args: argparse.Namespace) -> int:
+    check_output(args.output, force=args.force, inputs=[args.history])
+    from overlapscope.history.document import listing
+    from overlapscope.history.store import Query, Store
+
+    with Store.open(args.history, read_only=True) as store:
+        query = Query(job=args.of_job, branch=args.of_branch, commit=args.of_commit)
+        rows = store.rows(query, most=args.most)
+        document = listing(store, query, rows)
+    write(drawn(document, args), args.output, force=args.force)
+    return DONE
+
+
+def _predictions(args: argparse.Namespace) -> int:
+    check_output(args.output, force=args.force, inputs=[args.history])
+    from overlapscope.history.document import predictions
+    from overlapscope.history.store import Store
+
+    with Store.open(args.history, read_only=True) as store:
+        document = predictions(store.predictions(), most=_SHOWN)
+    write(drawn(document, args), args.output, force=args.force)
+    return DONE

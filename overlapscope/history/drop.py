@@ -1,0 +1,151 @@
+"""A file drop: a directory or bucket in which machines leave entries, for a store to pull those that it does not have.
+
+Each is one file, `ID.json.zst`, that appears whole and never changes. Nothing in a drop is trusted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from overlapscope.base import disk
+from overlapscope.base.words import clean, size
+from overlapscope.errors import UnreadableTrace, UsageError
+from overlapscope.history.entry import MOST_PACKED, SUFFIX, Entry, pack, unpack
+from overlapscope.history.store import Store
+from overlapscope.ranks.files import filesystem_of, is_url, said, shown_url
+
+_NAME: Final = re.compile(rf"([0-9a-f]{{32}}){re.escape(SUFFIX)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What was found in a drop."""
+
+    added: int
+    known: int
+    """Entries that the store had already."""
+    bad: tuple[str, ...]
+    """A sentence for each file that was left out."""
+
+
+def put(entry: Entry, where: str | Path) -> None:
+    """Leave an entry in a directory, made where there is none, or at a URL. Raises UsageError, MissingPackage."""
+    place = _place(where)
+    try:
+        place.write(f"{entry.id}{SUFFIX}", pack(entry))
+    except Exception as error:
+        # Each plugin of fsspec has errors of its own.
+        raise UsageError(f"{place.shown}: nothing can be written there ({said(error)}).") from None
+
+
+def pull(store: Store, where: str | Path) -> Pulled:
+    """Add what the store does not have. It is listed once, and what is known already is not read.
+
+    Raises UsageError where it cannot be listed, or the store cannot be written; MissingPackage.
+    """
+    place = _place(where)
+    try:
+        names = sorted(place.names())
+    except Exception as error:
+        raise UsageError(f"{place.shown}: cannot be listed ({said(error)}); check the path.") from None
+    found = {match[1]: name for name in names if (match := _NAME.fullmatch(name))}
+    new = sorted(found.keys() - store.known())
+    added, bad = 0, []
+    for id in new:
+        shown = f"{place.shown}/{found[id]}"
+        try:
+            entry = _read(place, found[id], shown)
+        except UnreadableTrace as error:
+            bad.append(str(error))
+            continue
+        if entry.id != id:
+            bad.append(f"{shown}: holds the entry {entry.id}, and not that of its name.")
+        else:
+            added += store.add(entry)
+    return Pulled(added, len(found) - len(new), tuple(bad))
+
+
+def is_drop(where: str) -> bool:
+    """Whether it is a URL, or a directory with an entry in it."""
+    if is_url(where):
+        return True
+    try:
+        return any(_NAME.fullmatch(name) for name in os.listdir(where))
+    except OSError:
+        return False
+
+
+def is_entry(path: str | Path) -> bool:
+    """Whether a file is named as an entry."""
+    return _NAME.fullmatch(Path(path).name) is not None
+
+
+def read(path: str | Path) -> Entry:
+    """The entry in one file. Raises UnreadableTrace."""
+    return _read(_Directory(Path(path).parent), Path(path).name, os.fspath(path))
+
+
+def _read(place: _Place, name: str, shown: str) -> Entry:
+    try:
+        packed = place.read(name)
+    except Exception as error:
+        raise UnreadableTrace(f"{clean(shown)}: cannot be read ({said(error)}).") from None
+    if len(packed) > MOST_PACKED:
+        raise UnreadableTrace(f"{clean(shown)}: is larger than {size(MOST_PACKED)}, and no entry of a history is.")
+    return unpack(packed, clean(shown))
+
+
+class _Place(Protocol):
+    """Where files are; every method raises what it likes."""
+
+    @property
+    def shown(self) -> str: ...
+    def names(self) -> list[str]: ...
+    def read(self, name: str) -> bytes:
+        """At most one byte more than an entry may have."""
+
+    def write(self, name: str, data: bytes) -> None: ...
+
+
+def _place(where: str | Path) -> _Place:
+    return _Bucket(where) if isinstance(where, str) and is_url(where) else _Directory(Path(where))
+
+
+class _Directory:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.shown = clean(os.fsencode(path).decode(errors="backslashreplace"))
+
+    def names(self) -> list[str]:
+        return os.listdir(self._path)
+
+    def read(self, name: str) -> bytes:
+        with open(self._path / name, "rb", opener=disk.regular) as file:
+            return file.read(MOST_PACKED + 1)
+
+    def write(self, name: str, data: bytes) -> None:
+        self._path.mkdir(parents=True, exist_ok=True)
+        disk.write(self._path / name, [data])
+
+
+class _Bucket:
+    def __init__(self, url: str) -> None:
+        self.shown = shown_url(url).rstrip("/")
+        self._files: Any
+        self._files, path = filesystem_of(url)
+        self._path = path.rstrip("/")
+
+    def names(self) -> list[str]:
+        return [path.rpartition("/")[2] for path in self._files.ls(self._path, detail=False)]
+
+    def read(self, name: str) -> bytes:
+        data: bytes = self._files.cat_file(f"{self._path}/{name}", start=0, end=MOST_PACKED + 1)
+        return data
+
+    def write(self, name: str, data: bytes) -> None:
+        self._files.makedirs(self._path, exist_ok=True)
+        self._files.pipe_file(f"{self._path}/{name}", data)

@@ -1,0 +1,397 @@
+"""The store of the history: what is added is found again, and nothing is lost to files that are of something else."""
+
+from __future__ import annotations
+
+import contextlib
+import lzma
+import os
+import shutil
+import sqlite3
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overlapscope.base.words import clean
+from overlapscope.errors import NotInTrace, UnreadableTrace, UsageError
+from overlapscope.history import store as module
+from overlapscope.history.document import predictions
+from overlapscope.history.drop import pull, put
+from overlapscope.history.entry import Entry, Figure, digest, pack, unpack
+from overlapscope.history.figures import entry as kept
+from overlapscope.history.figures import figures, scalars
+from overlapscope.history.origin import of_report, origin
+from overlapscope.history.predictions import Belief, Prediction, beliefs
+from overlapscope.history.store import Point, Query, Row, Store
+from overlapscope.render import terminal
+from tests.support.helpers import recordings, various
+from tests.support.history_entries import REPORT, figure, made
+from tests.support.recordings import report_of
+
+NAMES = st.sampled_from(["a", "b", "'; DROP TABLE reports --", "ä\n\0%_"])
+METRICS = st.sampled_from(["step_time", "efficiency_pct", "idle_time/host-sync"])
+FIGURES = st.lists(
+    st.builds(
+        Figure,
+        metric=METRICS,
+        rank=st.none() | st.integers(0, 2),
+        device=st.integers(0, 1),
+        value=st.floats(0, 1e12),
+        spread=st.none() | st.floats(0, 1e9),
+        samples=st.integers(1, 9),
+    ),
+    max_size=6,
+    unique_by=lambda one: (one.metric, one.rank, one.device),
+)
+ENTRIES = st.lists(
+    st.builds(
+        made,
+        st.integers(0, 2**62) | st.integers(10, 20),
+        FIGURES,
+        job=NAMES,
+        plain=st.booleans(),
+        commit=st.none() | NAMES,
+        branch=st.none() | NAMES,
+        host=st.none() | NAMES,
+        gpu=st.none() | NAMES,
+        labels=st.dictionaries(NAMES, NAMES, max_size=2),
+    ),
+    max_size=8,
+)
+QUERIES = st.builds(
+    Query,
+    job=st.none() | NAMES,
+    branch=st.none() | NAMES,
+    commit=st.none() | NAMES,
+    host=st.none() | NAMES,
+    gpu=st.none() | NAMES,
+    plain=st.none() | st.booleans(),
+    labels=st.dictionaries(NAMES, NAMES, max_size=1),
+    since_ns=st.none() | st.integers(10, 20),
+    until_ns=st.none() | st.integers(10, 20),
+    rank=st.none() | st.integers(0, 2),
+    device=st.none() | st.integers(0, 1),
+)
+
+
+def meant(one: Entry, query: Query) -> bool:
+    told = one.origin
+    equal = [(query.job, told.job), (query.branch, told.branch), (query.host, told.host), (query.gpu, one.gpu)]
+    return (
+        all(asked is None or asked == is_ for asked, is_ in [*equal, (query.plain, one.plain)])
+        and (query.commit is None or (told.commit or "").startswith(query.commit))
+        and query.labels.items() <= told.labels.items()
+        and (query.since_ns is None or told.at_ns >= query.since_ns)
+        and (query.until_ns is None or told.at_ns < query.until_ns)
+    )
+
+
+@given(ENTRIES, QUERIES)
+def test_what_was_added_is_found_as_a_search_through_all_entries_finds_it(entries: list[Entry], query: Query) -> None:
+    different = {one.id: one for one in entries}
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "h") as store:
+        assert [store.add(one) for one in entries] == [
+            one.id not in {before.id for before in entries[:number]} for number, one in enumerate(entries)
+        ]
+        first = {one.id: one for one in reversed(entries)}
+        ordered = sorted((first[id] for id in different), key=lambda one: (one.origin.at_ns, one.id))
+        found = [one for one in ordered if meant(one, query)]
+        assert store.rows(query) == [
+            Row(id=one.id, origin=one.origin, plain=one.plain, gpu=one.gpu, outcome=None) for one in found
+        ]
+        assert store.rows(query, most=2) == store.rows(query)[-2:]
+        for metric in ("step_time", "efficiency_pct", "idle_time/host-sync", "no_such"):
+            assert store.points(metric, query) == [
+                Point(
+                    *(one.id, one.origin.at_ns, one.origin.job, one.origin.commit, one.origin.branch, one.gpu),
+                    *(each.rank, each.device, each.value, each.spread, each.samples, one.plain),
+                )
+                for one in found
+                for each in sorted(one.figures, key=lambda each: (-1 if each.rank is None else each.rank, each.device))
+                if each.metric == metric
+                and query.rank in (None, each.rank)
+                and query.device in (None, each.device)
+            ]
+        assert all(store.entry(one.id) == one for one in ordered)
+        assert store.delete([one.id for one in found]) == len(found)
+        store.compact()
+        assert [row.id for row in store.rows()] == [one.id for one in ordered if one not in found]
+        assert store.known() == {row.id for row in store.rows()}
+
+
+def test_an_entry_is_found_by_the_beginning_of_its_id(tmp_path: Path) -> None:
+    one = made(10)
+    with Store.open(tmp_path / "h") as store:
+        store.add(one)
+        assert store.entry(one.id[:6]) == one
+        for asked in ("", "zz", "%"):
+            with pytest.raises(NotInTrace, match=r"no entry begins|several"):
+                store.entry(asked)
+
+
+def test_a_check_that_comes_later_is_kept_with_the_report_that_is_there(tmp_path: Path) -> None:
+    from overlapscope.budgets.check import check
+
+    report = report_of(recordings()[0])
+    came = of_report(report, otherwise_ns=1, job="j")
+    with Store.open(tmp_path / "h") as store:
+        assert store.add(kept(report, came)) and store.rows()[0].outcome is None
+        assert store.add(kept(report, came, check(report)))
+        assert not store.add(kept(report, came))
+        assert [row.outcome for row in store.rows()] == [check(report).outcome]
+
+
+def test_only_its_user_may_read_a_store_that_is_made(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "new" / "h"):
+        assert (tmp_path / "new" / "h").stat().st_mode & 0o777 == 0o600
+        assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("path", various(), ids=lambda path: path.stem)
+def test_every_bundled_recording_comes_back_with_the_figures_that_check_judges(path: Path, tmp_path: Path) -> None:
+    from overlapscope.budgets.check import check
+    from overlapscope.budgets.settings import Budget, Settings
+
+    report = report_of(path)
+    one = kept(report, of_report(report, otherwise_ns=1, job="j"))
+    assert len(pack(one)) < 20_000
+    with Store.open(tmp_path / "h") as store:
+        assert store.add(one) and store.entry(one.id) == one
+        points = {(point.rank, point.device): point.value for point in store.points("step_time")}
+    judged = check(report, Settings(budgets=(Budget(metric="step_time", min=0.0),)))
+    parts = {(part.rank, part.device): part.value for each in judged.verdicts for part in each.parts}
+    assert points == {place: value for place, value in parts.items() if value is not None}
+    assert scalars(report).get("step_ms", 0.0) == pytest.approx(sum(points.values()) / 1e6 / max(len(points), 1))
+
+
+def test_what_makes_a_report_large_is_left_out_and_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = report_of(recordings()[0])
+    monkeypatch.setattr("overlapscope.history.figures.KEPT_BYTES", 1)
+    one = kept(report, of_report(report, otherwise_ns=1, job="j"))
+    assert one.figures == figures(report)
+    assert all(not device.steps and not device.kernels and not device.ranges for device in one.report.devices)
+    assert "kernels, ranges and steps" in one.report.notes[-1]
+    assert unpack(pack(one), "x") == one
+    assert one.id == digest(one.origin, report, plain=one.plain)
+
+
+# -- files that are not what they should be ---------------------------------------------------------
+
+
+def refused(path: Path, **options: Any) -> str:
+    before = path.read_bytes() if path.is_file() else None
+    with pytest.raises(UsageError) as caught, Store.open(path, **options) as store:
+        store.add(made(1))
+    assert before is None or path.read_bytes() == before
+    return str(caught.value)
+
+
+def test_a_file_of_another_kind_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no database, but long enough for the header of one" * 30)
+    assert "is not a history" in refused(tmp_path / "text")
+    with contextlib.closing(sqlite3.connect(tmp_path / "other")) as other:
+        other.execute("CREATE TABLE cookies (name)")
+        other.commit()
+    assert "another program" in refused(tmp_path / "other")
+    assert "cannot be opened" in refused(tmp_path)
+    assert "no history yet" in refused(tmp_path / "none", read_only=True)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_store_of_a_newer_version_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "h"
+    with Store.open(path) as store:
+        store.add(made(1))
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.execute("PRAGMA journal_mode = DELETE")
+        file.execute("PRAGMA user_version = 99")
+    assert "newer version" in refused(path)
+    assert "newer version" in refused(path, read_only=True)
+
+
+def test_a_store_of_the_first_version_is_brought_up_to_date_with_all_that_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "h"
+    path.write_bytes(lzma.decompress((Path(__file__).parents[1] / "history_v1.sqlite.xz").read_bytes()))
+    assert "of an older version" in refused(path, read_only=True)
+    with Store.open(path) as store:
+        assert [row.origin.commit for row in store.rows()] == ["c0", "c1", "c2"]
+        assert [point.value for point in store.points("step_time")] == [100.0, 101.0, 102.0]
+        ranked = store.points("idle_time/host-sync", Query(labels={"model": "gpt2"}))
+        assert [point.rank for point in ranked] == [0, 1, 2]
+        store.add_predictions([PREDICTION])
+    with Store.open(path, read_only=True) as store:
+        assert store.predictions() == [PREDICTION]
+
+
+def test_a_damaged_store_is_told_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "h"
+    with Store.open(path) as store:
+        for at_ns in range(50):
+            store.add(made(at_ns, [figure("step_time", 1.0)]))
+        store.compact()
+    data = bytearray(path.read_bytes())
+    data[4096:] = os.urandom(len(data) - 4096)
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match="damaged"), Store.open(path) as store:
+        store.rows()
+    assert len(path.read_bytes()) == len(data)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write anywhere")
+def test_a_store_in_a_folder_that_cannot_be_written_is_read(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "d" / "h") as store:
+        store.add(made(1))
+    (tmp_path / "d" / "h").chmod(0o400)
+    (tmp_path / "d").chmod(0o500)
+    try:
+        with Store.open(tmp_path / "d" / "h", read_only=True) as store:
+            assert len(store.rows()) == 1
+        assert "cannot be opened" in refused(tmp_path / "d" / "h")
+    finally:
+        (tmp_path / "d").chmod(0o700)
+
+
+def test_one_who_writes_for_long_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PATIENCE_S", 0.05)
+    path = tmp_path / "h"
+    with Store.open(path) as store:
+        store.add(made(1))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with Store.open(path) as store:
+            with pytest.raises(UsageError, match="another process keeps writing"):
+                store.add(made(2))
+            assert len(store.rows()) == 1
+        other.execute("ROLLBACK")
+
+
+# -- predictions ------------------------------------------------------------------------------------
+
+
+PREDICTION = Prediction(
+    at_ns=10**18,
+    program="python train.py",
+    device="NVIDIA H200",
+    change="pin-memory, workers (6)",
+    predicted_pct=-20.0,
+    low_pct=-25.0,
+    high_pct=-15.0,
+    measured_pct=-18.0,
+    measured_low_pct=None,
+    measured_high_pct=None,
+)
+
+
+def test_what_was_predicted_is_held_against_what_was_measured_on_each_gpu(tmp_path: Path) -> None:
+    worse = msgspec.structs.replace(PREDICTION, change="other", measured_pct=-5.0, measured_low_pct=-6.0)
+    elsewhere = msgspec.structs.replace(PREDICTION, change="third", device=None)
+    with Store.open(tmp_path / "h") as store:
+        store.add_predictions([PREDICTION, worse])
+        store.add_predictions([PREDICTION, elsewhere])
+        found = store.predictions()
+    assert found == [PREDICTION, worse, elsewhere]
+    assert beliefs(found) == [
+        Belief(device="NVIDIA H200", count=2, error_pct=8.5, inside=1),
+        Belief(device=None, count=1, error_pct=2.0, inside=1),
+    ]
+    shown = terminal.to_stream(predictions(found, most=2), None).decode()
+    assert "8.5 points" in shown and "1 of 2" in shown and "-20.0 (-25.0 to -15.0)" in shown
+    assert "no predictions yet" in terminal.to_stream(predictions([], most=2), None).decode()
+
+
+# -- file drops -------------------------------------------------------------------------------------
+
+
+def test_a_drop_gives_what_is_new_and_names_what_is_bad(tmp_path: Path) -> None:
+    drop = tmp_path / "drop"
+    good = [made(at_ns, [figure("step_time", float(at_ns))]) for at_ns in range(5)]
+    for one in good:
+        put(one, drop)
+    (drop / "notes.txt").write_text("nobody's business")
+    (drop / f"{'0' * 32}.json.zst").write_bytes(b"no zstd at all")
+    shutil.copy(drop / f"{good[0].id}.json.zst", drop / f"{'1' * 32}.json.zst")
+    changed = msgspec.structs.replace(good[0], id="2" * 32)
+    (drop / f"{'2' * 32}.json.zst").write_bytes(pack(changed))
+    (drop / f"{'3' * 32}.json.zst").mkdir()
+    twice = msgspec.structs.replace(good[0], figures=(figure("step_time", 1.0), figure("step_time", 2.0)))
+    (drop / f"{'4' * 32}.json.zst").write_bytes(pack(twice))
+    (drop / f"{'5' * 32}.json.zst").write_bytes(pack(good[1])[:-5])
+    with Store.open(tmp_path / "h") as store:
+        store.add(good[3])
+        pulled = pull(store, drop)
+        assert (pulled.added, pulled.known, len(pulled.bad)) == (4, 1, 6)
+        assert all(f"{digit * 32}.json.zst" in sentence for digit, sentence in zip("012345", pulled.bad, strict=True))
+        assert [store.entry(one.id) for one in good] == good
+        again = pull(store, drop)
+        assert (again.added, again.known) == (0, 5)
+
+
+def test_what_unpacks_to_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from overlapscope.base import zstd
+
+    monkeypatch.setattr("overlapscope.history.entry.MOST_UNPACKED", 1 << 20)
+    with pytest.raises(UnreadableTrace, match="holds more than 1,048,576 bytes"):
+        unpack(zstd.pack(bytes(1 << 24)), "bomb")
+
+
+def test_a_url_is_a_drop_too(tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    one = made(7)
+    put(one, "memory://history-drop/inner")
+    with Store.open(tmp_path / "h") as store:
+        assert pull(store, "memory://history-drop/inner/").added == 1
+        assert store.entry(one.id) == one
+        with pytest.raises(UsageError, match="cannot be listed"):
+            pull(store, "memory://history-drop/none")
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_are_taken_for_an_entry(data: bytes) -> None:
+    with pytest.raises(UnreadableTrace):
+        unpack(data, "x")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("rank", 2**40), ("rank", -1), ("device", 2**63), ("metric", "a" * 100), ("metric", "A B"), ("samples", -1)],
+)
+def test_a_figure_that_cannot_be_is_refused(field: str, value: Any) -> None:
+    bad = msgspec.structs.replace(figure("step_time", 1.0), **{field: value})
+    with pytest.raises(UnreadableTrace):
+        unpack(pack(made(1, [bad])), "x")
+
+
+def test_instants_that_no_database_holds_are_refused() -> None:
+    with pytest.raises(UnreadableTrace):
+        unpack(pack(made(2**63)), "x")
+
+
+def test_a_schema_of_another_version_says_so() -> None:
+    newer = msgspec.structs.replace(made(1), schema_version=9)
+    with pytest.raises(UnreadableTrace, match="schema version 9"):
+        unpack(pack(newer), "x")
+
+
+# -- where a report comes from ----------------------------------------------------------------------
+
+
+def test_ci_tells_commit_and_branch_before_git_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_SHA", "c0ffee")
+    monkeypatch.setenv("GITHUB_HEAD_REF", "feature")
+    monkeypatch.setenv("GITHUB_REF_NAME", "7/merge")
+    monkeypatch.setattr(sys, "argv", ["/a/b/train.py", "--fast"])
+    found = origin(labels={"model": "gpt2"})
+    assert (found.commit, found.branch, found.job, found.labels) == ("c0ffee", "feature", "train.py", {"model": "gpt2"})
+
+
+def test_a_report_is_of_no_job_that_nobody_names() -> None:
+    with pytest.raises(UsageError, match="name it with --job"):
+        of_report(REPORT, otherwise_ns=1)
+    found = of_report(REPORT, otherwise_ns=7, job="\udcff", commit="c")
+    assert (found.job, found.commit, found.at_ns) == ("\\udcff", "c", 7)
+    assert clean(found.job) == found.job
