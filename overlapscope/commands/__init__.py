@@ -41,7 +41,7 @@ COMMANDS = {
     "cache": "show or clear the cache of large traces",
     "rules": "list the rules behind the findings",
     "explain": "explain a word in a report, or list all words",
-    "schema": "print the JSON schema of a report, diff, whatif, check, baseline, ranks, doctor, trial or history",
+    "schema": "print the JSON schema of a report, or of what another command writes",
     "hta": "run an analysis of HolisticTraceAnalysis (HTA) on traces",
     "skill": "print a skill file that tells an assistant how to use overlapscope",
     "samples": "print the directory of the sample traces",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from overlapscope.base.extras import how_to_install, missing
-from overlapscope.base.words import clean, did_you_mean, listed, size
+from overlapscope.base.words import clean, did_you_mean, listed, shorten, size
 from overlapscope.errors import MissingPackage, UsageError
 from overlapscope.query.rows import Job, fill
 from overlapscope.query.tables import OF, TABLES
@@ -126,11 +126,11 @@ def _tables_of(connection: duckdb.DuckDBPyConnection, statement: str) -> tuple[s
     if parsed["error"] or len(parsed["statements"]) != 1:
         raise UsageError("only one SELECT statement (or WITH, FROM, DESCRIBE, SUMMARIZE) can be asked, nothing else.")
     named, made, functions = _references(parsed)
-    for function in functions - _FUNCTIONS:
-        raise UsageError(f"the function {function!r} cannot be used as a table: queries read the tables alone.")
-    for name in named - made - {*TABLES}:
+    for function in sorted(functions - _FUNCTIONS):
+        raise UsageError(f"the function {shorten(function, 80)!r} cannot be used as a table: queries read the tables alone.")
+    for name in sorted(named - made - {*TABLES}):
         hint = did_you_mean(name, TABLES)
-        raise UsageError(f"there is no table {name!r}{hint}; tables: {', '.join(TABLES)}.")
+        raise UsageError(f"there is no table {shorten(name, 80)!r}{hint}; tables: {', '.join(TABLES)}.")
     return tuple(name for name in TABLES if name in named)
 
 

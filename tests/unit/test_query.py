@@ -215,6 +215,7 @@ def test_of_which_program_figures_are_and_which_trace_is_in_doubt_is_always_said
         ("FROM '/etc/passwd'", "there is no table '/etc/passwd'"),
         ("FROM information_schema.tables", "there is no table 'information_schema.tables'"),
         ("FROM gpu_op", "there is no table 'gpu_op' (did you mean 'gpu_ops'?)"),
+        (f"FROM {'x' * 9000}", "there is no table 'xxxx"),
         ("SHOW TABLES", "tables: traces, checks"),
         ("SELEC 1", "the SQL cannot be read: syntax error"),
         ("SELECT nothing FROM steps", 'column "nothing" not found'),
