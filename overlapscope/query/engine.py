@@ -127,7 +127,7 @@ def _tables_of(connection: duckdb.DuckDBPyConnection, statement: str) -> tuple[s
         raise UsageError("only one SELECT statement (or WITH, FROM, DESCRIBE, SUMMARIZE) can be asked, nothing else.")
     named, made, functions = _references(parsed)
     for function in sorted(functions - _FUNCTIONS):
-        raise UsageError(f"the function {shorten(function, 80)!r} cannot be used as a table: queries read the tables alone.")
+        raise UsageError(f"the function {shorten(function, 80)!r} cannot be used as a table, as it is none of ours.")
     for name in sorted(named - made - {*TABLES}):
         hint = did_you_mean(name, TABLES)
         raise UsageError(f"there is no table {shorten(name, 80)!r}{hint}; tables: {', '.join(TABLES)}.")
