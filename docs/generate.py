@@ -16,6 +16,8 @@ from overlapscope import glossary
 from overlapscope.commands import COMMANDS, subcommand
 from overlapscope.commands.schema import WRITERS, schema_of
 from overlapscope.documents.model import Text
+from overlapscope.query.document import with_units
+from overlapscope.query.tables import OF, TABLES
 from overlapscope.render import markdown
 
 HERE = Path(__file__).parent
@@ -57,6 +59,11 @@ _JSON: Final = """# JSON structures
 Generated from the schemas that `overlapscope schema` prints. [JSON output](json.md) explains the contract and single
 fields.
 """
+_SQL: Final = """# Tables of SQL
+
+What `overlapscope query` and `overlapscope.sql` can ask ([guide](../guides/query.md)). `overlapscope query --schema`
+prints the same. All times are integer nanoseconds. NULL is what is unknown, or what there is none of.
+"""
 
 
 def pages() -> dict[str, str]:
@@ -70,6 +77,7 @@ def pages() -> dict[str, str]:
         "reference/trust-checks.md": "\n".join([_CHECKS, _linked(checks), *map(_entry, checks)]),
         "reference/glossary.md": "\n".join([_GLOSSARY, *_by_kind(others)]),
         "reference/command-line.md": "\n".join([_COMMANDS, *_commands()]),
+        "reference/sql-tables.md": "\n".join([_SQL, *_tables()]),
         "reference/json-structures.md": "\n".join([_JSON, *_structures()]),
     }
 
@@ -163,6 +171,16 @@ def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 def _cell(text: str) -> str:
     """Text as it stands in a row of a table."""
     return " ".join(text.split()).replace("|", "\\|")
+
+
+# -- SQL ------------------------------------------------------------------------------------------
+
+
+def _tables() -> Iterator[str]:
+    for table in TABLES.values():
+        rows = (f"| `{one.name}` | {one.type} | {_cell(with_units(one))} |" for one in table.columns)
+        said = f"A row is {table.rows}. Figures are {OF[table.figures]}."
+        yield "\n".join([f"## {table.name}", "", said, "", "| column | type | meaning |", "|---|---|---|", *rows, ""])
 
 
 # -- schemas --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ report.devices[0].overlap.efficiency_pct
 ov.diff(before, after).verdict
 ov.whatif(trace, ["pin", "side-stream"]).predicted_step_ns
 ov.check(report, {"forbid": ["pageable-copy"]}).outcome
+trace.sql("SELECT cause, sum(duration_ns) FROM idle_pieces GROUP BY cause")  # a data frame; ov.sql of several
 ov.show(report)  # the dashboard
 ov.try_changes(build).best  # changes tried on a step function
 ov.watch()  # `overlapscope record PID` records this process while it goes on
@@ -26,7 +27,7 @@ from overlapscope.version import __version__
 
 if TYPE_CHECKING:
     from overlapscope import hta
-    from overlapscope.api import analyze, check, diff, load, whatif
+    from overlapscope.api import analyze, check, diff, load, sql, whatif
     from overlapscope.dashboard.launch import show
     from overlapscope.recorder.recording import Recording as record  # noqa: N813 - a context manager, used as a verb
     from overlapscope.recorder.recording import step
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "__version__", "analyze", "check", "diff", "hta", "load",
-    "record", "show", "step", "try_changes", "watch", "whatif",
+    "record", "show", "sql", "step", "try_changes", "watch", "whatif",
 ]
 
 _PLACES = {
@@ -46,6 +47,7 @@ _PLACES = {
     "load": "overlapscope.api:load",
     "record": "overlapscope.recorder.recording:Recording",
     "show": "overlapscope.dashboard.launch:show",
+    "sql": "overlapscope.api:sql",
     "step": "overlapscope.recorder.recording:step",
     "try_changes": "overlapscope.trials.in_code:try_changes",
     "watch": "overlapscope.watch.api:watch",

@@ -15,12 +15,14 @@ from overlapscope.report.model import Report, build
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from overlapscope.budgets.verdicts import CheckResult
     from overlapscope.compare.difference import Diff
     from overlapscope.prediction.calibration import Calibration
     from overlapscope.prediction.result import WhatIf
 
-__all__ = ["analyze", "check", "diff", "load", "whatif"]
+__all__ = ["analyze", "check", "diff", "load", "sql", "whatif"]
 
 Job = Report | Source | Iterable[Source]
 """A report; or the traces of one job, or the files, directories or patterns that hold them, to make one of."""
@@ -127,6 +129,23 @@ def whatif(
     if isinstance(calibration, str | os.PathLike):
         calibration = read(calibration)
     return predict(trace, interventions, device=device, calibration=calibration, plain_step_ns=plain_step_ns).result
+
+
+def sql(traces: Source | Iterable[Source], statement: str, *, timeout_s: float | None = None) -> pd.DataFrame:
+    """What a SELECT statement finds in traces and in their results, as a data frame (`docs/guides/query.md`).
+
+    Its `attrs["notes"]` say which program the figures are of, and which traces are in doubt. NULL becomes `pd.NA` in
+    columns of whole numbers.
+
+    Raises UnreadableTrace where a file cannot be read, UsageError where the statement is refused, fails or takes longer
+    than `timeout_s`, MissingPackage without DuckDB.
+    """
+    from overlapscope.query import engine
+    from overlapscope.query.rows import Job
+    from overlapscope.query.written import to_frame
+
+    job = Job(tuple(read_traces(traces)))
+    return to_frame(engine.ask(job, statement, timeout_s=timeout_s or engine.TIMEOUT_S))
 
 
 def files_of(job: Job) -> list[str]:

@@ -31,6 +31,7 @@ _WRITTEN: Final[dict[Kind, str]] = {
     "hta": "a result of HTA",
     "doctor": "a diagnosis of an installation",
     "trial": "what `overlapscope try` found",
+    "query": "the answer to a query",
 }
 """The files that this package writes, by their kind."""
 _Report = TypeVar("_Report", "Report", "RanksReport", "CheckResult")

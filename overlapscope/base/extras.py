@@ -47,6 +47,7 @@ EXTRAS: Final = {
         ("fsspec", "pyarrow", "ruptures", "scipy"),
         "changes in level of overlapscope history, its Parquet files, and histories at URLs",
     ),
+    "query": Extra(("duckdb", "pyarrow"), "overlapscope query and overlapscope.sql"),
     "cluster": Extra(("dask", "distributed", "fsspec"), "overlapscope ranks with several workers or with URLs"),
 }
 """By name."""

@@ -33,6 +33,7 @@ COMMANDS = {
     "whatif": "predict the step time with pinned memory, side streams, a CUDA graph...",
     "try": "run a program with each change that may help, and say which pay",
     "ranks": "compare the ranks of a job, and name the rank that delays the others",
+    "query": "ask SQL of traces and of what was found in them",
     "check": "check traces against budgets, for CI: fail if overlap was lost",
     "baseline": "write or show a baseline for relative budgets",
     "history": "keep reports over time, with their commits, and list them",
@@ -40,8 +41,9 @@ COMMANDS = {
     "cache": "show or clear the cache of large traces",
     "rules": "list the rules behind the findings",
     "explain": "explain a word in a report, or list all words",
-    "schema": "print the JSON schema of a report, diff, whatif, check, baseline, ranks, doctor, trial or history",
+    "schema": "print the JSON schema of a report, or of what another command writes",
     "hta": "run an analysis of HolisticTraceAnalysis (HTA) on traces",
+    "skill": "print a skill file that tells an assistant how to use overlapscope",
     "samples": "print the directory of the sample traces",
     "doctor": "show what works in this installation, and what is missing",
     "completion": "print a completion script for bash, zsh or fish",
@@ -59,9 +61,11 @@ _DESCRIPTION = """Does data move while the GPU computes? If not, why not, and wh
 overlapscope reads traces of torch.profiler and jax.profiler, and reports of
 Nsight Systems (nsys export --type sqlite)."""
 
-_EPILOG = """Exit codes: 0 success; 1 a budget of `check` failed, or `whatif` made no prediction; 2 the
+EXIT_CODES = """Exit codes: 0 success; 1 a budget of `check` failed, or `whatif` made no prediction; 2 the
 input, the configuration or the usage is wrong, or a file cannot be read or written; 3 `check`
-could not judge a budget; 70 internal error; 130 interrupted.
+could not judge a budget; 70 internal error; 130 interrupted."""
+
+_EPILOG = f"""{EXIT_CODES}
 Run `overlapscope COMMAND --help` for help on a command."""
 
 
@@ -129,8 +133,10 @@ def console() -> int:
     streams.hold_places()
     code = main()
     streams.settle()
-    # The interpreter's last collection would walk over all that the process takes along anyway.
-    gc.freeze()
+    # The interpreter's last collection would walk over all that the process takes along anyway. DuckDB complains on
+    # stderr of what is left without it.
+    if "duckdb" not in sys.modules:
+        gc.freeze()
     return code
 
 

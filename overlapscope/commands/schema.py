@@ -19,6 +19,7 @@ WRITERS = {
     "ranks": "ranks.result",
     "doctor": "doctor.result",
     "trial": "trials.result",
+    "query": "query.written",
     "history-entry": "history.entry",
 }
 """What can be asked for, and the module that knows its schema."""
@@ -32,8 +33,8 @@ def schema_of(kind: str) -> dict[str, Any]:
 
 class Command:
     """Print the JSON schema (2020-12) of what `overlapscope analyze`, `diff`,
-    `whatif`, `check`, `ranks`, `doctor` and `try` print with `--format json`,
-    of a baseline, or of an entry of `overlapscope history`.
+    `whatif`, `check`, `ranks`, `doctor`, `try` and `query` print with `--format
+    json`, of a baseline, or of an entry of `overlapscope history`.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

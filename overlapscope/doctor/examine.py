@@ -46,6 +46,7 @@ def examine() -> Diagnosis:
             _browser(),
             _extra("cluster"),
             _extra("history"),
+            _extra("query"),
             _hta(),
             _cache(),
         ),

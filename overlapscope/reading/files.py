@@ -340,7 +340,18 @@ def rank_in_name(source: str) -> int | None:
 # -- what a file says that it is ---------------------------------------------------------------------
 
 Kind = Literal[
-    "report", "diff", "whatif", "check", "baseline", "ranks", "calibration", "laboratory", "hta", "doctor", "trial"
+    "report",
+    "diff",
+    "whatif",
+    "check",
+    "baseline",
+    "ranks",
+    "calibration",
+    "laboratory",
+    "hta",
+    "doctor",
+    "trial",
+    "query",
 ]
 
 _HEAD_BYTES: Final = 256

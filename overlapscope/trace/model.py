@@ -383,6 +383,12 @@ class Trace:
             keep &= ops.start_ns < end_ns
         return replace(self, gpu_ops=ops.take(keep))
 
+    def sql(self, statement: str) -> pd.DataFrame:
+        """What a SELECT statement finds in the trace and in its results: `overlapscope.sql`."""
+        import overlapscope
+
+        return overlapscope.sql(self, statement)
+
     def _launched_in(self, annotation: str) -> Bool:
         notes = self.annotations
         named = notes.named(lambda name: name == annotation)

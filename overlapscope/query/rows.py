@@ -1,0 +1,279 @@
+"""Fills the tables: columns of a Trace as they lie in memory, results of its analysis row by row, all as Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from itertools import chain, starmap
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.each_copy import list_copies
+from overlapscope.analysis.edges import EXACT
+from overlapscope.analysis.host import Sites, line_text, name_text, sites, sites_of_calls
+from overlapscope.analysis.pieces import Pieces
+from overlapscope.analysis.results import Device, Plain, TraceResult
+from overlapscope.base.columns import I64, Integers
+from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
+from overlapscope.query.tables import Table, Type
+from overlapscope.report.model import Report, build
+from overlapscope.trace.model import Memory, Trace
+from overlapscope.trace.model import Table as Events
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Values = Any
+"""A column: an array of Arrow or numpy, or a list."""
+Filled = dict[str, Values]
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """The traces that are asked about, analysed once and when a table needs it."""
+
+    traces: tuple[Trace, ...]
+
+    @cached_property
+    def analyses(self) -> tuple[TraceAnalysis, ...]:
+        return tuple(map(analyze_trace, self.traces))
+
+    @cached_property
+    def report(self) -> Report:
+        """With the plain program, and findings over all the traces."""
+        return build(self.analyses)
+
+
+def fill(table: Table, job: Job) -> pa.Table:
+    """One of `TABLES`, with the rows of all traces, one trace after another."""
+    import pyarrow as pa
+
+    types: dict[Type, pa.DataType] = {
+        "integer": pa.int64(),
+        "number": pa.float64(),
+        "text": pa.dictionary(pa.int32(), pa.string()),
+        "boolean": pa.bool_(),
+    }
+    schema = pa.schema([(column.name, types[column.type]) for column in table.columns])
+    parts = [_part(filled, job.traces[number], schema) for number, filled in _parts(table, job)]
+    return pa.concat_tables([schema.empty_table(), *parts])
+
+
+def _parts(table: Table, job: Job) -> Iterator[tuple[int, Filled]]:
+    """The columns of each trace, or of each device of it, with the number of the trace."""
+    for number, done in enumerate(job.analyses):
+        if table.name in _FROM_COLUMNS:
+            yield from ((number, filled) for filled in _FROM_COLUMNS[table.name](done))
+        else:
+            yield number, _records(table, _results(table, job, number))
+
+
+def _part(filled: Filled, trace: Trace, schema: pa.Schema) -> pa.Table:
+    import pyarrow as pa
+
+    rows = len(next(iter(filled.values())))
+    rank = pa.nulls(rows) if trace.rank is None else np.full(rows, trace.rank)
+    filled = filled | {"source": _words(np.zeros(rows, np.int32), [trace.source]), "rank": rank}
+    return pa.table([_column(filled[field.name], field.type) for field in schema], schema=schema)
+
+
+def _column(values: Values, of: pa.DataType) -> pa.Array:
+    import pyarrow as pa
+
+    if isinstance(values, list):
+        return pa.array([utf8(value) if isinstance(value, str) else value for value in values], of)
+    array = pa.array(values) if isinstance(values, np.ndarray) else values
+    return array if array.type == of else array.cast(of)
+
+
+# -- results, row by row ----------------------------------------------------------------------------
+
+
+def _records(table: Table, rows: Iterable[Mapping[str, Any]]) -> Filled:
+    rows = list(rows)
+    return {column.name: [row.get(column.field or column.name) for row in rows] for column in table.columns[2:]}
+
+
+_PARTS: Final = ("window", "buckets", "engines", "overlap", "where", "example")
+"""Of the structures of results: a device has an `overlap`, a finding an `example`."""
+
+
+def _flat(result: msgspec.Struct, **more: Any) -> dict[str, Any]:
+    """A structure's fields, with those of its parts beside them."""
+    flat = more
+    for name, value in msgspec.structs.asdict(result).items():
+        flat |= _flat(value) if name in _PARTS and isinstance(value, msgspec.Struct) else {name: value}
+    return flat
+
+
+def _results(table: Table, job: Job, number: int) -> Iterable[Mapping[str, Any]]:
+    if table.name == "findings":
+        of = job.traces[number]
+        return (_flat(one) for one in job.report.findings if (one.source, one.rank) == (of.source, of.rank))
+    # The plain program is worked out only for a table that is of it.
+    recorded = table.figures == "recorded"
+    return _FROM_RESULTS[table.name](job.analyses[number].result if recorded else job.report.traces[number])
+
+
+def _of_devices(name: str) -> Callable[[TraceResult], Iterable[Mapping[str, Any]]]:
+    """A row for each of something that each device has several of."""
+    return lambda of: (_flat(one, device=device.device) for device in of.devices for one in getattr(device, name))
+
+
+def _by_cause(of: Device | Plain, device: int) -> Iterator[Mapping[str, Any]]:
+    for subject, times in (("exposed-copy", of.exposed_copy_by_cause), ("idle", of.idle_by_cause)):
+        for cause, time_ns in times.items():
+            yield {"device": device, "subject": subject, "cause": cause, "time_ns": time_ns}
+
+
+def _plain(of: TraceResult) -> list[tuple[Plain, int]]:
+    return [(device.plain, device.device) for device in of.devices if device.plain is not None]
+
+
+_FROM_RESULTS: Final[dict[str, Callable[[TraceResult], Iterable[Mapping[str, Any]]]]] = {
+    "traces": lambda of: [_flat(of.environment, verdict=of.trust.verdict)],
+    "checks": lambda of: map(_flat, of.trust.checks),
+    "devices": lambda of: map(_flat, of.devices),
+    "causes": lambda of: chain.from_iterable(_by_cause(device, device.device) for device in of.devices),
+    "plain_steps": lambda of: (_flat(plain, device=device) for plain, device in _plain(of)),
+    "plain_causes": lambda of: chain.from_iterable(starmap(_by_cause, _plain(of))),
+    "steps": _of_devices("steps"),
+    "ranges": _of_devices("ranges"),
+    "stalls": _of_devices("host_stalls"),
+}
+
+# -- columns ----------------------------------------------------------------------------------------
+
+
+def utf8(text: str) -> str:
+    """Text that Arrow takes: a name in a trace may have halves of characters."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _numbers(values: NDArray[Any], none: float = -1) -> pa.Array:
+    """Numbers, of which one stands for none."""
+    import pyarrow as pa
+
+    return pa.array(values, mask=np.isnan(values) if np.isnan(none) else values == none)
+
+
+def _words(ids: Integers, words: Iterable[str], none: int = -1) -> pa.Array:
+    """Text by its place among words."""
+    import pyarrow as pa
+
+    return pa.DictionaryArray.from_arrays(
+        pa.array(ids.astype(np.int32, copy=False), mask=ids == none),
+        pa.array([utf8(word) for word in words], pa.string()),
+    )
+
+
+def _names(trace: Trace, ids: Integers, said: Callable[[Trace, int], str | None] = name_text) -> pa.Array:
+    """Names by their rows in `Trace.names`; -1 is none."""
+    distinct, place = np.unique(ids, return_inverse=True)
+    return _words(np.where(ids < 0, -1, place), [said(trace, row) or "" for row in distinct.tolist()])
+
+
+def _times(table: Events | Pieces) -> Filled:
+    return {"start_ns": table.start_ns, "end_ns": table.end_ns, "duration_ns": table.end_ns - table.start_ns}
+
+
+def _events(trace: Trace, table: Events) -> Filled:
+    """All columns of a table of the trace, as they lie in memory; names and enumerations are spelled out."""
+    filled: Filled = {"id": np.arange(len(table)), "name": _names(trace, table.name_id)}
+    for column in fields(table):
+        labels = column.metadata.get("labels")
+        if labels is not None:
+            none = Memory.UNKNOWN if labels is Memory else -1
+            filled[column.name] = _words(getattr(table, column.name), [one.name.lower() for one in labels], none)
+        elif column.name != "names":
+            filled[column.name] = _numbers(getattr(table, column.name))
+    return filled | _times(table)
+
+
+def _site(trace: Trace, found: Sites) -> Filled:
+    return {
+        "op": _names(trace, found.op),
+        "call": _names(trace, found.call),
+        "line": _names(trace, found.line, line_text),
+    }
+
+
+def _gpu_ops(done: TraceAnalysis) -> Iterator[Filled]:
+    trace, ops = done.trace, done.trace.gpu_ops
+    filled = _events(trace, ops)
+    yield filled | {"runtime_call": filled["launch"]} | _site(trace, sites_of_calls(trace, ops.launch))
+
+
+def _rows_in_trace(trace: Trace, device: DeviceAnalysis, rows: I64) -> I64:
+    """Rows of `Trace.gpu_ops` of rows of `Timeline.ops`."""
+    return np.flatnonzero(trace.gpu_ops.device == device.timeline.device)[rows]
+
+
+def _copies(done: TraceAnalysis) -> Iterator[Filled]:
+    trace = done.trace
+    for device in done.devices:
+        copies = list_copies(device)
+        ops = device.timeline.ops.take(copies.row)
+        filled = _events(trace, ops)
+        yield filled | {
+            "gpu_op": _rows_in_trace(trace, device, copies.row),
+            "direction": filled["kind"],
+            "gb_per_s": _numbers(copies.gb_per_s, np.nan),
+            "exposed_ns": copies.exposed_ns,
+            "cause": _words(copies.cause, COPY_CAUSES),
+            **_site(trace, sites_of_calls(trace, ops.launch)),
+        }
+
+
+def _pieces(device: DeviceAnalysis, pieces: Pieces, causes: Iterable[str]) -> Filled:
+    return {
+        "device": np.full(len(pieces), device.timeline.device),
+        **_times(pieces),
+        "cause": _words(pieces.cause, causes),
+        "confidence": _words((pieces.confidence == EXACT).astype(np.int8), ("rebuilt", "exact")),
+    }
+
+
+def _exposed_pieces(done: TraceAnalysis) -> Iterator[Filled]:
+    for device in done.devices:
+        pieces = device.exposed
+        yield {
+            **_pieces(device, pieces, COPY_CAUSES),
+            "gpu_op": _rows_in_trace(done.trace, device, pieces.copy),
+            **_site(done.trace, sites_of_calls(done.trace, device.timeline.ops.launch[pieces.copy])),
+        }
+
+
+def _idle_pieces(done: TraceAnalysis) -> Iterator[Filled]:
+    for device in done.devices:
+        pieces = device.idle
+        yield {
+            **_pieces(device, pieces, IDLE_CAUSES),
+            "gap": np.searchsorted(device.timeline.idle.starts, pieces.start_ns, side="right") - 1,
+            "thread": _numbers(pieces.thread),
+            **_site(done.trace, sites(done.trace, pieces.call, pieces.thread, pieces.host_ns)),
+        }
+
+
+def _collectives(done: TraceAnalysis) -> Iterator[Filled]:
+    trace, found = done.trace, done.trace.collectives
+    named = {"process_group": found.group, "group_ranks": found.ranks, "dtype": found.dtype}
+    yield _events(trace, found) | {name: _names(trace, ids) for name, ids in named.items()}
+
+
+_FROM_COLUMNS: Final[dict[str, Callable[[TraceAnalysis], Iterable[Filled]]]] = {
+    "gpu_ops": _gpu_ops,
+    "copies": _copies,
+    "exposed_pieces": _exposed_pieces,
+    "idle_pieces": _idle_pieces,
+    "collectives": _collectives,
+    "runtime_calls": lambda done: [_events(done.trace, done.trace.runtime_calls)],
+    "cpu_ops": lambda done: [_events(done.trace, done.trace.cpu_ops)],
+    "annotations": lambda done: [_events(done.trace, done.trace.annotations)],
+}

@@ -1,0 +1,295 @@
+"""The tables of `overlapscope query`, as published: what a row is, and what each column means.
+
+Records only; `rows.py` fills the tables. The end of a column's name says its unit. NULL is what is unknown, or what
+there is none of.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+Type = Literal["integer", "number", "text", "boolean"]
+Figures = Literal["recorded", "plain", "spoken"]
+
+OF: Final[dict[Figures, str]] = {
+    "recorded": "of the recording",
+    "plain": "of a step without the profiler",
+    "spoken": "of the program without the profiler where its step is measured or told, else of the recording",
+}
+"""Which program figures are of."""
+_UNITS: Final = {"_ns": "ns", "_pct": "%", "bytes": "bytes", "gb_per_s": "GB/s"}
+
+
+def unit_of(column: str) -> str | None:
+    """The unit that the end of a column's name says."""
+    return next((unit for end, unit in _UNITS.items() if column.endswith(end)), None)
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One column."""
+
+    name: str
+    type: Type
+    meaning: str
+    field: str = ""
+    """What the result's structure calls it, where that differs."""
+
+
+class Table(msgspec.Struct, frozen=True):
+    """One table."""
+
+    name: str
+    rows: str
+    """What a row is."""
+    columns: tuple[Column, ...]
+    figures: Figures = "recorded"
+
+
+def _integers(**meanings: str) -> tuple[Column, ...]:
+    return tuple(Column(name, "integer", meaning) for name, meaning in meanings.items())
+
+
+def _texts(**meanings: str) -> tuple[Column, ...]:
+    return tuple(Column(name, "text", meaning) for name, meaning in meanings.items())
+
+
+_TRACE: Final = (
+    *_texts(source="the trace's file"),
+    *_integers(rank="the rank that the trace is of; NULL where it does not say"),
+)
+_DEVICE: Final = _integers(device="ordinal of the GPU")
+_STREAM: Final = _integers(device="ordinal of the GPU", stream="the stream")
+_TIMES: Final = _integers(
+    start_ns="when it began; since 1970 where the trace states its base time",
+    end_ns="when it ended",
+    duration_ns="end_ns - start_ns",
+)
+_ID: Final = _integers(id="number of the row within its trace, from 0")
+_GPU_OP: Final = _integers(gpu_op="id in gpu_ops")
+_CALL: Final = _texts(op="the innermost CPU op around the call", call="the call of the CUDA runtime or driver")
+_LINE: Final = Column("line", "text", "the Python line; NULL unless recorded with stacks")
+_SITE: Final = (*_CALL, _LINE)
+_CAUSE: Final = _texts(
+    cause="the cause: `overlapscope explain CAUSE`",
+    confidence="exact; or rebuilt, where it rests on an event edge that the trace does not state",
+)
+_CAUSES: Final = _texts(subject="exposed-copy or idle", cause="the cause: `overlapscope explain CAUSE`")
+_MEMORY: Final = (
+    *_integers(bytes="bytes moved; NULL where nothing is, or it was not recorded"),
+    *_texts(
+        source_kind="memory copied from: pageable, pinned, device, managed, array; NULL where unknown",
+        target_kind="memory copied to, likewise",
+    ),
+)
+_BUCKETS: Final = _integers(
+    compute_ns="bucket: kernels ran",
+    exposed_comm_ns="bucket: communication ran and no other kernel beside it",
+    exposed_copy_ns="bucket: a copy ran and no kernel beside it",
+    exposed_other_ns="bucket: only memsets and copies within the device ran",
+    idle_ns="bucket: nothing ran; what missing ops hide is part of it",
+)
+_OVERLAP: Final = (
+    *_integers(copy_ns="the time in which copies ran", hidden_copy_ns="the part of it in which kernels ran"),
+    Column("hidden_copy_pct", "number", "the same as a percentage; NULL without copies"),
+    Column("efficiency_pct", "number", "overlap efficiency; NULL where only one engine worked"),
+)
+_PERIOD: Final = (
+    *_DEVICE,
+    *_texts(name="its name"),
+    *_integers(start_ns="when it began on the device", end_ns="when it ended", span_ns="its length"),
+    *_BUCKETS,
+    *_OVERLAP,
+    Column("partial", "boolean", "whether it began in the lead-in and was cut there"),
+)
+_HOST: Final = (
+    *_ID,
+    *_integers(thread="the system's id of the thread; NULL where unknown"),
+    *_texts(name="its name"),
+    *_TIMES,
+)
+_CORRELATION: Final = _integers(correlation="joins calls and GPU ops; not unique, as a graph's ops share one")
+
+
+def _table(name: str, rows: str, *columns: tuple[Column, ...], figures: Figures = "recorded") -> Table:
+    return Table(name, rows, (*_TRACE, *(column for group in columns for column in group)), figures)
+
+
+_ALL: Final = (
+    _table(
+        "traces",
+        "a trace",
+        _texts(
+            verdict="trusted, degraded or unusable",
+            recorder="what recorded it: kineto (torch.profiler), nsys, jax",
+            torch="version of PyTorch",
+            cuda="version of CUDA",
+        ),
+        _integers(world_size="number of ranks"),
+    ),
+    _table(
+        "checks",
+        "a trust check of a trace",
+        _texts(
+            id="the check: `overlapscope explain CHECK`",
+            status="ok, warn or fail",
+            detail="what was found, in a sentence",
+        ),
+    ),
+    _table(
+        "devices",
+        "a GPU of a trace, over its whole window; the five buckets add up to span_ns",
+        _DEVICE,
+        _texts(name="product name"),
+        _integers(
+            start_ns="when the first GPU op began",
+            end_ns="when the last GPU op ended",
+            span_ns="length of the window",
+            lead_in_ns="length of the lead-in; NULL where launches were not recorded",
+            main_stream="the stream with the most compute",
+        ),
+        _BUCKETS,
+        _integers(
+            comm_ns="the time in which communication ran",
+            h2d_ns="the time in which copies to the device ran",
+            d2h_ns="the time in which copies to the host ran",
+        ),
+        _OVERLAP,
+    ),
+    _table(
+        "causes",
+        "a cause of exposed copies or of idle time on a GPU, over its whole window; 0 where it explains nothing",
+        _DEVICE,
+        _CAUSES,
+        _integers(time_ns="the time due to it; of a subject they add up to the bucket"),
+    ),
+    _table(
+        "plain_steps",
+        "a GPU, in a step while nothing is recorded; no row where that is unknown, no buckets without a replay",
+        _DEVICE,
+        _integers(
+            step_ns="length of a step",
+            low_ns="least that it may be",
+            high_ns="most that it may be",
+            recorded_step_ns="what a step took in the recording",
+        ),
+        _texts(origin="how it is known: measured, told or estimated"),
+        _BUCKETS,
+        figures="plain",
+    ),
+    _table(
+        "plain_causes",
+        "a cause of exposed copies or of idle time, in a step while nothing is recorded",
+        _DEVICE,
+        _CAUSES,
+        _integers(time_ns="the time of a step that is due to it"),
+        figures="plain",
+    ),
+    _table("steps", "a step on a GPU", _PERIOD),
+    _table("ranges", "a record_function range on a GPU", _PERIOD),
+    _table(
+        "findings",
+        "a finding: what costs time, and what to change",
+        _DEVICE,
+        _texts(
+            rule="the rule: `overlapscope explain RULE`",
+            severity="error, warning or info",
+            title="what costs how much",
+            detail="the evidence",
+            advice="what to change",
+            cost_from="what cost_ns is by: replay or bound",
+        ),
+        _integers(
+            cost_ns="what the fix saves: by replay, else at most",
+            bound_ns="the time of the recording that it explains",
+            plain_bound_ns="the same without the profiler; NULL unless that step is measured or told",
+        ),
+        _SITE,
+        (
+            Column("example_start_ns", "integer", "the longest single case in the recording", field="start_ns"),
+            Column("example_end_ns", "integer", "its end", field="end_ns"),
+        ),
+        figures="spoken",
+    ),
+    _table(
+        "stalls",
+        "a blocking call of one line of code: how often the host waited in it, and what that cost",
+        _DEVICE,
+        _integers(
+            thread="the system's id of the thread",
+            count="how often",
+            host_wait_ns="the time that the host spent in it",
+            idle_caused_ns="the idle time of the GPU that followed: its cost",
+        ),
+        _CALL,
+        (msgspec.structs.replace(_LINE, field="where"),),
+    ),
+    _table(
+        "gpu_ops",
+        "a kernel, copy or memset",
+        _ID,
+        _STREAM,
+        _texts(name="its name", kind="compute, comm, h2d, d2h, other"),
+        _TIMES,
+        _MEMORY,
+        _CORRELATION,
+        _integers(runtime_call="id in runtime_calls of the launch; NULL where it was not recorded"),
+        _SITE,
+    ),
+    _table(
+        "copies",
+        "a copy between host and device that takes time",
+        _GPU_OP,
+        _STREAM,
+        _texts(direction="h2d or d2h"),
+        _TIMES,
+        _MEMORY,
+        (Column("gb_per_s", "number", "1e9 bytes per second over its duration"),),
+        _integers(exposed_ns="time of it in which no kernel ran; of copies side by side, one has it"),
+        _texts(cause="what most of that is due to; NULL where nothing is exposed"),
+        _SITE,
+    ),
+    _table(
+        "exposed_pieces",
+        "a piece of exposed copy time with one cause; they add up to exposed_copy_ns",
+        _DEVICE,
+        _TIMES,
+        _CAUSE,
+        _GPU_OP,
+        _SITE,
+    ),
+    _table(
+        "idle_pieces",
+        "a piece of idle time with one cause; they add up to idle_ns, those with the same gap to one idle gap",
+        _DEVICE,
+        _integers(gap="number of the idle gap that it is of, from 0"),
+        _TIMES,
+        _CAUSE,
+        _integers(thread="the system's id of the thread that decided; NULL where unknown"),
+        _SITE,
+    ),
+    _table(
+        "collectives",
+        "a communication kernel that says which collective it is of",
+        _STREAM,
+        _texts(name="the collective, such as allreduce"),
+        _TIMES,
+        _CORRELATION,
+        _texts(
+            process_group="name of the process group", group_ranks="its ranks, as recorded", dtype="type of an element"
+        ),
+        _integers(
+            group_size="number of its ranks",
+            elements_in="elements sent",
+            elements_out="elements received",
+            sequence="number of the collective within its group",
+        ),
+    ),
+    _table("runtime_calls", "a call into the CUDA runtime or driver", _HOST, _CORRELATION),
+    _table("cpu_ops", "an op of PyTorch on the host", _HOST),
+    _table("annotations", "a record_function range or step on the host", _HOST),
+)
+
+TABLES: Final = {table.name: table for table in _ALL}
+"""By name."""

@@ -1,0 +1,37 @@
+"""`overlapscope query` as a process: what is on its streams, and that Ctrl-C ends it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.support.helpers import TRACES
+
+PIPELINE = str(TRACES / "pipeline_1stream.json.gz")
+COMMAND = [sys.executable, "-m", "overlapscope", "query", PIPELINE]
+INTERRUPTED = """
+import os, signal, sys, threading, time
+from overlapscope.commands import main
+
+def press():
+    while not any(thread.name == "overlapscope-query" for thread in threading.enumerate()):
+        time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=press, daemon=True).start()
+sys.exit(main(["query", sys.argv[1], "SELECT count(*) FROM range(1000000000) a, range(1000000000) b"]))
+"""
+
+
+def test_its_streams_hold_the_answer_and_nothing_of_duckdb() -> None:
+    done = subprocess.run([*COMMAND, "SELECT 1 AS one", "--format", "csv"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "one\n1\n", "")
+    done = subprocess.run([*COMMAND, "COPY gpu_ops TO 'x'"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_ctrl_c_ends_a_query() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, PIPELINE], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
