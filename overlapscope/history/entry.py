@@ -54,6 +54,8 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """Standard deviation of the steps; None of fewer than two."""
     samples: Ordinal
     """Steps that it is made of."""
+    floor: float | None = None
+    """The least change of it that is more than noise between recordings, as `check` has it."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):

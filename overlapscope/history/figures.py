@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import fmean, stdev
 from typing import Final
 
@@ -13,7 +15,7 @@ from overlapscope.base.words import clean, listed
 from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.budgets.missing import doubt, lacking
 from overlapscope.budgets.places import Place, find_places
-from overlapscope.budgets.samples import Series, series
+from overlapscope.budgets.samples import Series, noise_floor, series, spent
 from overlapscope.budgets.settings import Budget
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
@@ -50,24 +52,37 @@ def _of_metric(report: Report, metric: Metric) -> Iterator[Figure]:
         values = series(place.samples, metric, None)
         if place.missing is not None or lacking(metric, None, place.samples, values):
             continue
-        yield _figure(place, metric.id, values)
+        yield _figure(place, metric, values, None)
         if place.trace is None or doubt(place.trace, CAUSES):
             continue
         for cause in _PARTS.get(metric.id, ()):
-            yield _figure(place, f"{metric.id}/{cause}", series(place.samples, metric, None, str(cause)))
+            yield _figure(place, metric, series(place.samples, metric, None, str(cause)), str(cause))
 
 
-def _figure(place: Place, metric: str, values: Series) -> Figure:
+def _figure(place: Place, metric: Metric, values: Series, cause: str | None) -> Figure:
     numbers = values.numbers
+    value = place.budget.combine(numbers)
     return Figure(
-        metric=metric,
+        metric=metric.id if cause is None else f"{metric.id}/{cause}",
         rank=place.subject.rank,
         # What the host does is of no device.
         device=place.subject.device or 0,
-        value=place.budget.combine(numbers),
+        value=value,
         spread=stdev(numbers) if len(numbers) > 1 else None,
         samples=len(numbers),
+        floor=_floor(place, metric, value, cause),
     )
+
+
+def _floor(place: Place, metric: Metric, value: float, cause: str | None) -> float:
+    """What `check` takes for noise between this recording and one like it."""
+    now = spent(partial(series, place.samples), None)
+    if cause is not None:
+        only = {cause: value}
+        copies, idle = (only, {}) if metric.id == "exposed_copy_time" else ({}, only)
+        now = dataclasses.replace(now, exposed_copy=copies, idle=idle)
+    whole = fmean(metric.whole(sample, None) for sample in place.samples) if metric.whole is not None else 0.0
+    return noise_floor(metric, now, now, whole, value)
 
 
 def scalars(report: Report) -> dict[str, float]:

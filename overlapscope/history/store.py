@@ -40,7 +40,7 @@ _VERSIONS: Final = (
     CREATE TABLE metrics (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
     CREATE TABLE figures (
         metric INTEGER NOT NULL, report INTEGER NOT NULL, rank INTEGER NOT NULL, device INTEGER NOT NULL,
-        value REAL NOT NULL, spread REAL, samples INTEGER NOT NULL,
+        value REAL NOT NULL, spread REAL, samples INTEGER NOT NULL, floor REAL,
         PRIMARY KEY (metric, report, rank, device)) WITHOUT ROWID;
     CREATE TABLE findings (
         report INTEGER NOT NULL, rule TEXT NOT NULL, severity TEXT NOT NULL, cost_ns INTEGER NOT NULL);
@@ -98,6 +98,7 @@ class Point(msgspec.Struct, frozen=True, gc=False):
     value: float
     spread: float | None
     samples: int
+    floor: float | None
     plain: bool
 
 
@@ -166,10 +167,10 @@ class Store:
                 execute("INSERT OR IGNORE INTO metrics (name) VALUES (?)", (name,))
             for one in entry.figures:
                 execute(
-                    "INSERT INTO figures SELECT number, ?, ?, ?, ?, ?, ? FROM metrics WHERE name = ?",
+                    "INSERT INTO figures SELECT number, ?, ?, ?, ?, ?, ?, ? FROM metrics WHERE name = ?",
                     (
                         *(number, _NO_RANK if one.rank is None else one.rank, one.device),
-                        *(one.value, one.spread, one.samples, one.metric),
+                        *(one.value, one.spread, one.samples, one.floor, one.metric),
                     ),
                 )
             for found in entry.report.findings:
@@ -240,7 +241,7 @@ class Store:
             where, values = f"{where} AND f.device = ?", [*values, query.device]
         rows = self._read(
             "SELECT r.id, r.at_ns, r.job, r.commit_id, r.branch, r.gpu, nullif(f.rank, -1), f.device, "
-            "f.value, f.spread, f.samples, r.plain FROM reports AS r CROSS JOIN figures AS f ON r.number = f.report "
+            "f.value, f.spread, f.samples, f.floor, r.plain FROM reports AS r CROSS JOIN figures AS f ON r.number = f.report "
             f"WHERE f.metric = (SELECT number FROM metrics WHERE name = ?) AND {where} "
             "ORDER BY r.at_ns, r.id, f.rank, f.device",
             (metric, *values),
