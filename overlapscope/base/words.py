@@ -19,9 +19,9 @@ from overlapscope.errors import NotInTrace
 
 NOTHING = "n/a"
 MOST_BYTES = 2**63 - 1
+_FORMULA = re.compile(r"[=+@\t\r-]")
 _SPAN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|d)\s*")
 _SPANS_S: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400}
-_FORMULA = re.compile(r"[=+@\t\r-]")
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 
