@@ -10,6 +10,7 @@ ov.whatif(trace, ["pin", "side-stream"]).predicted_step_ns
 ov.check(report, {"forbid": ["pageable-copy"]}).outcome
 ov.show(report)  # the dashboard
 ov.try_changes(build).best  # changes tried on a step function
+ov.watch()  # `overlapscope record PID` records this process while it goes on
 
 with ov.record("trace.json.gz") as rec:  # ov.step() marks steps from anywhere
     ...
@@ -30,8 +31,12 @@ if TYPE_CHECKING:
     from overlapscope.recorder.recording import Recording as record  # noqa: N813 - a context manager, used as a verb
     from overlapscope.recorder.recording import step
     from overlapscope.trials.in_code import try_changes
+    from overlapscope.watch.api import watch
 
-__all__ = ["__version__", "analyze", "check", "diff", "hta", "load", "record", "show", "step", "try_changes", "whatif"]
+__all__ = [
+    "__version__", "analyze", "check", "diff", "hta", "load",
+    "record", "show", "step", "try_changes", "watch", "whatif",
+]
 
 _PLACES = {
     "analyze": "overlapscope.api:analyze",
@@ -43,6 +48,7 @@ _PLACES = {
     "show": "overlapscope.dashboard.launch:show",
     "step": "overlapscope.recorder.recording:step",
     "try_changes": "overlapscope.trials.in_code:try_changes",
+    "watch": "overlapscope.watch.api:watch",
     "whatif": "overlapscope.api:whatif",
 }
 """Where the API is. The command line answers `--help` without numpy; each name is imported when first used."""

@@ -34,9 +34,10 @@ pytest_plugins = ["pytester"]
 
 @pytest.fixture(scope="session", autouse=True)
 def _a_cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No test, nor a program that one starts, uses the cache of the user."""
+    """No test, nor a program that one starts, uses the cache or the history of the user."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OVERLAPSCOPE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("OVERLAPSCOPE_HISTORY", str(tmp_path_factory.mktemp("history") / "history.sqlite"))
         yield
 
 

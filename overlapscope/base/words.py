@@ -1,4 +1,5 @@
-"""Numbers, lists and foreign text, as a person should see them; and sizes as a person writes them.
+"""Numbers, lists and foreign text, as a person should see them; and sizes and times as a person
+writes them.
 
 A number is never rounded to something it is not: what is not nothing is not shown as 0, what is not
 everything is not shown as 100%. None is "n/a", as a percentage of nothing is. Sizes are in decimal units, as
@@ -12,12 +13,15 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Final
 
 from overlapscope.errors import NotInTrace
 
 NOTHING = "n/a"
 MOST_BYTES = 2**63 - 1
 _FORMULA = re.compile(r"[=+@\t\r-]")
+_SPAN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|d)\s*")
+_SPANS_S: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 
@@ -139,6 +143,14 @@ def size(count: int | None) -> str:
             return f"{value:.0f} B" if unit == "B" else f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:,.3g} TB" if value < 1000 else f"{value:,.0f} TB"
+
+
+def parse_span(text: str) -> int:
+    """Nanoseconds of a length of time such as `30s`, `10 min`, `1.5h` or `90d`; raises ValueError where it is none."""
+    match = _SPAN.fullmatch(text)
+    if match is None or len(text) > 20:
+        raise ValueError(f"{shorten(text, 40)!r} is not a length of time; write it like 30s, 10min, 2h or 90d")
+    return int(Decimal(match[1]) * _SPANS_S[match[2]] * 10**9)
 
 
 def parse_size(text: str) -> int:

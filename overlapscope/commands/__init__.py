@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "run": "run a script, record a trace, and report whether copies overlap with compute",
+    "ps": "list the running processes that can be recorded",
+    "record": "record a running process for a few steps, and report",
+    "attach": "have a running process watched that was started without (Python 3.14)",
     "analyze": "report whether copies overlap with compute, and if not, why",
     "diff": "show what changed between two traces, and whether it is more than noise",
     "whatif": "predict the step time with pinned memory, side streams, a CUDA graph...",

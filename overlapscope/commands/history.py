@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlapscope.base.output import tell
-from overlapscope.base.words import plural
+from overlapscope.base.words import parse_span, plural
 from overlapscope.commands import DONE, WRONG_INPUT
 from overlapscope.commands._options import (
     add_actions,
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 
 _MOST = whole_number("a number of entries", 1, 10**9)
 _SHOWN = 20
-_AGE = re.compile(r"(\d{1,6})([hdw])")
-_SECONDS = {"h": 3600, "d": 86_400, "w": 604_800}
+_FORMATS = ("text", "markdown", "html")
 
 
 class Command:
@@ -51,7 +49,7 @@ class Command:
         parser.add_argument(
             "--most", type=_MOST, default=_SHOWN, metavar="N", help=f"show the newest N entries (default: {_SHOWN})"
         )
-        add_format(parser, ("text", "markdown", "html"))
+        add_format(parser, _FORMATS)
         add_output(parser)
         action = add_actions(parser, required=False)
         add = action(
@@ -76,13 +74,20 @@ class Command:
         _add_store(export)
         prune = action("prune", "remove old entries, and give their space on the disk back")
         which = prune.add_mutually_exclusive_group(required=True)
-        which.add_argument("--older-than", metavar="AGE", type=_age_s, help="entries older than 12h, 90d or 8w")
+        which.add_argument("--older-than", metavar="AGE", type=_age_ns, help="entries older than 12h or 90d")
         which.add_argument("--keep", metavar="N", type=_MOST, help="all but the newest N entries of each job")
         prune.add_argument("--job", dest="prune_job", metavar="JOB", help="only entries of this job")
         _add_store(prune)
 
+        predictions = action("predictions", "show how far predictions of `overlapscope try` were from what it measured")
+        add_format(predictions, _FORMATS)
+        add_output(predictions)
+        _add_store(predictions)
+
     def run(self, args: argparse.Namespace) -> int:
         match args.action:
+            case "predictions":
+                return _predictions(args)
             case "add":
                 return _add(args)
             case "export":
@@ -127,11 +132,11 @@ def _label(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _age_s(text: str) -> int:
-    match = _AGE.fullmatch(text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an age; write it like 12h, 90d or 8w")
-    return int(match[1]) * _SECONDS[match[2]]
+def _age_ns(text: str) -> int:
+    try:
+        return parse_span(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 # -- add ------------------------------------------------------------------------------------------
@@ -236,7 +241,7 @@ def _prune(args: argparse.Namespace) -> int:
         jobs = [args.prune_job] if args.prune_job is not None else store.jobs()
         gone: list[str] = []
         if args.older_than is not None:
-            before_ns = time.time_ns() - args.older_than * 10**9
+            before_ns = time.time_ns() - args.older_than
             gone = [row.id for row in store.rows(Query(job=args.prune_job, until_ns=before_ns))]
         else:
             gone = [row.id for job in jobs for row in store.rows(Query(job=job))[: -args.keep]]
@@ -256,5 +261,16 @@ def _list(args: argparse.Namespace) -> int:
         query = Query(job=args.of_job, branch=args.of_branch, commit=args.of_commit)
         rows = store.rows(query, most=args.most)
         document = listing(store, query, rows)
+    write(drawn(document, args), args.output, force=args.force)
+    return DONE
+
+
+def _predictions(args: argparse.Namespace) -> int:
+    check_output(args.output, force=args.force, inputs=[args.history])
+    from overlapscope.history.document import predictions
+    from overlapscope.history.store import Store
+
+    with Store.open(args.history, read_only=True) as store:
+        document = predictions(store.predictions(), most=_SHOWN)
     write(drawn(document, args), args.output, force=args.force)
     return DONE

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from overlapscope.base.output import show
+from overlapscope.base.output import show, tell
 from overlapscope.base.words import clean
 from overlapscope.commands import ProgramInterrupted, tell_defect
 from overlapscope.commands._options import parse_size
@@ -21,7 +21,7 @@ from overlapscope.commands._program import add_program, check_not_python, launch
 from overlapscope.dashboard.launch import require_packages
 from overlapscope.errors import UsageError
 from overlapscope.recorder import children, devices, race_words, script
-from overlapscope.recorder.destination import window_path
+from overlapscope.recorder.destination import rank_by_launcher, window_path
 from overlapscope.recorder.program import ProgramRecording
 from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES, DEFAULT_PLAIN_STEPS
 from overlapscope.recorder.torch_import import require_torch
@@ -68,6 +68,8 @@ class Command:
                 "overlapscope run SCRIPT."
             )
         check_not_python(args)
+        if args.on_demand:
+            _run_watched(args)
         run = _Run(args)
         try:
             ending = _execute(args)
@@ -82,11 +84,30 @@ class Command:
         except Exception as error:
             # The program has ended, and how it did is for it to say.
             tell_defect(error)
-        if interrupted:
-            raise ProgramInterrupted
-        if run.in_forked_child:
-            script.leave_forked_child(ending.exit_code)
-        raise SystemExit(ending.exit_code)
+        _end(ending, interrupted=interrupted, in_forked_child=run.in_forked_child)
+
+
+def _run_watched(args: argparse.Namespace) -> NoReturn:
+    """Run the program, which nothing records until somebody asks for it."""
+    from overlapscope.watch.api import watch
+
+    require_torch()
+    process = os.getpid()
+    place = rank_by_launcher(os.environ)
+    if place is None or not place.number:
+        tell(f"overlapscope: `overlapscope record {process}` records this program while it goes on.")
+    watch()
+    ending = _execute(args)
+    _end(ending, interrupted=ending.interrupted, in_forked_child=os.getpid() != process)
+
+
+def _end(ending: script.Ending, *, interrupted: bool, in_forked_child: bool) -> NoReturn:
+    """End as the program did: by SystemExit or ProgramInterrupted."""
+    if interrupted:
+        raise ProgramInterrupted
+    if in_forked_child:
+        script.leave_forked_child(ending.exit_code)
+    raise SystemExit(ending.exit_code)
 
 
 _WINDOWS: tuple[tuple[str, type, Any, str], ...] = (
@@ -169,6 +190,11 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         "--subprocesses",
         action="store_true",
         help="also record the Python processes that the script starts, if they mark steps or use a GPU, to NAME.traces",
+    )
+    parser.add_argument(
+        "--on-demand",
+        action="store_true",
+        help="record nothing until `overlapscope record PID` asks for it; the options above are then its options",
     )
     parser.add_argument("--open", action="store_true", help="open the trace in a browser afterwards, until Ctrl-C")
 

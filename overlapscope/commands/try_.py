@@ -9,6 +9,7 @@ import shutil
 import signal
 import stat
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -123,11 +124,26 @@ class Command:
             except ProgramFailed as failed:
                 return _tell_failure(failed)
             write(_drawn(done, args), args.output, force=args.force)
+            _keep(done)
             if args.write and not done.interrupted:
                 return _edit(done, program, yes=args.yes)
             if args.write:
                 tell("Nothing is edited, because the trial was interrupted.")
             return INTERRUPTED if done.interrupted else DONE
+
+
+def _keep(done: Conducted) -> None:
+    """What was predicted beside what was measured, in the user's history, where there is one."""
+    from overlapscope.history.store import Store, default_path
+    from overlapscope.trials.predictions import kept
+
+    predictions = kept(done.trial, time.time_ns())
+    try:
+        if predictions and default_path().exists():
+            with Store.open() as store:
+                store.add_predictions(predictions)
+    except UsageError as error:
+        tell(f"overlapscope: warning: {error}")
 
 
 def _announce(args: argparse.Namespace, program: str) -> None:

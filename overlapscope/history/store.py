@@ -10,7 +10,7 @@ import json
 import os
 import sqlite3
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
@@ -21,6 +21,7 @@ from overlapscope.base.words import clean
 from overlapscope.budgets.verdicts import Outcome
 from overlapscope.errors import NotInTrace, UsageError
 from overlapscope.history.entry import Entry, Origin, pack, unpack
+from overlapscope.history.predictions import Prediction
 
 PATH_VARIABLE: Final = "OVERLAPSCOPE_HISTORY"
 _FILE: Final = "history.sqlite"
@@ -45,6 +46,13 @@ _VERSIONS: Final = (
     CREATE TABLE findings (
         report INTEGER NOT NULL, rule TEXT NOT NULL, severity TEXT NOT NULL, cost_ns INTEGER NOT NULL);
     CREATE INDEX findings_by_report ON findings (report);
+    """,
+    """
+    CREATE TABLE predictions (
+        at_ns INTEGER NOT NULL, program TEXT NOT NULL, device TEXT, change TEXT NOT NULL,
+        predicted_pct REAL NOT NULL, low_pct REAL NOT NULL, high_pct REAL NOT NULL,
+        measured_pct REAL NOT NULL, measured_low_pct REAL, measured_high_pct REAL,
+        UNIQUE (at_ns, program, change));
     """,
 )
 """By what each version of the schema differs from the one before. `figures` lies on the disk by metric: one metric of
@@ -177,6 +185,17 @@ class Store:
                 execute("INSERT INTO findings VALUES (?, ?, ?, ?)", (number, found.rule, found.severity, found.cost_ns))
         return True
 
+    def add_predictions(self, predictions: Iterable[Prediction]) -> None:
+        """Keep what was predicted and measured of changes; what is there already stays."""
+        names = Prediction.__struct_fields__
+        places = ", ".join("?" for _ in names)
+        with self._writing() as execute:
+            for one in predictions:
+                execute(
+                    f"INSERT OR IGNORE INTO predictions ({', '.join(names)}) VALUES ({places})",
+                    msgspec.structs.astuple(one),
+                )
+
     def delete(self, ids: Sequence[str]) -> int:
         """Forget entries, and say how many there were of these."""
         with self._writing() as execute:
@@ -241,7 +260,7 @@ class Store:
             where, values = f"{where} AND f.device = ?", [*values, query.device]
         rows = self._read(
             "SELECT r.id, r.at_ns, r.job, r.commit_id, r.branch, r.gpu, nullif(f.rank, -1), f.device, "
-            "f.value, f.spread, f.samples, f.floor, r.plain FROM figures AS f CROSS JOIN reports AS r ON r.number = f.report "
+            "f.value, f.spread, f.samples, f.floor, r.plain FROM reports AS r CROSS JOIN figures AS f ON r.number = f.report "
             f"WHERE f.metric = (SELECT number FROM metrics WHERE name = ?) AND {where} "
             "ORDER BY r.at_ns, r.id, f.rank, f.device",
             (metric, *values),
@@ -261,14 +280,21 @@ class Store:
         """An entry by its id, or by the beginning of it. Raises NotInTrace where there is none, or several;
         UnreadableTrace where another version kept it, which cannot be read."""
         found = self._read(
-            "SELECT id, packed FROM reports JOIN entries ON report = number WHERE substr(id, 1, ?) = ? LIMIT 2",
-            (len(id), id),
+            # An id is hexadecimal, and "g" behind any of its digits.
+            "SELECT id, packed FROM reports JOIN entries ON report = number WHERE id >= ? AND id < ? || 'g' LIMIT 2",
+            (id, id),
         )
         if len(found) != 1 or not id:
             which = "several entries begin" if found else "no entry begins"
             raise NotInTrace(f"{self.path}: {which} with {clean(id, 80)!r}; `overlapscope history` lists them.")
         [[whole, packed]] = found
         return unpack(packed, f"{self.path}: {whole}")
+
+    def predictions(self) -> list[Prediction]:
+        """What was predicted and measured of changes, oldest first."""
+        names = Prediction.__struct_fields__
+        rows = self._read(f"SELECT {', '.join(names)} FROM predictions ORDER BY at_ns, rowid", ())
+        return [Prediction(**dict(zip(names, row, strict=True))) for row in rows]
 
     def known(self) -> frozenset[str]:
         """The ids of all entries."""

@@ -7,8 +7,9 @@ from functools import cache
 from pathlib import Path
 
 from overlapscope.catalog.changes import CHANGES
+from overlapscope.history.predictions import Prediction
 from overlapscope.trials.protocol import Setting
-from overlapscope.trials.result import Predicted
+from overlapscope.trials.result import Predicted, Trial
 
 _Settings = tuple[Setting, ...]
 
@@ -39,3 +40,23 @@ def predict_sets(recording: Path, sets: Sequence[_Settings], plain_step_ns: int)
         if result is not None:
             found[settings] = result
     return found
+
+
+def kept(trial: Trial, at_ns: int) -> list[Prediction]:
+    """What the history keeps of a trial: each set of changes that was both predicted and measured."""
+    return [
+        Prediction(
+            at_ns=at_ns,
+            program=trial.program,
+            device=trial.device_name,
+            change=", ".join((*tried.after, Setting(tried.change, tried.value).text)),
+            predicted_pct=tried.predicted_pct.value,
+            low_pct=tried.predicted_pct.low,
+            high_pct=tried.predicted_pct.high,
+            measured_pct=tried.measured_pct,
+            measured_low_pct=tried.measured_low_pct,
+            measured_high_pct=tried.measured_high_pct,
+        )
+        for tried in trial.changes
+        if tried.predicted_pct is not None and tried.measured_pct is not None
+    ]

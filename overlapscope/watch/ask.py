@@ -26,7 +26,7 @@ def statuses() -> list[Status]:
         status = _status(path)
         if status is not None:
             found[pid] = status
-        elif not _lives(pid):
+        elif not lives(pid):
             with suppress(OSError):
                 path.unlink()
     return [found[pid] for pid in sorted(found)]
@@ -37,7 +37,7 @@ def status_of(pid: int) -> Status:
     for number, path in places.sockets():
         if number == pid and (status := _status(path)) is not None:
             return status
-    if not _lives(pid):
+    if not lives(pid):
         raise UsageError(f"there is no process {pid}; `overlapscope ps` lists those that can be recorded.")
     raise UsageError(
         f"process {pid} is not watched, or is another user's. Start it with `overlapscope run --on-demand`, call "
@@ -66,7 +66,12 @@ class Asking:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Whoever goes before there is an outcome withdraws the request."""
+        self.close()
+
+    def close(self) -> None:
+        """Whoever goes before there is an outcome withdraws the request. On any thread."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def outcome(self, begun: Callable[[int], object], *, until_begun_s: float) -> Outcome:
@@ -109,7 +114,8 @@ def _status(path: Path) -> Status | None:
     return None
 
 
-def _lives(pid: int) -> bool:
+def lives(pid: int) -> bool:
+    """Whether there is such a process, whoever's it is."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -7,13 +7,14 @@ import os
 
 
 def start() -> None:
-    """Watch this process where OVERLAPSCOPE_WATCH asks for it. Never raises."""
-    if os.environ.get("OVERLAPSCOPE_WATCH", "0") in ("", "0"):
+    """Watch this process where OVERLAPSCOPE_WATCH asks for it: `1`, or how often it is recorded. Never raises."""
+    told = os.environ.get("OVERLAPSCOPE_WATCH", "0")
+    if told in ("", "0"):
         return
     try:
-        from overlapscope.watch.api import watch
+        from overlapscope.watch.api import watch_as_told
 
-        watch()
+        watch_as_told(told)
     except Exception:
         # torch would refuse to be imported.
         pass

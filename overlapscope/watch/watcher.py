@@ -105,11 +105,13 @@ class Watcher:
         take long.
         """
         with self._lock:
-            refused = self._why_not(request)
-            if not refused:
+            refused, too_late = self._why_not(), request.at_step is not None and request.at_step <= self.steps
+            if not refused and not too_late:
                 self._wanted, self._withdrawn = (request, done), False
         if refused:
             done(Outcome(failure=refused))
+        elif too_late:
+            done(self._too_late())
         elif request.seconds is not None:
             threading.Thread(target=self._until_begun, args=(request,), name="overlapscope ask", daemon=True).start()
 
@@ -126,19 +128,20 @@ class Watcher:
         """How many steps were finished when the recording under way began; None where there is none."""
         return self._begun if self._running is not None else None
 
-    def _why_not(self, request: Request) -> str:
+    def _why_not(self) -> str:
         if "torch" not in sys.modules:
             return "The program has not imported torch, so there is nothing to record."
         if self._wanted is not None or self._running is not None:
             return _BUSY
-        if request.at_step is not None and request.at_step <= self.steps:
-            return f"The program has made {self.steps:,} steps already."
         return ""
+
+    def _too_late(self) -> Outcome:
+        return Outcome(failure=f"The program has made {self.steps:,} steps already.", too_late=True)
 
     # -- by steps ------------------------------------------------------------------------------------
 
     def _marked_step(self) -> None:
-        if self._ours:
+        if self._ours or self._is_of_another_recording():
             return
         if not self._marked:
             self._marked = True
@@ -148,6 +151,11 @@ class Watcher:
                 self._thread = threading.get_ident()
                 return
         self._stepped()
+
+    def _is_of_another_recording(self) -> bool:
+        """Whether a step is marked of what the program records itself, which may be the last that it marks."""
+        under_way = recording.current()
+        return under_way is not None and (self._running is None or under_way is not self._running[0])
 
     def _stepped(self) -> None:
         thread = threading.get_ident()
@@ -194,7 +202,7 @@ class Watcher:
             self._wanted = None
             late = request.at_step is not None and self.steps > request.at_step
         if late:
-            done(Outcome(failure=f"The program has made {self.steps:,} steps already."))
+            done(self._too_late())
             return
         try:
             asked = AskedRecording.of(request)

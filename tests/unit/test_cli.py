@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from overlapscope.base.words import parse_span
 from overlapscope.commands import COMMANDS, main
 from overlapscope.commands._options import parse_size
 from overlapscope.version import __version__
@@ -271,6 +272,19 @@ def test_rules_and_explain(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"), [("30s", 30 * 10**9), ("10 min", 600 * 10**9), (" 1.5h ", 5400 * 10**9), ("90d", 7776 * 10**12)]
+)
+def test_lengths_of_time(text: str, ns: int) -> None:
+    assert parse_span(text) == ns
+
+
+@pytest.mark.parametrize("text", ["", "10", "-1s", "1 year", "nan s", "1e3s", "9" * 30 + "s"])
+def test_what_is_no_length_of_time(text: str) -> None:
+    with pytest.raises(ValueError, match="write it like 30s"):
+        parse_span(text)
 
 
 def test_an_interrupt_ends_quietly(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

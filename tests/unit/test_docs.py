@@ -149,6 +149,8 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (place / f"{name}.sqlite").write_bytes(lzma.decompress(packed))
     (place / "train.py").write_text("print('trained')\n")
     assert main(["baseline", "write", str(place / "train.trace.json.gz"), "-o", str(place / "baseline.json")]) == 0
+    nightly = ["--job", "nightly.py", "--history", str(place / "history.sqlite")]
+    assert main(["history", "add", str(place / "nightly.json.gz"), *nightly]) == 0
     return place
 
 
@@ -158,6 +160,7 @@ def place(furnished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     shutil.copytree(furnished, tmp_path, symlinks=True, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", str(WIDTH))
+    monkeypatch.setenv("OVERLAPSCOPE_HISTORY", "history.sqlite")
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     return tmp_path
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import lzma
 import os
 import shutil
 import sqlite3
@@ -19,12 +20,15 @@ from hypothesis import strategies as st
 from overlapscope.base.words import clean
 from overlapscope.errors import NotInTrace, UnreadableTrace, UsageError
 from overlapscope.history import store as module
+from overlapscope.history.document import predictions
 from overlapscope.history.drop import pull, put
 from overlapscope.history.entry import Entry, Figure, digest, pack, unpack
 from overlapscope.history.figures import entry as kept
 from overlapscope.history.figures import figures, scalars
 from overlapscope.history.origin import of_report, origin
+from overlapscope.history.predictions import Belief, Prediction, beliefs
 from overlapscope.history.store import Point, Query, Row, Store
+from overlapscope.render import terminal
 from tests.support.helpers import recordings, various
 from tests.support.history_entries import REPORT, figure, made
 from tests.support.recordings import report_of
@@ -210,6 +214,20 @@ def test_a_store_of_a_newer_version_stays_as_it_is(tmp_path: Path) -> None:
     assert "newer version" in refused(path, read_only=True)
 
 
+def test_a_store_of_the_first_version_is_brought_up_to_date_with_all_that_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "h"
+    path.write_bytes(lzma.decompress((Path(__file__).parents[1] / "history_v1.sqlite.xz").read_bytes()))
+    assert "of an older version" in refused(path, read_only=True)
+    with Store.open(path) as store:
+        assert [row.origin.commit for row in store.rows()] == ["c0", "c1", "c2"]
+        assert [point.value for point in store.points("step_time")] == [100.0, 101.0, 102.0]
+        ranked = store.points("idle_time/host-sync", Query(labels={"model": "gpt2"}))
+        assert [point.rank for point in ranked] == [0, 1, 2]
+        store.add_predictions([PREDICTION])
+    with Store.open(path, read_only=True) as store:
+        assert store.predictions() == [PREDICTION]
+
+
 def test_a_damaged_store_is_told_in_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "h"
     with Store.open(path) as store:
@@ -250,6 +268,40 @@ def test_one_who_writes_for_long_is_told_of(tmp_path: Path, monkeypatch: pytest.
                 store.add(made(2))
             assert len(store.rows()) == 1
         other.execute("ROLLBACK")
+
+
+# -- predictions ------------------------------------------------------------------------------------
+
+
+PREDICTION = Prediction(
+    at_ns=10**18,
+    program="python train.py",
+    device="NVIDIA H200",
+    change="pin-memory, workers (6)",
+    predicted_pct=-20.0,
+    low_pct=-25.0,
+    high_pct=-15.0,
+    measured_pct=-18.0,
+    measured_low_pct=None,
+    measured_high_pct=None,
+)
+
+
+def test_what_was_predicted_is_held_against_what_was_measured_on_each_gpu(tmp_path: Path) -> None:
+    worse = msgspec.structs.replace(PREDICTION, change="other", measured_pct=-5.0, measured_low_pct=-6.0)
+    elsewhere = msgspec.structs.replace(PREDICTION, change="third", device=None)
+    with Store.open(tmp_path / "h") as store:
+        store.add_predictions([PREDICTION, worse])
+        store.add_predictions([PREDICTION, elsewhere])
+        found = store.predictions()
+    assert found == [PREDICTION, worse, elsewhere]
+    assert beliefs(found) == [
+        Belief(device="NVIDIA H200", count=2, error_pct=8.5, inside=1),
+        Belief(device=None, count=1, error_pct=2.0, inside=1),
+    ]
+    shown = terminal.to_stream(predictions(found, most=2), None).decode()
+    assert "8.5 points" in shown and "1 of 2" in shown and "-20.0 (-25.0 to -15.0)" in shown
+    assert "no predictions yet" in terminal.to_stream(predictions([], most=2), None).decode()
 
 
 # -- file drops -------------------------------------------------------------------------------------

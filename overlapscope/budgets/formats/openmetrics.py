@@ -1,19 +1,19 @@
-"""A check as an OpenMetrics 1.0 exposition: values, limits and states, in base units.
+"""A check as an OpenMetrics exposition: values, limits and states, in base units.
 
-https://prometheus.io/docs/specs/om/open_metrics_spec/. States are gauges of 0 and 1 rather than a stateset, which what
-reads the older text format, such as a Pushgateway, refuses.
+States are gauges of 0 and 1 rather than a stateset, which what reads the older text format, such as a Pushgateway,
+refuses.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final, get_args
 
+from overlapscope.base.exposition import Labels, family, text
 from overlapscope.budgets import words
 from overlapscope.budgets.verdicts import CheckResult, Part, Status, Unit, Verdict
 
-Labels = dict[str, str]
 _STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 
 _BASE: Final[dict[Unit, tuple[str, float]]] = {
@@ -30,12 +30,12 @@ def render(result: CheckResult) -> str:
     """The check as a text exposition."""
     cases = list(_cases(result))
     lines = [
-        *_family(
+        *family(
             "overlapscope_check_outcome",
             "Outcome of the check: 1 for the outcome that it has.",
             [({"outcome": outcome}, int(outcome == result.outcome)) for outcome in words.OUTCOME],
         ),
-        *_family(
+        *family(
             "overlapscope_budget_status",
             "Status of a budget: 1 for the status that it has.",
             [
@@ -48,10 +48,10 @@ def render(result: CheckResult) -> str:
     for unit, (suffix, divisor) in _BASE.items():
         mine = [(labels, part.value, limit) for labels, verdict, part, limit in cases if verdict.unit == unit]
         values = [(labels, value / divisor) for labels, value, _ in mine if value is not None]
-        lines += _family(f"overlapscope_budget_value_{suffix}", "The measured value.", values, unit=suffix)
+        lines += family(f"overlapscope_budget_value_{suffix}", "The measured value.", values, unit=suffix)
         limits = [(labels, limit / divisor) for labels, _, limit in mine if limit is not None]
-        lines += _family(f"overlapscope_budget_limit_{suffix}", "The limit of the value.", limits, unit=suffix)
-    return "\n".join([*lines, "# EOF"]) + "\n"
+        lines += family(f"overlapscope_budget_limit_{suffix}", "The limit of the value.", limits, unit=suffix)
+    return text(lines)
 
 
 def _cases(result: CheckResult) -> Iterator[tuple[Labels, Verdict, Part, float | None]]:
@@ -91,24 +91,3 @@ def _limit(verdict: Verdict, status: Status, *, decides: bool) -> float | None:
     if status == "pass" and value is not None and limit is not None:
         decides = decides and (value >= limit if verdict.more_is_better else value <= limit)
     return limit if decides else None
-
-
-def _family(
-    family: str, help_text: str, samples: Sequence[tuple[Labels, float]], *, unit: str | None = None
-) -> Iterator[str]:
-    if not samples:
-        return
-    yield f"# TYPE {family} gauge"
-    if unit is not None:
-        yield f"# UNIT {family} {unit}"
-    yield f"# HELP {family} {help_text}"
-    for labels, value in samples:
-        yield f"{family}{_written(labels)} {value!r}"
-
-
-def _written(labels: Labels) -> str:
-    return "{" + ",".join(f'{key}="{_escaped(value)}"' for key, value in labels.items()) + "}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

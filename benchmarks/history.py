@@ -1,0 +1,116 @@
+"""Measures the history at the size of a year: one report every ten minutes, 52,560 of them.
+
+    python -m benchmarks.history
+
+The entries are those of a bundled recording with other figures in each. Writes
+`docs/evaluation/performance-history.md`.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from msgspec.structs import replace
+
+from benchmarks.processes import OURS, run
+from overlapscope.base.words import size
+from overlapscope.history.entry import Entry, digest, pack
+from overlapscope.history.figures import entry
+from overlapscope.history.origin import of_report
+from overlapscope.history.store import Query, Store
+from overlapscope.inputs import read_report
+from overlapscope.reading.samples import SAMPLES
+
+RESULTS = Path(__file__).parents[1] / "docs" / "evaluation" / "performance-history.md"
+REPORTS = 52_560
+EVERY_NS = 600 * 10**9
+GOAL_S = 1.0
+REPEATS = 5
+
+
+def entry_at(made: Entry, number: int, chance: random.Random) -> Entry:
+    """The entry as of another time and commit, with other figures."""
+    origin = replace(made.origin, at_ns=made.origin.at_ns + number * EVERY_NS, commit=f"{number // 144:040x}")
+    figures = tuple(replace(one, value=one.value * chance.uniform(0.9, 1.1)) for one in made.figures)
+    id = digest(origin, made.report, plain=made.plain)
+    return replace(made, id=id, origin=origin, figures=figures)
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """The median of some runs."""
+    taken = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - began)
+    return median(taken)
+
+
+def main() -> None:
+    """Fill a store, ask it, and write what that took."""
+    report = read_report([SAMPLES / "training_prefetched.json.gz"], replayed=True)
+    made = entry(report, of_report(report, otherwise_ns=0, job="train.py"))
+    chance = random.Random(7)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "history.sqlite"
+        with Store.open(path) as store:
+            began = time.perf_counter()
+            for number in range(REPORTS):
+                store.add(entry_at(made, number, chance))
+            added_s = (time.perf_counter() - began) / REPORTS
+
+        middle = entry_at(made, REPORTS // 2, chance).id
+
+        def metric() -> None:
+            with Store.open(path, read_only=True) as store:
+                assert len(store.points("efficiency_pct", Query(job="train.py"))) == REPORTS
+
+        def rows() -> None:
+            with Store.open(path, read_only=True) as store:
+                assert len(store.rows()) == REPORTS
+
+        def one() -> None:
+            with Store.open(path, read_only=True) as store:
+                store.entry(middle)
+
+        lines = {
+            "open the file, and read one metric of the year": seconds(metric),
+            "open the file, and read what each report is of": seconds(rows),
+            "open the file, and unpack one report": seconds(one),
+            "`overlapscope history`, a cold process": median(
+                run([*OURS, "history", "--history", path]).seconds for _ in range(REPEATS)
+            ),
+            "add one report": added_s,
+        }
+        bytes_a_report = path.stat().st_size / REPORTS
+    asked_s = lines["open the file, and read one metric of the year"]
+    met = "met" if asked_s < GOAL_S else "missed"
+    page = [
+        "# Performance of the history",
+        "",
+        f"Written by `python -m benchmarks.history`: a history of {REPORTS:,} reports, one every ten minutes "
+        "for a year,",
+        f"each of one device and {len(report.devices[0].steps)} steps with {len(made.figures)} figures. "
+        f"Medians of {REPEATS}, on a machine with two cores.",
+        "",
+        f"Wanted: one metric of the year in under {GOAL_S:.0f} s. It took {asked_s:.2f} s: {met}.",
+        "",
+        "| | seconds |",
+        "|---|---|",
+        *(f"| {what} | {taken_s:.2g} |" for what, taken_s in lines.items()),
+        "",
+        f"A report takes {size(round(bytes_a_report))} of the file, {size(len(pack(made)))} of them the packed report "
+        f"itself; the year takes {size(round(bytes_a_report * REPORTS))}.",
+        "",
+    ]
+    RESULTS.write_text("\n".join(page))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+"""What watching costs: a training loop with and without it, by turns, in one process.
+
+    python -m benchmarks.watching run DIR [--minutes 10] [--every 30s] [--block 60] [--size 4096]
+    python -m benchmarks.watching page docs/evaluation/watching.md DIR
+
+`run` trains for so many minutes in blocks of so many seconds. In every other block `overlapscope.watch(every=...)` is
+at work; which of two comes first changes from pair to pair, so that a drifting clock hits both alike. Figures come
+from these blocks: two processes differ by more than what is to be measured. It writes `DIR/watching.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from overlapscope.base.words import duration, parse_span, size
+from overlapscope.trials.measure import Change, Timing, change
+from overlapscope.watch.analyser import Analysed
+
+FILE = "watching.json"
+WARM_UP_S = 10.0
+WANTED_PCT = 1.0
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of training."""
+
+    watched: bool
+    steps: int
+    total_ns: int
+    median_step_ns: int
+    slowest_step_ns: int
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What `run` found."""
+
+    machine: str
+    every_s: float
+    steps_recorded: int
+    blocks: tuple[Block, ...]
+    """In the order in which they ran: pairs of a watched one and one that is not."""
+    stood_ns: tuple[int, ...]
+    """What each recording took of the program's time, as the watcher itself finds."""
+    analysed: tuple[Analysed, ...]
+
+
+# -- measuring --------------------------------------------------------------------------------------
+
+
+def training(width: int) -> Callable[[], object]:
+    """Training steps whose batches come from pinned memory, with the loss read now and then, as people do."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        # As many as there are cores would have to share them with the process that analyses.
+        torch.set_num_threads(1)
+    model = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(6)]).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    batches = [torch.randn(width, width, pin_memory=device == "cuda") for _ in range(4)]
+    count = 0
+
+    def step() -> None:
+        nonlocal count
+        inputs = batches[count % len(batches)].to(device, non_blocking=True)
+        loss = model(inputs).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        count += 1
+        if count % 10 == 0:
+            loss.item()
+
+    return step
+
+
+def block(step: Callable[[], object], seconds: float, *, watched: bool) -> Block:
+    """Train for so long."""
+    lengths: list[int] = []
+    began = last = time.perf_counter_ns()
+    while last - began < seconds * 1e9:
+        step()
+        now = time.perf_counter_ns()
+        lengths.append(now - last)
+        last = now
+    return Block(
+        watched=watched,
+        steps=len(lengths),
+        total_ns=last - began,
+        median_step_ns=round(statistics.median(lengths)),
+        slowest_step_ns=max(lengths),
+    )
+
+
+def run(out: Path, *, minutes: float, every: str, block_s: float, width: int) -> Measured:
+    """Train by turns, and write what was measured."""
+    # Before anything opens it: what is measured belongs to no history.
+    with tempfile.TemporaryDirectory() as place:
+        measured = _run(Path(place), minutes=minutes, every=every, block_s=block_s, width=width)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / FILE).write_bytes(msgspec.json.format(msgspec.json.encode(measured)) + b"\n")
+    return measured
+
+
+def _run(place: Path, *, minutes: float, every: str, block_s: float, width: int) -> Measured:
+    import torch
+
+    from overlapscope.watch.api import watch_continuously
+    from overlapscope.watch.continuous import settings
+
+    step = training(width)
+    block(step, WARM_UP_S, watched=False)
+    asked = settings(every, steps=3, keep="50MB", job="benchmark", history=place / "history.sqlite", log=())
+    watching = watch_continuously(asked)
+    watching.stop()
+    blocks: list[Block] = []
+    for pair in range(max(1, round(60 * minutes / (2 * block_s)))):
+        for watched in (True, False) if pair % 2 == 0 else (False, True):
+            if watched:
+                watching.start()
+            blocks.append(block(step, block_s, watched=watched))
+            if watched:
+                watching.stop()
+    watching.finish()
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    return Measured(
+        machine=f"{gpu}, {os.cpu_count()} cores, torch {torch.__version__}, Python {platform.python_version()}",
+        every_s=parse_span(every) / 1e9,
+        steps_recorded=asked.steps,
+        blocks=tuple(blocks),
+        stood_ns=tuple(watching.costs.stood_ns),
+        analysed=tuple(watching.costs.analysed),
+    )
+
+
+# -- the page ---------------------------------------------------------------------------------------
+
+
+def overhead(measured: Measured) -> Change:
+    """By how much the time per step is longer in watched blocks, recordings included."""
+    blocks = measured.blocks
+    pairs = (sorted(pair, key=lambda one: one.watched) for pair in zip(blocks[::2], blocks[1::2], strict=True))
+    return change([(_timing(plain), _timing(watched)) for plain, watched in pairs])
+
+
+def _timing(one: Block) -> Timing:
+    return Timing(one.total_ns / one.steps, 0.0)
+
+
+def page(measured: Measured) -> str:
+    """The whole page."""
+    found = overhead(measured)
+    low, high = found.interval
+    watched_ns = sum(one.total_ns for one in measured.blocks if one.watched)
+    stood = 100 * sum(measured.stood_ns) / watched_ns
+    interval = f"{low:+.2f}% to {high:+.2f}%" if found.over_runs else "too few blocks to tell an interval"
+    return "\n".join(
+        [
+            "# Overhead of watching",
+            "",
+            f"Written by `python -m benchmarks.watching`: {measured.machine}. A training loop runs in one process, in "
+            f"{len(measured.blocks)} blocks of {measured.blocks[0].total_ns / 1e9:.0f} s. In every other block",
+            f'`overlapscope.watch(every="{measured.every_s:g}s", steps={measured.steps_recorded})` is at work: '
+            f"{len(measured.stood_ns)} recordings in {duration(watched_ns)}.",
+            "",
+            *_table(("", "wanted", "measured"), _goals(found.pct, interval, stood)),
+            "",
+            "The first figure compares the time per step of each watched block, recordings and the process that "
+            "analyses them",
+            "included, with the block beside it; the interval is Student's over pairs of blocks. The second adds up "
+            "what each",
+            "recording took beyond the plain steps in it.",
+            "",
+            "## Steps",
+            "",
+            *_table(("blocks", "steps", "mean step", "median step", "slowest step"), _steps(measured)),
+            "",
+            "## Recordings",
+            "",
+            *_table(("", "median", "most"), _recordings(measured)),
+            "",
+        ]
+    )
+
+
+def _goals(pct: float, interval: str, stood: float) -> Iterator[tuple[str, ...]]:
+    yield "longer time per step while watched", f"under {WANTED_PCT:g}%", f"{pct:+.2f}% ({interval})"
+    yield "time that recordings took", f"under {WANTED_PCT:g}%", f"{stood:.2f}%"
+
+
+def _steps(measured: Measured) -> Iterator[tuple[str, ...]]:
+    for watched, name in ((False, "not watched"), (True, "watched")):
+        mine = [one for one in measured.blocks if one.watched == watched]
+        steps, total_ns = sum(one.steps for one in mine), sum(one.total_ns for one in mine)
+        yield (
+            name,
+            f"{steps:,}",
+            duration(total_ns / steps),
+            duration(statistics.median(one.median_step_ns for one in mine)),
+            duration(max(one.slowest_step_ns for one in mine)),
+        )
+
+
+def _recordings(measured: Measured) -> Iterator[tuple[str, ...]]:
+    rows = (
+        ("program's time that a recording took", [float(one) for one in measured.stood_ns], duration),
+        ("processor time of its analysis", [one.cpu_s * 1e9 for one in measured.analysed], duration),
+        ("memory of its analysis", [float(one.max_rss_bytes) for one in measured.analysed], _size),
+    )
+    for name, values, text in rows:
+        if values:
+            yield name, text(statistics.median(values)), text(max(values))
+
+
+def _size(count: float) -> str:
+    return size(round(count))
+
+
+def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (head, tuple("---" for _ in head), *rows)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    running = commands.add_parser("run")
+    running.add_argument("out", type=Path)
+    running.add_argument("--minutes", type=float, default=10)
+    running.add_argument("--every", default="30s")
+    running.add_argument("--block", type=float, default=60, help="seconds")
+    running.add_argument("--size", type=int, default=4096, help="width of the layers")
+    writing = commands.add_parser("page")
+    writing.add_argument("page", type=Path)
+    writing.add_argument("measured", type=Path)
+    args = parser.parse_args()
+    if args.command == "run":
+        text = page(
+            run(args.out, minutes=args.minutes, every=args.every, block_s=args.block, width=args.size)
+        )
+    else:
+        text = page(msgspec.json.decode((args.measured / FILE).read_bytes(), type=Measured))
+        args.page.write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""`overlapscope attach`."""
+
+from __future__ import annotations
+
+import argparse
+
+from overlapscope.base.output import tell
+from overlapscope.commands import DONE
+
+
+class Command:
+    """Have a running Python process watched that was started without
+    overlapscope, so that `overlapscope record PID` can record it.
+
+    This needs Python 3.14 or newer, the same version as the process has, and
+    the right to trace it: its own user, and on Linux ptrace allowed, or root.
+    Older Pythons offer no way in; start the process with `overlapscope run
+    --on-demand`, or set OVERLAPSCOPE_WATCH=1 for it.
+    """
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("pid", metavar="PID", type=int, help="process to watch from now on")
+
+    def run(self, args: argparse.Namespace) -> int:
+        from overlapscope.watch.attach import attach
+
+        status = attach(args.pid)
+        tell(f"overlapscope: `overlapscope record {status.pid}` records this process while it goes on.")
+        return DONE

@@ -1,0 +1,117 @@
+"""`overlapscope record`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from overlapscope.base.output import tell
+from overlapscope.commands._output import check_output
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from overlapscope.watch.protocol import Outcome, Status
+
+FAILED: Final = 1
+
+
+class Command:
+    """Record a running process for a few steps, and report whether copies
+    overlap with compute. The process goes on as before.
+
+    The process has to be watched: `overlapscope ps` lists those that are. Under
+    torchrun all ranks of its job on this machine are recorded, beginning with
+    the same step. Ctrl-C stops the recording, not the process.
+
+    The report goes to stdout. The exit code is 1 if nothing was recorded.
+    """
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("pid", metavar="PID", type=int, help="process to record")
+        length = parser.add_mutually_exclusive_group()
+        length.add_argument("--steps", metavar="N", type=int, default=5, help="steps to record and judge (default: 5)")
+        length.add_argument(
+            "--seconds", metavar="S", type=float, help="record for S seconds instead, for programs without steps"
+        )
+        parser.add_argument("--stacks", action="store_true", help="record Python stacks (slows the host down)")
+        parser.add_argument(
+            "--light", action="store_true", help="do not record PyTorch ops, which slows the host down less"
+        )
+        parser.add_argument("--alone", action="store_true", help="record only this process, not the other ranks")
+        parser.add_argument(
+            "-o",
+            "--output",
+            metavar="FILE",
+            type=Path,
+            help="trace file (default: NAME-TIME.trace.json.gz, after the script)",
+        )
+        parser.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
+
+    def run(self, args: argparse.Namespace) -> int:
+        from overlapscope.commands import main
+        from overlapscope.watch.ask import status_of
+        from overlapscope.watch.protocol import Request
+        from overlapscope.watch.recording import AskedRecording
+        from overlapscope.watch.together import ranks_of, record
+
+        status = status_of(args.pid)
+        output = args.output or Path(f"{_name(status)}-{time.strftime('%Y%m%d-%H%M%S')}.trace.json.gz")
+        check_output(output, force=args.force)
+        request = Request(
+            path=os.path.abspath(output),
+            steps=args.steps,
+            seconds=args.seconds,
+            light=args.light,
+            stacks=args.stacks,
+        )
+        # Says what is wrong with the numbers before a process is asked.
+        AskedRecording.of(request)
+        found = [status] if args.alone else ranks_of(status)
+        what = f"{args.seconds:g} s" if args.seconds is not None else f"{args.steps} steps"
+        tell(f"overlapscope: waiting for process {args.pid} to record {what}{_others(found)}.")
+        outcomes = record(found, request, _tell_begun)
+        written = _tell(found, outcomes)
+        if not written:
+            return FAILED
+        # Those of several ranks lie in one directory.
+        job = written[0] if len(found) == 1 else str(Path(written[0]).parent)
+        again = f"overlapscope analyze {shlex.quote(os.path.relpath(job))}"
+        tell(f"overlapscope: `{again}` shows the report again.")
+        return main(["analyze", job])
+
+
+def _others(found: Sequence[Status]) -> str:
+    return f", with all {len(found)} ranks of its job here" if len(found) > 1 else ""
+
+
+def _tell_begun(status: Status, step: int) -> None:
+    tell(f"overlapscope: process {status.pid} is recorded from step {step:,} on.")
+
+
+def _tell(found: Sequence[Status], outcomes: Sequence[Outcome]) -> list[str]:
+    """Say what became of each; gives the traces."""
+    written = []
+    for one, outcome in zip(found, outcomes, strict=True):
+        who = "" if one.rank is None else f" (rank {one.rank})"
+        if outcome.path is None:
+            tell(f"overlapscope: process {one.pid}{who} was not recorded. {outcome.failure}")
+            continue
+        written.append(outcome.path)
+        tell(f"overlapscope: process {one.pid}{who} wrote {os.path.relpath(outcome.path)}")
+        for note in outcome.notes:
+            tell(f"overlapscope: {note}")
+    return written
+
+
+def _name(status: Status) -> str:
+    """What the trace is named after."""
+    words = status.script.split()
+    script = words[1] if words[:1] == ["-m"] and len(words) > 1 else (words or ["program"])[0]
+    stem = script.rpartition(".")[2] if words[:1] == ["-m"] else Path(script).stem
+    return re.sub(r"[^\w.-]", "_", stem) or f"pid{status.pid}"

@@ -1,0 +1,125 @@
+"""A process of its own that analyses one recording: `python -m overlapscope.watch.analyser`.
+
+It reads one `Task` from stdin, as a line of JSON, and writes one `Analysed` to stdout. It takes what processor time
+others leave, and ends when stdin does: with the program that started it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import resource
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from overlapscope.base import disk
+from overlapscope.errors import OverlapscopeError
+from overlapscope.history.entry import Entry, Origin
+
+LIMIT_S: Final = 600
+"""It is ended when it takes longer."""
+_NICEST = 19
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One recording."""
+
+    trace: str
+    """Its file."""
+    plain_step_ns: int | None
+    """What a step takes while nothing is recorded, where it is known."""
+    report: str
+    """Where the report is written, as HTML."""
+    history: str
+    """The file of the history that it is added to."""
+    origin: Origin
+
+
+class Analysed(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of it."""
+
+    scalars: dict[str, float] = {}
+    report: bool = False
+    """Whether it was written."""
+    failures: tuple[str, ...] = ()
+    """Sentences."""
+    cpu_s: float = 0.0
+    """Processor time of the process."""
+    max_rss_bytes: int = 0
+    """The most memory that it had."""
+
+
+def main() -> None:
+    """Do one task."""
+    os.nice(_NICEST)
+    signal.alarm(LIMIT_S)
+    # Whatever is printed is no part of the answer.
+    answer = os.dup(1)
+    os.dup2(2, 1)
+    with io.FileIO(0, closefd=False) as told:
+        task = msgspec.json.decode(told.readline(), type=Task)
+    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    done = analyse(task)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    done = msgspec.structs.replace(
+        done,
+        cpu_s=used.ru_utime + used.ru_stime,
+        max_rss_bytes=used.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+    )
+    with open(answer, "wb") as out:
+        out.write(msgspec.json.encode(done))
+
+
+def _end_with_stdin() -> None:
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+def analyse(task: Task) -> Analysed:
+    """Analyse, write the report, add it to the history; what fails is told in sentences."""
+    from overlapscope import timeline
+    from overlapscope.analysis import analyze_trace
+    from overlapscope.history import figures
+    from overlapscope.reading import load
+    from overlapscope.render.html import render
+    from overlapscope.report.model import build
+    from overlapscope.report.page import Page
+    from overlapscope.timeline.file import document
+
+    failures: list[str] = []
+    scalars: dict[str, float] = {}
+    written = False
+    try:
+        analysis = analyze_trace(load(task.trace, progress=False, cache=False))
+        report = build([analysis], plain_step_ns=task.plain_step_ns)
+        scalars = figures.scalars(report)
+        failures += _add(figures.entry(report, task.origin), task.history)
+        html = render(document(Page(report), [timeline.build(analysis)]))
+        disk.write(Path(task.report), [html.encode("utf-8", "replace")])
+        written = True
+    except OverlapscopeError as error:
+        failures.append(str(error))
+    except Exception as error:
+        failures.append(f"a recording could not be analysed ({type(error).__name__}: {error}).")
+    return Analysed(scalars=scalars, report=written, failures=tuple(failures))
+
+
+def _add(entry: Entry, history: str) -> list[str]:
+    from overlapscope.history import store
+
+    try:
+        with store.Store.open(history) as kept:
+            kept.add(entry)
+    except OverlapscopeError as error:
+        return [str(error)]
+    return []
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Watches a training with the Trainer of Hugging Face, and tells what it reports to:
+
+from overlapscope.watch.callbacks.transformers import Watcher
+
+Trainer(..., callbacks=[Watcher(every="10 min")])
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+from overlapscope.errors import MissingPackage
+from overlapscope.watch.callbacks import TrainingWatcher
+
+if importlib.util.find_spec("transformers") is None:
+    raise MissingPackage("this callback needs Hugging Face Transformers: pip install transformers.")
+
+from transformers import TrainerCallback  # type: ignore[import-not-found, unused-ignore]
+
+
+class Watcher(TrainingWatcher, TrainerCallback):  # type: ignore[misc,unused-ignore]
+    """Watches each `train`, whose steps are those of its optimizer.
+
+    The runs of Weights & Biases and MLflow that `report_to` names are told. Nobody can reach the Trainer's writer for
+    TensorBoard: another writes into the directory `overlapscope`, which TensorBoard shows as a run of its own.
+    """
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin."""
+        self._begin(_told_by(args) if state.is_world_process_zero else [])
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End."""
+        self._end()
+
+
+def _told_by(args: Any) -> list[Any]:
+    tools: list[Any] = [tool for tool in args.report_to if tool in ("wandb", "mlflow")]
+    if "tensorboard" in args.report_to:
+        from torch.utils.tensorboard import SummaryWriter
+
+        place = os.environ.get("TENSORBOARD_LOGGING_DIR") or getattr(args, "logging_dir", None)
+        tools.append(SummaryWriter(Path(place or Path(args.output_dir, "runs"), "overlapscope")))
+    return tools

@@ -1,0 +1,241 @@
+"""A short recording now and then, analysed in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from overlapscope.base.output import tell
+from overlapscope.base.words import duration, parse_size, parse_span
+from overlapscope.errors import UsageError
+from overlapscope.history.entry import Origin
+from overlapscope.recorder import cupti
+from overlapscope.recorder.destination import rank_of
+from overlapscope.recorder.step_times import StepTimer, median_ns
+from overlapscope.watch import kept
+from overlapscope.watch.analyser import Analysed, Task
+from overlapscope.watch.analysing import GRACE_S, analyse
+from overlapscope.watch.protocol import Outcome, Request
+from overlapscope.watch.sinks import Outlet, Sink, Told, sink
+from overlapscope.watch.watcher import Watcher
+
+_FIRST_STEPS: Final = 20
+_FIRST_NS: Final = 60_000_000_000
+"""Before the first recording the program makes so many steps, and runs so long: until then it compiles, tunes, fills
+its caches."""
+_TIMED_STEPS: Final = 10
+"""Right before a recording, while nothing is recorded."""
+MOST_OF_TIME: Final = 0.01
+"""Recordings may take this share of the program's time; where one takes longer, the next comes later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What was asked for."""
+
+    every_ns: int
+    steps: int
+    keep_bytes: int
+    history: Path
+    """The file that figures are added to."""
+    origin: Origin
+    """`at_ns` is of the program's start."""
+    sinks: tuple[Sink, ...]
+
+
+def settings(
+    every: str, *, steps: int, keep: str, job: str | None, history: str | os.PathLike[str] | None, log: object
+) -> Settings:
+    """What the arguments of `overlapscope.watch` say. Raises UsageError where they make no sense."""
+    from overlapscope.history.origin import origin
+    from overlapscope.history.store import default_path
+
+    try:
+        every_ns, keep_bytes = parse_span(every), parse_size(keep)
+    except ValueError as error:
+        raise UsageError(f"{error}.") from None
+    if not every_ns:
+        raise UsageError("every is 0s; it must be more.")
+    if steps < 1:
+        raise UsageError(f"steps is {steps}; it must be 1 or more.")
+    sinks = tuple(map(sink, log if isinstance(log, list | tuple) else [log]))
+    return Settings(
+        every_ns=every_ns,
+        steps=steps,
+        keep_bytes=keep_bytes,
+        history=default_path() if history is None else Path(history).expanduser().absolute(),
+        origin=origin(job),
+        sinks=sinks,
+    )
+
+
+@dataclass(slots=True)
+class Costs:
+    """What the recordings of this process took, which `benchmarks/watching.py` reports."""
+
+    stood_ns: list[int] = field(default_factory=list)
+    """Of the program's time, beyond what the steps take otherwise."""
+    analysed: list[Analysed] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One recording."""
+
+    directory: Path
+    began_ns: int
+    """When it was asked for, by the monotonic clock."""
+    steps: int
+    """That were finished by then."""
+    before: StepTimer
+    """Of the steps before it."""
+    around: StepTimer
+    """From there to its end, as if it were one step."""
+
+
+class Continuous:
+    """Records at ends of steps, on the thread that makes them; all that follows is done on another.
+
+    Of several ranks the first alone does. A recording holds its rank up, and with it all that wait for it; the others
+    would cost as much again and say nearly the same. Nothing that goes wrong here reaches the program: each kind of
+    failure is told once.
+    """
+
+    def __init__(self, watcher: Watcher, settings: Settings) -> None:
+        self._watcher, self._settings = watcher, settings
+        self._outlets = [Outlet(sink) for sink in settings.sinks]
+        self._directory = kept.place(settings.history, settings.origin.job)
+        self._process = os.getpid()
+        self._told: set[str] = set()
+        self._busy = False
+        self._attached = False
+        """Whether a recording has left CUPTI in the program."""
+        self._following: threading.Thread | None = None
+        self._due_ns = time.monotonic_ns() + min(settings.every_ns, _FIRST_NS)
+        self.costs = Costs()
+        self.start()
+
+    def start(self) -> None:
+        """Go on where `stop` ended it."""
+        self._timer = StepTimer(_TIMED_STEPS)
+        self._watcher.after_step.append(self._after_step)
+
+    def stop(self) -> None:
+        """Begin no recording any more."""
+        if self._after_step in self._watcher.after_step:
+            self._watcher.after_step.remove(self._after_step)
+
+    def finish(self) -> None:
+        """`stop`, and wait a while for what becomes of the last recording."""
+        self.stop()
+        if self._following is not None:
+            self._following.join(GRACE_S)
+
+    def _after_step(self) -> None:
+        if time.monotonic_ns() < self._due_ns or self._busy:
+            return
+        if self._watcher.steps < _FIRST_STEPS or os.getpid() != self._process:
+            return
+        rank = rank_of(os.environ)
+        if rank is not None and rank.number:
+            self.stop()
+            return
+        self._timer.step(self._watcher.steps)
+        if self._timer.full:
+            self._ask()
+
+    def _ask(self) -> None:
+        self._due_ns = time.monotonic_ns() + self._settings.every_ns
+        before, self._timer = self._timer, StepTimer(_TIMED_STEPS)
+        try:
+            directory = kept.begin(self._directory)
+        except OSError as error:
+            self._complain("directory", f"no recording is made: {error}.")
+            return
+        turn = _Turn(directory, time.monotonic_ns(), self._watcher.steps, before, StepTimer(1))
+        turn.around.step(turn.steps)
+        self._busy = True
+        # The steps before it are timed already, so nothing need be recorded but the steps themselves.
+        request = Request(steps=self._settings.steps, light=True, plain_steps=0, path=str(directory / kept.TRACE))
+        self._watcher.ask(request, lambda outcome: self._recorded(outcome, turn))
+
+    def _recorded(self, outcome: Outcome, turn: _Turn) -> None:
+        """On the thread that makes the steps, as a rule."""
+        if outcome.path is None:
+            self._complain("recording", f"no recording was made: {outcome.failure}")
+            kept.remove(turn.directory)
+            self._busy = False
+            return
+        steps = self._watcher.steps
+        turn.around.step(steps)
+        usual_ns = _median_ns(turn.before)
+        # Behind a recording that leaves CUPTI attached no step is plain.
+        plain_ns = None if self._attached else usual_ns or None
+        self._attached = cupti.stays_attached()
+        for outlet in self._outlets:
+            self._complain(outlet.name, outlet.bind())
+        told = Told(self._settings.origin.job, steps, time.time_ns(), {}, turn.directory / kept.REPORT)
+        # Not a daemon: a program that ends waits for it, for as long as `analyse` and `Outlet` allow.
+        self._following = threading.Thread(
+            target=self._follow, args=(turn, Path(outcome.path), told, usual_ns, plain_ns), name="overlapscope"
+        )
+        self._following.start()
+
+    def _follow(self, turn: _Turn, trace: Path, told: Told, usual_ns: int, plain_ns: int | None) -> None:
+        try:
+            settings = self._settings
+            origin = msgspec.structs.replace(settings.origin, at_ns=told.at_ns)
+            done = analyse(
+                Task(
+                    trace=str(trace),
+                    plain_step_ns=plain_ns,
+                    report=str(told.report),
+                    history=str(settings.history),
+                    origin=origin,
+                )
+            )
+            self.costs.analysed.append(done)
+            kept.tidy(turn.directory)
+            for failure in done.failures:
+                self._complain("analysis", failure)
+            if done.scalars:
+                told = replace(told, scalars=done.scalars, report=told.report if done.report else None)
+                for outlet in self._outlets:
+                    self._complain(outlet.name, outlet.send(told))
+            kept.make_room(self._directory, settings.keep_bytes)
+            self._reckon(turn, _median_ns(turn.around) - (told.step - turn.steps) * usual_ns)
+        except Exception as error:
+            self._complain("watching", f"a recording was lost ({type(error).__name__}: {error}).")
+        finally:
+            self._busy = False
+
+    def _reckon(self, turn: _Turn, cost_ns: int) -> None:
+        """When the next one may come, by what this one took of the program's time."""
+        cost_ns, every_ns = max(0, cost_ns), self._settings.every_ns
+        self.costs.stood_ns.append(cost_ns)
+        apart_ns = max(every_ns, round(cost_ns / MOST_OF_TIME))
+        self._due_ns = turn.began_ns + apart_ns
+        if apart_ns > every_ns:
+            self._complain(
+                "later",
+                f"a recording takes {duration(cost_ns)} of the program's time; the next one comes after "
+                f"{duration(apart_ns)}, so that they take less than {MOST_OF_TIME:.0%} of it.",
+            )
+
+    def _complain(self, kind: str, sentence: str | None) -> None:
+        if sentence and kind not in self._told:
+            self._told.add(kind)
+            tell(f"overlapscope: {sentence}")
+
+
+def _median_ns(timer: StepTimer) -> int:
+    """By the device's clock where there is one: the host may run far ahead of it. 0 where nothing was timed."""
+    timed = timer.read()
+    lengths_ns = timed.device_ns or timed.host_ns
+    return median_ns(lengths_ns) if lengths_ns else 0

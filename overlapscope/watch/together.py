@@ -1,0 +1,69 @@
+"""Recordings of all ranks of a job on this host, which begin with the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Final
+
+import msgspec
+
+from overlapscope.watch.ask import Asking, statuses
+from overlapscope.watch.protocol import Outcome, Request, Status
+
+_AHEAD_S: Final = 0.5
+"""In which the ranks hear of it."""
+_LEAST_AHEAD: Final = 5
+_ATTEMPTS: Final = 6
+"""Each looks twice as far ahead as the one before."""
+_UNTIL_BEGUN_S: Final = 60.0
+_NS_PER_S: Final = 1e9
+
+
+def ranks_of(status: Status) -> list[Status]:
+    """All processes on this host that are of its job, itself among them."""
+    if status.job is None:
+        return [status]
+    return [one for one in statuses() if one.job == status.job]
+
+
+def record(found: Sequence[Status], request: Request, begun: Callable[[Status, int], object]) -> list[Outcome]:
+    """Of each, in order. `begun(status, step)` is called when one begins.
+
+    Of several processes all begin with the same step, as far as they count alike; where one has come too far while the
+    others are asked, all are asked again. Raises UsageError where a process has gone.
+    """
+    if len(found) == 1 or request.seconds is not None:
+        return _ask(found, request, begun)
+    for attempt in range(_ATTEMPTS):
+        latest = [one for one in statuses() if one.pid in {status.pid for status in found}]
+        at_step = max(one.steps for one in latest) + _ahead(latest) * 2**attempt
+        outcomes = _ask(found, msgspec.structs.replace(request, at_step=at_step), begun)
+        if all(one.begun is not None for one in outcomes) or not any(one.too_late for one in outcomes):
+            break
+    return outcomes
+
+
+def _ahead(found: Sequence[Status]) -> int:
+    """Steps that a job makes while its ranks hear of a request."""
+    fastest_ns = min((one.plain_step_ns for one in found if one.plain_step_ns), default=None)
+    return _LEAST_AHEAD + (0 if fastest_ns is None else round(_AHEAD_S * _NS_PER_S / fastest_ns))
+
+
+def _ask(found: Sequence[Status], request: Request, begun: Callable[[Status, int], object]) -> list[Outcome]:
+    with ExitStack() as asked, ThreadPoolExecutor(len(found)) as pool:
+        asking = [asked.enter_context(Asking(one.pid, request)) for one in found]
+
+        def wait(number: int) -> Outcome:
+            def tell(step: int) -> None:
+                begun(found[number], step)
+
+            outcome = asking[number].outcome(tell, until_begun_s=_UNTIL_BEGUN_S)
+            if outcome.too_late:
+                # The others need not go on.
+                for other in asking:
+                    other.close()
+            return outcome
+
+        return list(pool.map(wait, range(len(found))))

@@ -1,0 +1,91 @@
+"""A training by the real framework is watched, and its own loggers are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from overlapscope.history.store import Store
+from tests.support import forked
+
+pytest.importorskip("torch", reason="trains with torch")
+
+PATIENT = """
+import torch
+from overlapscope.watch import continuous
+continuous.GRACE_S, continuous.MOST_OF_TIME = 200, 1e9
+inputs = torch.randn(200, 8)
+asked = dict(every="0.01s", history="history.sqlite", job="train")
+"""
+LIGHTNING = """
+import lightning.pytorch as lightning
+from lightning.pytorch.demos.boring_classes import BoringModel
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from overlapscope.watch.callbacks.lightning import Watcher
+
+quiet = dict.fromkeys(["enable_checkpointing", "enable_progress_bar", "enable_model_summary"], False)
+trainer = lightning.Trainer(max_steps=120, accelerator="cpu", limit_val_batches=0, callbacks=[Watcher(**asked)],
+    logger=[TensorBoardLogger("tb"), CSVLogger("csv")], **quiet)
+trainer.fit(BoringModel())
+"""
+TRANSFORMERS = """
+import transformers
+from overlapscope.watch.callbacks.transformers import Watcher
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 1)
+
+    def forward(self, inputs, labels):
+        return {"loss": torch.nn.functional.mse_loss(self.layer(inputs), labels)}
+
+transformers.Trainer(
+    model=Model(),
+    args=transformers.TrainingArguments(output_dir="out", per_device_train_batch_size=4, num_train_epochs=3,
+        report_to=["tensorboard"], save_strategy="no", disable_tqdm=True),
+    train_dataset=[{"inputs": one, "labels": one.sum().reshape(1)} for one in inputs],
+    callbacks=[Watcher(**asked)],
+).train()
+"""
+
+
+def train(code: str, folder: Path) -> None:
+    (folder / "train.py").write_text(PATIENT + code)
+    done = forked.run(["train.py"], folder, environment={"XDG_RUNTIME_DIR": str(folder)})
+    assert done.returncode == 0, done.stderr
+    assert "overlapscope" not in done.stderr
+    with Store.open(folder / "history.sqlite", read_only=True) as history:
+        assert {row.origin.job for row in history.rows()} == {"train"}
+
+
+def tags(folder: Path) -> list[str]:
+    [events] = {path.parent for path in folder.rglob("events.out.*")}
+    return list(EventAccumulator(str(events)).Reload().Tags()["scalars"])
+
+
+def test_the_loggers_of_a_lightning_trainer_are_told(tmp_path: Path) -> None:
+    pytest.importorskip("lightning.pytorch", reason="needs PyTorch Lightning")
+    train(LIGHTNING, tmp_path)
+    assert "overlap/host_step_ms" in tags(tmp_path / "tb")
+    [metrics] = tmp_path.glob("csv/**/metrics.csv")
+    assert "overlap/host_step_ms" in metrics.read_text()
+
+
+def test_what_a_transformers_trainer_reports_to_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="needs Hugging Face Transformers")
+    pytest.importorskip("accelerate", reason="its Trainer needs accelerate")
+    train(TRANSFORMERS, tmp_path)
+    assert "overlap/host_step_ms" in tags(tmp_path / "out" / "runs" / "overlapscope")
+
+
+@pytest.mark.parametrize(("module", "package"), [("lightning", "lightning"), ("transformers", "transformers")])
+def test_options_that_make_no_sense_are_refused_before_the_training(module: str, package: str) -> None:
+    from overlapscope.base.registry import load
+    from overlapscope.errors import UsageError
+
+    pytest.importorskip(package)
+    with pytest.raises(UsageError):
+        load(f"overlapscope.watch.callbacks.{module}:Watcher")(every="often")
