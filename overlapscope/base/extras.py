@@ -44,7 +44,7 @@ EXTRAS: Final = {
         "This also installs JupyterLab: about 90 packages, 200 MB on disk.",
     ),
     "history": Extra(
-        ("fsspec", "pyarrow", "ruptures"),
+        ("fsspec", "pyarrow", "ruptures", "scipy"),
         "changes in level of overlapscope history, its Parquet files, and histories at URLs",
     ),
     "cluster": Extra(("dask", "distributed", "fsspec"), "overlapscope ranks with several workers or with URLs"),

@@ -66,6 +66,14 @@ class Command:
             help="baseline for relative budgets: a file of `overlapscope baseline write`, a trace or a report",
         )
         parser.add_argument(
+            "--history",
+            metavar="FILE",
+            nargs="?",
+            const="",
+            help="take the baseline from the history: the report in the middle of the job's current level",
+        )
+        parser.add_argument("--job", metavar="NAME", help="job in the history (default: what the trace says)")
+        parser.add_argument(
             "--budget",
             metavar="BUDGET",
             action="append",
@@ -103,8 +111,12 @@ class Command:
         add_reading(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        if args.strict_env and args.baseline is None:
+        if args.strict_env and args.baseline is None and args.history is None:
             raise UsageError("--strict-env needs a baseline; pass --baseline FILE.")
+        if args.baseline is not None and args.history is not None:
+            raise UsageError("--baseline and --history both give a baseline; pass one of them.")
+        if args.job is not None and args.history is None:
+            raise UsageError("--job is a job of the history; pass --history, too.")
         config = find_config(args.config)
         inputs = (*args.traces, args.baseline, config)
         targets = _targets(args.format, inputs, explains=args.explain is not None)
@@ -129,6 +141,8 @@ class Command:
                 cache=args.cache,
                 allow_predicted=args.allow_predicted,
             )
+        elif args.history is not None:
+            baseline = _from_history(report, args, settings.compared_ranges)
         result = check(report, settings, baseline=baseline)
         for warning in result.warnings:
             tell(f"overlapscope: warning: {warning}")
@@ -250,6 +264,26 @@ def _written(result: CheckResult, target: Target, *, verbose: bool) -> bytes:
 
     document = log(result) if verbose else brief(log(result))
     return terminal.to_stream(document, None if target.path else sys.stdout)
+
+
+def _from_history(report: Report, args: argparse.Namespace, ranges: Iterable[str]) -> Baseline:
+    """The baseline that the report in the middle of the job's current level makes; says which one that is."""
+    from overlapscope.base.words import clean
+    from overlapscope.budgets import baseline
+    from overlapscope.history.course import baseline_entry
+    from overlapscope.history.document import moment, short
+    from overlapscope.history.figures import gpu_of
+    from overlapscope.history.origin import of_report
+    from overlapscope.history.store import Store
+    from overlapscope.report.model import of_program
+
+    job = of_report(report, otherwise_ns=0, job=args.job).job
+    plain = of_program(report) is not report
+    with Store.open(args.history or None, read_only=True) as store:
+        entry = baseline_entry(store, job, plain=plain, gpu=gpu_of(report))
+    commit = f" of commit {clean(short(entry.origin.commit), 40)}" if entry.origin.commit else ""
+    tell(f"overlapscope: the baseline is report {entry.id[:8]}{commit}, recorded {moment(entry.origin.at_ns)} UTC.")
+    return baseline.of(entry.report, ranges=ranges, allow_predicted=args.allow_predicted)
 
 
 def _explained(report: Report, settings: Settings, baseline: Baseline | None, budget: str) -> bytes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +22,7 @@ from overlapscope.commands._options import (
     whole_number,
 )
 from overlapscope.commands._output import check_output, drawn, write, write_file
-from overlapscope.errors import UsageError
+from overlapscope.errors import MissingPackage, UsageError
 
 if TYPE_CHECKING:
     from overlapscope.budgets.verdicts import CheckResult
@@ -34,10 +36,12 @@ _FORMATS = ("text", "markdown", "html")
 
 
 class Command:
-    """Keep reports over time, with the commit that each is of, and list them.
+    """Keep reports over time, with the commit that each is of, and show since
+    when a figure is worse.
 
     A history is one SQLite file, without traces: a few kilobytes a report.
-    Without an ACTION, the newest entries are listed.
+    Without an ACTION, the levels of the job that ran last are shown, and the
+    newest entries.
 
     OVERLAPSCOPE_HISTORY sets the file.
     """
@@ -49,7 +53,8 @@ class Command:
         parser.add_argument(
             "--most", type=_MOST, default=_SHOWN, metavar="N", help=f"show the newest N entries (default: {_SHOWN})"
         )
-        add_format(parser, _FORMATS)
+        _add_levels(parser)
+        add_format(parser)
         add_output(parser)
         action = add_actions(parser, required=False)
         add = action(
@@ -68,6 +73,16 @@ class Command:
         add_steps_by(add)
         add_reading(add)
         _add_store(add)
+        check = action(
+            "check",
+            "check whether the newest report of a job is worse than its level",
+            "Exit codes: 0 no worse; 1 worse, and hardly by chance; 2 wrong input or usage; 3 it cannot be said.",
+        )
+        _add_query(check, ("job", "branch"))
+        _add_levels(check)
+        add_format(check)
+        add_output(check)
+        _add_store(check)
         export = action("export", "write the figures as a table, one line for each report, device and metric")
         export.add_argument("output", type=Path, metavar="FILE", help="file that ends in .csv or .parquet")
         export.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
@@ -90,6 +105,8 @@ class Command:
                 return _predictions(args)
             case "add":
                 return _add(args)
+            case "check":
+                return _check(args)
             case "export":
                 return _export(args)
             case "prune":
@@ -120,9 +137,21 @@ def add_origin(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_query(parser: argparse.ArgumentParser) -> None:
-    for name, what in (("job", "job"), ("branch", "branch"), ("commit", "commit")):
-        parser.add_argument(f"--{name}", dest=f"of_{name}", metavar=name.upper(), help=f"only entries of this {what}")
+def _add_query(parser: argparse.ArgumentParser, names: Sequence[str] = ("job", "branch", "commit")) -> None:
+    for name in names:
+        parser.add_argument(f"--{name}", dest=f"of_{name}", metavar=name.upper(), help=f"only entries of this {name}")
+
+
+def _add_levels(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--metric",
+        metavar="METRIC",
+        action="append",
+        help="metric, or one of its causes such as idle_time/host-sync; may be repeated (default: those of overlap)",
+    )
+    parser.add_argument(
+        "--by", choices=("commit", "hour", "report"), default="report", help="what makes one value (default: report)"
+    )
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -252,15 +281,46 @@ def _prune(args: argparse.Namespace) -> int:
     return DONE
 
 
+def _check(args: argparse.Namespace) -> int:
+    check_output(args.output, force=args.force, inputs=[args.history])
+    from overlapscope.base.saved import encode
+    from overlapscope.history.course import DEFAULT, judge
+    from overlapscope.history.level_document import check_document
+    from overlapscope.history.store import Query, Store
+
+    with Store.open(args.history, read_only=True) as store:
+        query = Query(job=args.of_job, branch=args.of_branch)
+        result = judge(store, query, args.metric or DEFAULT, args.by)
+    text = encode(result) if args.format == "json" else drawn(check_document(result), args)
+    write(text, args.output, force=args.force)
+    return result.exit_code
+
+
 def _list(args: argparse.Namespace) -> int:
     check_output(args.output, force=args.force, inputs=[args.history])
+    from overlapscope.base.saved import encode
+    from overlapscope.documents.model import Text
+    from overlapscope.history.course import DEFAULT, courses
     from overlapscope.history.document import listing
+    from overlapscope.history.level_document import blocks
     from overlapscope.history.store import Query, Store
 
     with Store.open(args.history, read_only=True) as store:
         query = Query(job=args.of_job, branch=args.of_branch, commit=args.of_commit)
         rows = store.rows(query, most=args.most)
         document = listing(store, query, rows)
+        try:
+            job = courses(store, query, args.metric or DEFAULT, args.by) if rows else None
+            levels = [] if job is None else blocks(job)
+        except MissingPackage as error:
+            if args.metric or args.format == "json":
+                raise
+            job, levels = None, [Text(f"Levels are not shown: {error}")]
+    if args.format == "json":
+        write(encode(job), args.output, force=args.force)
+        return DONE
+    title, *entries = document.blocks
+    document = replace(document, blocks=(title, *levels, *entries))
     write(drawn(document, args), args.output, force=args.force)
     return DONE
 

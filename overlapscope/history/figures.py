@@ -120,12 +120,11 @@ def entry(report: Report, origin: Origin, check: CheckResult | None = None) -> E
             f"{clean(report.traces[0].source)} and the traces beside it are of the same rank, and an entry of the "
             "history belongs to one job; add them one by one."
         )
-    gpus = sorted({gpu for trace in report.traces for gpu in trace.environment.gpus})
     whole = Entry(
         id=digest(origin, report, plain=plain),
         origin=origin,
         plain=plain,
-        gpu=", ".join(gpus)[:500] or None,
+        gpu=gpu_of(report),
         figures=found,
         report=report,
         check=check,
@@ -140,6 +139,12 @@ def entry(report: Report, origin: Origin, check: CheckResult | None = None) -> E
         return whole
     note = f"The history keeps no {listed(gone)} of this report, because it is large."
     return replace(kept, report=replace(kept.report, notes=(*kept.report.notes, note)))
+
+
+def gpu_of(report: Report) -> str | None:
+    """The kinds of GPU that it was recorded on, as the history keeps them."""
+    gpus = sorted({gpu for trace in report.traces for gpu in trace.environment.gpus})
+    return ", ".join(gpus)[:500] or None
 
 
 def _without(report: Report, cut: Callable[[Device], Device]) -> Report:

@@ -2,7 +2,7 @@
 
 Where the level may have changed is found by PELT with the cost L2 (R. Killick, P. Fearnhead, I. A. Eckley, "Optimal
 Detection of Changepoints With a Linear Computational Cost", JASA 107 (2012), 1590-1598; package `ruptures`), after
-points far from the median of their neighbours were moved near it (F. R. Hampel's identifier): an outlier is no level.
+points far from the median of their neighbours were replaced by it (F. R. Hampel's filter): an outlier is no level.
 How far is told by differences of neighbours, which hardly know of changes in level (S. Chakar, E. Lebarbier,
 C. Lévy-Leduc, S. Robin, "A robust approach for estimating change-points in the mean of an AR(1) process", Bernoulli 23
 (2017), 1408-1447).
@@ -47,9 +47,9 @@ _MEDIAN: Final = 1.2533
 _OUTLIER: Final = 3.0
 """Standard deviations from the neighbours' median beyond which a value is an outlier."""
 _PENALTY: Final = 3.0
-"""Of a change that PELT makes, in variances, by the logarithm of the number of values. It finds candidates only."""
+"""Of a change that PELT makes, in variances, times the logarithm of the number of values. It finds candidates."""
 _MOST: Final = 4096
-"""Points among which changes are looked for; that takes time by their square, so of more they are first put together."""
+"""Points among which changes are looked for, which takes time by their square; more are first put together."""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -235,7 +235,7 @@ def _bounds(groups: Sequence[Group]) -> tuple[list[int], Noise]:
     while True:
         noise = _noise(near, bounds, steps)
         places = range(1, len(bounds) - 1)
-        standing = [_standing(groups, bounds[place - 1 : place + 2], noise) for place in places]
+        standing = [_standing(groups, near, bounds[place - 1 : place + 2], noise) for place in places]
         if min(standing, default=2.0) > 1:
             return bounds, noise
         del bounds[1 + standing.index(min(standing))]
@@ -246,7 +246,7 @@ def _scale(values: F64) -> float:
     a few may be changes (Chakar et al.)."""
     one, two = (_typical(values[lag:] - values[:-lag]) for lag in (1, 2))
     following = min(max((two / one) ** 2 - 1, 0.0), _FOLLOWING) if one else 0.0
-    return one / (2 * (1 - following)) ** 0.5
+    return float(one / (2 * (1 - following)) ** 0.5)
 
 
 def _typical(differences: F64) -> float:
@@ -256,18 +256,18 @@ def _typical(differences: F64) -> float:
 
 
 def _without_outliers(values: F64, sigma: float) -> F64:
-    """The values, those further from the median of their neighbours than noise moved so near."""
+    """The values, those further from the median of their neighbours than noise replaced by it."""
     # Of so many neighbours that the median is new at once where a level is.
     half = _least(len(values)) - 1
     middle = np.median(np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1), axis=1)
     middle = np.pad(middle, half, mode="edge")
-    near: F64 = np.clip(values, middle - _OUTLIER * sigma, middle + _OUTLIER * sigma)
+    near: F64 = np.where(np.abs(values - middle) > _OUTLIER * sigma, middle, values)
     return near
 
 
 def _least(count: int) -> int:
     """Of so many values, as many in a row as make a level: the more there are, the more outliers meet by chance."""
-    return max(LEAST, round(np.log(count)))
+    return max(LEAST, round(float(np.log(count))))
 
 
 def _candidates(near: F64, sigma: float) -> list[int]:
@@ -332,10 +332,12 @@ def _error(noise: Noise, *counts: int) -> float:
     return float(_MEDIAN * noise.sigma * sum(min(1.0, follow / count) for count in counts) ** 0.5)
 
 
-def _standing(groups: Sequence[Group], bounds: Sequence[int], noise: Noise) -> float:
-    """How far two levels side by side are apart, in the least distance that counts."""
+def _standing(groups: Sequence[Group], near: F64, bounds: Sequence[int], noise: Noise) -> float:
+    """How far two levels side by side are apart, in the least distance that counts; no further than they are without
+    outliers."""
     one, other = (groups[first:end] for first, end in pairwise(bounds))
-    apart = abs(_value(one) - _value(other))
+    without, other_without = (float(np.median(near[first:end])) for first, end in pairwise(bounds))
+    apart = min(abs(_value(one) - _value(other)), abs(without - other_without))
     return apart / max(noise.quantile * _error(noise, len(one), len(other)), _lower_floor(one, other), 1e-300)
 
 

@@ -41,7 +41,7 @@ _VERSIONS: Final = (
     CREATE TABLE metrics (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
     CREATE TABLE figures (
         metric INTEGER NOT NULL, report INTEGER NOT NULL, rank INTEGER NOT NULL, device INTEGER NOT NULL,
-        value REAL NOT NULL, spread REAL, samples INTEGER NOT NULL, floor REAL,
+        value REAL NOT NULL, spread REAL, samples INTEGER NOT NULL,
         PRIMARY KEY (metric, report, rank, device)) WITHOUT ROWID;
     CREATE TABLE findings (
         report INTEGER NOT NULL, rule TEXT NOT NULL, severity TEXT NOT NULL, cost_ns INTEGER NOT NULL);
@@ -54,6 +54,7 @@ _VERSIONS: Final = (
         measured_pct REAL NOT NULL, measured_low_pct REAL, measured_high_pct REAL,
         UNIQUE (at_ns, program, change));
     """,
+    "ALTER TABLE figures ADD COLUMN floor REAL",
 )
 """By what each version of the schema differs from the one before. `figures` lies on the disk by metric: one metric of
 all reports is read in one go."""
@@ -260,7 +261,8 @@ class Store:
             where, values = f"{where} AND f.device = ?", [*values, query.device]
         rows = self._read(
             "SELECT r.id, r.at_ns, r.job, r.commit_id, r.branch, r.gpu, nullif(f.rank, -1), f.device, "
-            "f.value, f.spread, f.samples, f.floor, r.plain FROM reports AS r CROSS JOIN figures AS f ON r.number = f.report "
+            "f.value, f.spread, f.samples, f.floor, r.plain "
+            "FROM reports AS r CROSS JOIN figures AS f ON r.number = f.report "
             f"WHERE f.metric = (SELECT number FROM metrics WHERE name = ?) AND {where} "
             "ORDER BY r.at_ns, r.id, f.rank, f.device",
             (metric, *values),

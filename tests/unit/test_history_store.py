@@ -109,7 +109,8 @@ def test_what_was_added_is_found_as_a_search_through_all_entries_finds_it(entrie
             assert store.points(metric, query) == [
                 Point(
                     *(one.id, one.origin.at_ns, one.origin.job, one.origin.commit, one.origin.branch, one.gpu),
-                    *(each.rank, each.device, each.value, each.spread, each.samples, one.plain),
+                    *(each.rank, each.device, each.value, each.spread, each.samples, each.floor),
+                    one.plain,
                 )
                 for one in found
                 for each in sorted(one.figures, key=lambda each: (-1 if each.rank is None else each.rank, each.device))

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from benchmarks import watching
 from overlapscope.errors import UsageError
 from overlapscope.history import store
 from overlapscope.history.entry import Origin
@@ -123,3 +124,16 @@ def test_arguments_that_make_no_sense_are_refused_at_once(asked: dict[str, objec
     usual: dict[str, object] = {"every": "10 min", "steps": 3, "keep": "1MB", "job": None, "log": ()}
     with pytest.raises(UsageError):
         settings(**{**usual, "history": tmp_path / "history.sqlite", **asked})  # type: ignore[arg-type]
+
+
+def test_the_overhead_is_what_watched_blocks_take_longer() -> None:
+    pairs = [(True, 1.01), (False, 1.0), (False, 2.0), (True, 2.02)]
+    blocks = tuple(
+        watching.Block(watched=on, steps=100, total_ns=round(1e9 * s), median_step_ns=1, slowest_step_ns=1)
+        for on, s in pairs
+    )
+    measured = watching.Measured(
+        machine="a machine", every_s=30, steps_recorded=3, blocks=blocks, stood_ns=(20_000_000,), analysed=()
+    )
+    assert watching.overhead(measured).pct == pytest.approx(1.0)
+    assert "+1.00%" in watching.page(measured) and "| 0.66% |" in watching.page(measured)

@@ -1,0 +1,225 @@
+"""What is shown of levels: a line of characters for a terminal, a chart, a table, and each change as a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any, Literal
+
+from overlapscope.base.words import clean, plural
+from overlapscope.budgets.quantity import distinct, show
+from overlapscope.budgets.verdicts import Unit
+from overlapscope.documents import figure as figures
+from overlapscope.documents.colors import palette
+from overlapscope.documents.model import Block, Chart, Document, Figure, Heading, Items, Strip, Text
+from overlapscope.documents.strip import Drawing, Glyphs, Line
+from overlapscope.documents.table import Cell, Column, Table, Tone, rows, words
+from overlapscope.history.course import Course, HistoryCheck, JobCourse, Judged
+from overlapscope.history.document import moment, short
+from overlapscope.history.levels import Change, Group
+
+_TITLE = "overlapscope history"
+_CELLS, _LABEL = 60, 19
+_OUTCOME: dict[str, tuple[str, Tone]] = {
+    "pass": ("no worse", "good"),
+    "fail": ("worse", "poor"),
+    "inconclusive": ("unknown", "fair"),
+}
+
+
+def blocks(job: JobCourse) -> list[Block]:
+    """The levels of a job: what changed, drawn and in a table."""
+    if not job.courses:
+        return [Text(f"{clean(job.job, 80)} has none of these metrics.")]
+    first = job.courses[0]
+    of = "the plain program" if first.plain else "recordings, which are slower than the program"
+    gpu = f" on {clean(first.gpu, 80)}" if first.gpu else ""
+    changes = [sentence(course, change) for course in job.courses for change in course.levels.changes]
+    unknown = {course.levels.unknown: None for course in job.courses if course.levels.unknown}
+    if len(unknown) == 1 and all(course.levels.unknown for course in job.courses):
+        return [Text(f"Since when {clean(job.job, 80)} is better or worse is unknown: {first.levels.unknown}.")]
+    return [
+        Heading(f"{clean(job.job, 80)}, by {first.by}"),
+        Text(f"The levels are of {of}{gpu}."),
+        *([Items(tuple(changes))] if changes else []),
+        *(Text(f"Changes are unknown: {why}.", "fair") for why in unknown),
+        *([] if changes or unknown else [Text("No metric changed by more than noise.", "good")]),
+        Strip(lambda glyphs: _drawing(job.courses, glyphs)),
+        *(Chart(f"levels-{course.metric}", course.metric, _drawer(course), wide=True) for course in job.courses),
+        table(job.courses),
+    ]
+
+
+def _drawer(course: Course) -> Any:
+    return lambda dark: figure(course, dark)
+
+
+def sentence(course: Course, change: Change) -> str:
+    """`step_time is worse since commit 1a2b3c (2026-11-03 10:12): 12.6 ms instead of 10.4 ms, 2.2 ms more (1.9 to 2.5
+    ms).`"""
+    after, before = distinct((change.after, change.before), course.unit)
+    what = "worse" if change.worse else "better"
+    since = _since(course.levels.groups[change.first])
+    return f"{course.metric} is {what} since {since}: {after} instead of {before}, {_by(change, course.unit)}."
+
+
+def _since(group: Group) -> str:
+    at = f"{moment(group.at_ns)} UTC"
+    return f"commit {clean(short(group.commit), 40)} ({at})" if group.commit else at
+
+
+def _by(change: Change, unit: Unit) -> str:
+    """`2.2 ms more (1.9 ms to 2.5 ms)`."""
+    return _difference(change.after - change.before, change.low, change.high, unit)
+
+
+def _difference(change: float, low: float, high: float, unit: Unit) -> str:
+    if change < 0:
+        change, low, high = -change, -high, -low
+        word = "less"
+    else:
+        word = "more"
+    said, least, most = distinct((change, low, high), unit)
+    if unit == "pct":
+        # Of a percentage, a difference is not a percentage.
+        said, least, most = (text.removesuffix("%") for text in (said, least, most))
+        said += " points"
+    return f"{said} {word} ({least} to {most})"
+
+
+def table(courses: Sequence[Course]) -> Table:
+    """Every level of some metrics, the newest first."""
+    lines: list[list[str | Cell]] = []
+    for course in courses:
+        groups = course.levels.groups
+        changes = {change.first: change for change in course.levels.changes}
+        for level in reversed(course.levels.levels):
+            change, group = changes.get(level.first), groups[level.first]
+            known = level.low is not None and level.high is not None
+            ends = distinct((level.low or 0.0, level.high or 0.0), course.unit) if known else ()
+            tone: Tone = "" if change is None else "poor" if change.worse else "good"
+            lines.append(
+                [
+                    course.metric,
+                    Cell(moment(group.at_ns), group.at_ns),
+                    clean(short(group.commit or ""), 40),
+                    Cell(str(level.end - level.first), level.end - level.first),
+                    Cell(show(level.value, course.unit), level.value),
+                    " to ".join(ends) or "unknown",
+                    Cell(_by(change, course.unit), change.after - change.before, tone) if change else "",
+                ]
+            )
+    columns = (
+        words("metric", heads=True),
+        words("since (UTC)"),
+        words("commit"),
+        Column("values"),
+        Column("level"),
+        Column("99% interval", spare=1),
+        words("change"),
+    )
+    return Table("Levels", columns, rows(lines), id="levels")
+
+
+# -- drawn ------------------------------------------------------------------------------------------
+
+
+def _drawing(courses: Sequence[Course], glyphs: Glyphs) -> Drawing:
+    lanes = [_lane(course, glyphs) for course in courses]
+    oldest = min(course.levels.groups[0].at_ns for course in courses)
+    newest = max(course.levels.groups[-1].at_ns for course in courses)
+    scale = f"{'':<{_LABEL}}{moment(oldest)} to {moment(newest)} UTC, each line from its least to its most"
+    return Drawing("Values, oldest first", tuple(lanes), (), scale, "")
+
+
+def _lane(course: Course, glyphs: Glyphs) -> Line:
+    values = [group.value for group in course.levels.groups]
+    size = -(-len(values) // _CELLS)
+    shown = [median(values[first : first + size]) for first in range(0, len(values), size)]
+    least, most = min(shown), max(shown)
+    top = len(glyphs.level) - 1
+    steps = [top * (value - least) / (most - least) if most > least else 0.0 for value in shown]
+    text = "".join(glyphs.level[round(step)] for step in steps)
+    return Line(f"{course.metric:<{_LABEL}}", text, (None,) * len(text))
+
+
+def figure(course: Course, dark: bool) -> Figure:
+    """Values with the error of their steps, and the levels with their intervals."""
+    colors, groups = palette(dark), course.levels.groups
+    scale = 1e6 if course.unit == "ns" else 1.0
+    data: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": course.metric,
+            "x": [moment(group.at_ns) for group in groups],
+            "y": [group.value / scale for group in groups],
+            "error_y": {"array": [group.error / scale for group in groups], "color": colors["muted"], "thickness": 1},
+            "marker": {"color": colors["accent"], "size": 6},
+            "text": [figures.escape(short(group.commit or "")) for group in groups],
+            "hovertemplate": "%{x} %{text}<br>%{y}<extra></extra>",
+        }
+    ]
+    for number, level in enumerate(course.levels.levels):
+        ends = [moment(groups[level.first].at_ns), moment(groups[level.end - 1].at_ns)]
+        same = {"type": "scatter", "mode": "lines", "x": ends, "legendgroup": "level", "showlegend": not number}
+        data.append(same | {"name": "level", "y": [level.value / scale] * 2, "line": {"color": colors["text"]}})
+        for end in (level.low, level.high):
+            if end is not None:
+                line = {"color": colors["muted"], "dash": "dot", "width": 1}
+                data.append(same | {"name": "interval", "showlegend": False, "y": [end / scale] * 2, "line": line})
+    unit = {"ns": "ms", "pct": "%", "gb_per_s": "GB/s"}.get(course.unit, "")
+    axes = {"xaxis": figures.axis(dark), "yaxis": figures.axis(dark, f"{course.metric} ({unit})")}
+    return figures.figure(data, dark, height=260, **axes)
+
+
+# -- the check --------------------------------------------------------------------------------------
+
+
+def check_document(check: HistoryCheck) -> Document:
+    """Where the newest report stands: the outcome, then a sentence for each metric."""
+    word, tone = _OUTCOME[check.outcome]
+    what = "report" if check.by == "report" else check.by
+    newest = f"the newest {what} of {clean(check.job, 80)}"
+    counts = sum(_status(one) == "worse" for one in check.metrics)
+    head = {
+        "pass": f"{newest.replace('the', 'The', 1)} is no worse than its level.",
+        "fail": f"{newest.replace('the', 'The', 1)} is worse than its level in {plural(counts, 'metric')}.",
+        "inconclusive": f"It cannot be said whether {newest} is worse than its level.",
+    }[check.outcome]
+    order = ("worse", "unknown", "better", "same")
+    ordered = sorted(check.metrics, key=lambda one: order.index(_status(one)))
+    lines = Items(tuple(_judged(one) for one in ordered))
+    return Document(
+        _TITLE,
+        (
+            Heading(f"{_TITLE} check", 1),
+            Text(head, tone, badge=word),
+            lines if check.metrics else Text("The history has none of these metrics."),
+        ),
+    )
+
+
+def _status(one: Judged) -> Literal["same", "worse", "better", "unknown"]:
+    return "unknown" if one.standing is None else one.standing.status
+
+
+def _judged(one: Judged) -> str:
+    standing = one.standing
+    if standing is None:
+        return f"{one.metric} is unknown: the newest report has no value of it that can be compared."
+    if standing.low is None or standing.high is None or standing.floor is None:
+        return f"{one.metric} is unknown: {standing.unknown}."
+    level = standing.before.levels[-1]
+    now, then = distinct((standing.newest.value, level.value), one.unit)
+    values = plural(level.end - level.first, "value")
+    since = _since(standing.before.groups[level.first])
+    said = f"{one.metric} is {now}, and its level is {then} ({values} since {since})"
+    if standing.newest.value == level.value:
+        return f"{said}."
+    change = _difference(standing.newest.value - level.value, standing.low, standing.high, one.unit)
+    if standing.status == "same":
+        floor = show(standing.floor, one.unit)
+        return f"{said}: {change}, which may be noise (up to {floor.replace('%', ' points')} always may)."
+    return f"{said}: it is {standing.status}, {change}."
+
