@@ -9,13 +9,13 @@ from typing import Any, Final
 import numpy as np
 
 from overlapscope.base.words import plural, unit_for
-from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.verdicts import Unit
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, escape, figure
+from overlapscope.history.course import Course
 from overlapscope.history.document import moment, short
-from overlapscope.history.levels import By, Change, Group, Levels
+from overlapscope.history.levels import Change, Group, Levels
 from overlapscope.history.thin import thin
 
 _COLUMNS: Final = 300
@@ -27,19 +27,15 @@ _MOST_TOLD: Final = 8
 """Changes with words, the last ones: the table has all."""
 
 
-def unit_of(metric: str) -> Unit:
-    """That of a metric, or of one of its causes: `idle_time/host-sync`."""
-    return METRICS[metric.partition("/")[0]].unit
-
-
-def chart(metric: str, found: Levels, by: By, *, chosen: Collection[str] = (), dark: bool = False) -> Figure:
-    """The series of a metric with its levels, and since when each is so.
+def chart(course: Course, dark: bool, chosen: Collection[str] = ()) -> Figure:
+    """A metric with its levels, and since when each is so.
 
     Each point's `customdata[0]` is the id of its newest report; those of `chosen` ids have a ring. Points that would be
     drawn above one another are thinned; levels are those of all.
     """
-    colors, groups = palette(dark), found.groups
-    scale, unit = _scale(max((group.value for group in groups), default=0.0), unit_of(metric))
+    colors, found, by = palette(dark), course.levels, course.by
+    groups = found.groups
+    scale, unit = _scale(max(group.value for group in groups), course.unit)
     place: Callable[[int], Any] = (lambda row: row) if by == "commit" else (lambda row: _iso(groups[row].at_ns))
     where = np.array([row if by == "commit" else group.at_ns for row, group in enumerate(groups)], np.float64)
     ringed = [row for row, group in enumerate(groups) if not set(chosen).isdisjoint(group.ids)]
@@ -59,7 +55,7 @@ def chart(metric: str, found: Levels, by: By, *, chosen: Collection[str] = (), d
             "width": 3 if few else 0,
         },
         "marker": {"size": 8 if few else 4, "color": colors["muted"]},
-        "customdata": [[groups[row].ids[-1], _told(groups[row], metric)] for row in rows],
+        "customdata": [[groups[row].ids[-1], _told(groups[row], course.unit)] for row in rows],
         "hovertemplate": "%{customdata[1]}<extra></extra>",
     }
     rings = {
@@ -75,7 +71,7 @@ def chart(metric: str, found: Levels, by: By, *, chosen: Collection[str] = (), d
         {
             "x": place(change.first),
             "y": change.after / scale,
-            "text": escape(_since(found.groups[change.first], change, metric, by)),
+            "text": escape(_since(groups[change.first], change, course)),
             "font": {"color": colors["poor" if change.worse else "good"]},
             "bgcolor": colors["panel"],
             "arrowcolor": colors["muted"],
@@ -91,10 +87,10 @@ def chart(metric: str, found: Levels, by: By, *, chosen: Collection[str] = (), d
         height=360,
         hovermode="closest",
         # A page that is drawn anew stays as it was zoomed.
-        uirevision=f"{metric} {by}",
+        uirevision=f"{course.metric} {by}",
         annotations=marks,
         xaxis=axis(dark, showgrid=False, **(_commits(groups) if by == "commit" else {"type": "date"})),
-        yaxis=axis(dark, f"{metric}, {unit}"),
+        yaxis=axis(dark, f"{course.metric}, {unit}"),
     )
 
 
@@ -110,18 +106,18 @@ def _iso(at_ns: int) -> str:
     return datetime.fromtimestamp(at_ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def _told(group: Group, metric: str) -> str:
+def _told(group: Group, unit: Unit) -> str:
     """What stands beside the pointer."""
     lines = [f"commit {escape(short(group.commit))}"] if group.commit is not None else []
-    lines += [f"{moment(group.at_ns)} UTC", show(group.value, unit_of(metric))]
+    lines += [f"{moment(group.at_ns)} UTC", show(group.value, unit)]
     return "<br>".join([*lines, *([plural(len(group.ids), "report")] if len(group.ids) > 1 else [])])
 
 
-def _since(group: Group, change: Change, metric: str, by: By) -> str:
+def _since(group: Group, change: Change, course: Course) -> str:
     """`since 4f2a91c07e, +12.3%`; of a percentage, by how many of its points."""
-    since = short(group.commit) if by == "commit" and group.commit else f"{moment(group.at_ns)} UTC"
+    since = short(group.commit) if course.by == "commit" and group.commit else f"{moment(group.at_ns)} UTC"
     difference = change.after - change.before
-    if unit_of(metric) == "pct":
+    if course.unit == "pct":
         return f"since {since}, {difference:+.1f} points"
     return f"since {since}" + (f", {100 * difference / change.before:+.1f}%" if change.before else "")
 

@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from overlapscope.budgets.metrics import METRICS
 from overlapscope.dashboard.stored import Stored, find_stored
 from overlapscope.errors import UsageError
 from overlapscope.history.chart import chart
+from overlapscope.history.course import Course
 from overlapscope.history.drop import put
-from overlapscope.history.levels import Group, levels
+from overlapscope.history.levels import By, Group, levels
 from overlapscope.history.store import Store
 from tests.support.histories import BEGIN_NS, HOUR_NS, commit_of, weeks, write
 
@@ -33,8 +35,14 @@ def groups(count: int, slow_from: int, commit: str | None = None, unit: float = 
     ]
 
 
+def course(metric: str, of: list[Group], by: By) -> Course:
+    metric_of = METRICS[metric]
+    found = levels(of, more_is_better=metric_of.more_is_better)
+    return Course(metric=metric, unit=metric_of.unit, plain=False, gpu="a GPU", by=by, levels=found)
+
+
 def test_a_point_knows_its_report_and_a_change_since_when_it_is() -> None:
-    drawn = chart("step_time", levels(groups(20, 12), more_is_better=False), "commit", chosen=[f"{3:032x}"])
+    drawn = chart(course("step_time", groups(20, 12), "commit"), False, [f"{3:032x}"])
     points, band, level, ring = drawn["data"]
     assert [one[0] for one in points["customdata"]] == [f"{number:032x}" for number in range(20)]
     assert points["y"][0] == pytest.approx(10, rel=0.05) and points["error_y"]["array"] == [0.05] * 20
@@ -46,19 +54,18 @@ def test_a_point_knows_its_report_and_a_change_since_when_it_is() -> None:
 
 
 def test_a_year_is_thinned_and_its_levels_are_those_of_all() -> None:
-    found = levels(groups(52_560, 40_000), more_is_better=False)
+    found = course("step_time", groups(52_560, 40_000), "report")
     chosen = f"{20_001:032x}"
-    points, _, level, ring = chart("step_time", found, "report", chosen=[chosen])["data"]
+    points, _, level, ring = chart(found, False, [chosen])["data"]
     assert len(points["x"]) < 1300
     assert chosen in [one[0] for one in points["customdata"]] and len(ring["x"]) == 1
     last = [one for one in level["x"] if one is not None]
     assert len(last) == 4 and last[0] == "2025-06-15T15:06:40"
-    assert min(points["y"]) == min(group.value for group in found.groups) / 1e6
+    assert min(points["y"]) == min(group.value for group in found.levels.groups) / 1e6
 
 
 def test_names_and_percentages_are_told_as_they_are() -> None:
-    percents = levels(groups(20, 12, HOSTILE, unit=1), more_is_better=True)
-    drawn = chart("efficiency_pct", percents, "commit")
+    drawn = chart(course("efficiency_pct", groups(20, 12, HOSTILE, unit=1), "commit"), True)
     assert drawn["layout"]["annotations"][0]["text"].startswith("since &lt;b&gt;bold")
     assert drawn["layout"]["annotations"][0]["text"].endswith(" points")
     assert "<b>" not in str(drawn)

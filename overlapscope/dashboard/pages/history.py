@@ -21,11 +21,15 @@ from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.stored import Stored
+from overlapscope.documents.model import Items, Text
+from overlapscope.documents.table import Table
 from overlapscope.errors import OverlapscopeError
 from overlapscope.history.chart import chart
+from overlapscope.history.course import Course, JobCourse, course
 from overlapscope.history.document import moment, short
 from overlapscope.history.entry import Entry
-from overlapscope.history.levels import BY, By, Levels, alike, grouped, levels
+from overlapscope.history.level_document import blocks
+from overlapscope.history.levels import BY, By, alike
 from overlapscope.history.store import Query, Store
 from overlapscope.report.page import Page
 from overlapscope.timeline.file import document as report_document
@@ -36,8 +40,8 @@ CHART, COMPARING, SHOWN = "history-chart", "history-comparing", "history-shown"
 _LEAD = "How a figure of a job changes from commit to commit, and since when it is worse."
 _LOOK_MS = 30_000
 _WITHOUT_COMMITS: tuple[By, ...] = ("report", "hour", "commit")
-_GROUPS = 2000
-"""Of a series that weigh as much as another result of a page."""
+_POINTS = 2000
+"""That weigh as much as another result of a page."""
 _MOST_TRACES = 8
 """Of a report, that are linked."""
 _PAGES = ("overview", "timeline", "whatif")
@@ -93,12 +97,15 @@ def _shown(context: PageContext, stored: Stored, store: Store, jobs: Sequence[st
     job, metric = _or_first(url.job, jobs), _or_first(url.metric, metrics)
     newest = store.rows(Query(job=job), most=1)
     by = _or_first(url.by, BY if any(row.origin.commit for row in newest) else _WITHOUT_COMMITS)
-    found, left_out = _series(context, stored, store, job, metric, by)
-    note = "A click on a point opens its newest report." if by != "report" else "A click on a point opens its report."
+    shown, left_out = _course(context, stored, store, job, metric, by)
+    if shown is None:
+        drawn = parts.panel(f"{metric} of {clean(job, 80)}", parts.empty("No report of this job has this figure."))
+        return parts.page("History", _choices((job, metric, by), jobs, metrics), drawn, lead=_LEAD)
+    figure = chart(shown, context.dark, [id for id in (url.entry, url.against) if id is not None])
+    note = "A click on a point opens its report." if by == "report" else "A click on a point opens its newest report."
     if left_out:
-        note += f" {plural(left_out, 'value')} of other GPUs or programs are not shown."
-    chosen = [id for id in (url.entry, url.against) if id is not None]
-    figure = chart(metric, found, by, chosen=chosen, dark=context.dark)
+        note += f" {plural(left_out, 'value')} of other GPUs or programs cannot be compared, and are not shown."
+    said = [block for block in blocks(JobCourse(job=job, courses=(shown,))) if isinstance(block, Text | Items | Table)]
     return parts.page(
         "History",
         _choices((job, metric, by), jobs, metrics),
@@ -109,23 +116,23 @@ def _shown(context: PageContext, stored: Stored, store: Store, jobs: Sequence[st
             beside=_switch(context),
         ),
         *_chosen(context, store),
+        parts.panel("Changes", dmc.Stack(render.draw(said, context.dark), gap="sm", mt="xs"), id="history-levels"),
         lead=_LEAD,
     )
 
 
-def _series(
+def _course(
     context: PageContext, stored: Stored, store: Store, job: str, metric: str, by: By
-) -> tuple[Levels, int]:
+) -> tuple[Course | None, int]:
     """A metric of a job with its levels, and how many values cannot be compared with the newest; kept, since a year of
     it takes a second."""
     kept, key = context.library.results_of_pages, ("history", stored.state, job, metric, by)
-    found: tuple[Levels, int] | None = kept.get(key)
+    found: tuple[Course | None, int] | None = kept.get(key)
     if found is None:
         points = store.points(metric, Query(job=job))
-        shown = alike(points)
-        of = levels(grouped(shown, by), more_is_better=METRICS[metric.partition("/")[0]].more_is_better)
-        found = of, len(points) - len(shown)
-        kept.put(key, found, 1 + len(of.groups) // _GROUPS)
+        made = course(metric, points, by)
+        found = made, len(points) - len(alike(points))
+        kept.put(key, found, 1 + len(points) // _POINTS)
     return found
 
 
