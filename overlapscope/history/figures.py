@@ -110,11 +110,18 @@ def _scalar(metric: Metric, value: float) -> tuple[str, float]:
 def entry(report: Report, origin: Origin, check: CheckResult | None = None) -> Entry:
     """What the history keeps of a report, and the outcome of its check where there was one.
 
-    Raises UsageError where its traces are not those of one job: two of them are of the same device.
+    Raises UsageError where a trace was predicted, and where its traces are not those of one job: two of them are of the
+    same device.
 
     Where that is more than `KEPT_BYTES` when packed, parts of the report are left out, and a note in it says which.
     """
     plain, found = of_program(report) is not report, figures(report)
+    for trace in report.traces:
+        if trace.predicted_by is not None:
+            raise UsageError(
+                f"{clean(trace.source)}: was predicted by `overlapscope whatif`, and a history is of recordings; add a "
+                "recording of the changed program."
+            )
     if repeated(found):
         raise UsageError(
             f"{clean(report.traces[0].source)} and the traces beside it are of the same rank, and an entry of the "

@@ -32,7 +32,7 @@ def blocks(job: JobCourse) -> list[Block]:
     if not job.courses:
         return [Text(f"{clean(job.job, 80)} has none of these metrics.")]
     first = job.courses[0]
-    of = "the plain program" if first.plain else "recordings, which are slower than the program"
+    of = "the plain program" if first.plain else "recordings"
     gpu = f" on {clean(first.gpu, 80)}" if first.gpu else ""
     changes = [sentence(course, change) for course in job.courses for change in course.levels.changes]
     unknown = {course.levels.unknown: None for course in job.courses if course.levels.unknown}

@@ -1,8 +1,4 @@
-"""The store: one SQLite file with every entry, packed, and with its figures in tables to be asked for.
-
-Its schema has a version. A file of an older one is brought up to date when it is opened for writing; of a newer one
-nothing is touched.
-"""
+"""The store: one SQLite file with every entry, packed, and with its figures in tables to be asked for."""
 
 from __future__ import annotations
 
@@ -20,44 +16,13 @@ import msgspec
 from overlapscope.base.words import clean
 from overlapscope.budgets.verdicts import Outcome
 from overlapscope.errors import NotInTrace, UsageError
+from overlapscope.history.database import connect, in_words, prepare
 from overlapscope.history.entry import Entry, Origin, pack, unpack
 from overlapscope.history.predictions import Prediction
 
 PATH_VARIABLE: Final = "OVERLAPSCOPE_HISTORY"
 _FILE: Final = "history.sqlite"
-_APPLICATION: Final = 0x4F564C53
-"""`OVLS`, by which SQLite and `file` know whose file it is."""
-_PATIENCE_S: Final = 20.0
-"""How long another process' write is waited for."""
 _NO_RANK: Final = -1
-
-_VERSIONS: Final = (
-    """
-    CREATE TABLE reports (
-        number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, at_ns INTEGER NOT NULL, job TEXT NOT NULL,
-        commit_id TEXT, branch TEXT, host TEXT, labels TEXT NOT NULL, plain INTEGER NOT NULL, gpu TEXT, outcome TEXT);
-    CREATE INDEX reports_by_time ON reports (at_ns);
-    CREATE TABLE entries (report INTEGER PRIMARY KEY, packed BLOB NOT NULL);
-    CREATE TABLE metrics (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-    CREATE TABLE figures (
-        metric INTEGER NOT NULL, report INTEGER NOT NULL, rank INTEGER NOT NULL, device INTEGER NOT NULL,
-        value REAL NOT NULL, spread REAL, samples INTEGER NOT NULL,
-        PRIMARY KEY (metric, report, rank, device)) WITHOUT ROWID;
-    CREATE TABLE findings (
-        report INTEGER NOT NULL, rule TEXT NOT NULL, severity TEXT NOT NULL, cost_ns INTEGER NOT NULL);
-    CREATE INDEX findings_by_report ON findings (report);
-    """,
-    """
-    CREATE TABLE predictions (
-        at_ns INTEGER NOT NULL, program TEXT NOT NULL, device TEXT, change TEXT NOT NULL,
-        predicted_pct REAL NOT NULL, low_pct REAL NOT NULL, high_pct REAL NOT NULL,
-        measured_pct REAL NOT NULL, measured_low_pct REAL, measured_high_pct REAL,
-        UNIQUE (at_ns, program, change));
-    """,
-    "ALTER TABLE figures ADD COLUMN floor REAL",
-)
-"""By what each version of the schema differs from the one before. `figures` lies on the disk by metric: one metric of
-all reports is read in one go."""
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,9 +111,9 @@ class Store:
         Raises UsageError where the file cannot be opened, holds something else, or is of a newer version.
         """
         place = default_path() if path is None else Path(path)
-        with _told(place), closing(_connect(place, read_only=read_only)) as connection:
+        with in_words(place), closing(connect(place, read_only=read_only)) as connection:
             connection.execute("PRAGMA trusted_schema = OFF")
-            _prepare(place, connection, read_only=read_only)
+            prepare(place, connection, read_only=read_only)
             yield cls(place, connection)
 
     # -- what is written ------------------------------------------------------------------------
@@ -207,7 +172,7 @@ class Store:
 
     def compact(self) -> None:
         """Give the disk back what deleted entries took."""
-        with _told(self.path):
+        with in_words(self.path):
             self._connection.execute("VACUUM")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -219,7 +184,7 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[Any]:
-        with _told(self.path):
+        with in_words(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection.execute
@@ -303,7 +268,7 @@ class Store:
         return frozenset(id for [id] in self._read("SELECT id FROM reports", ()))
 
     def _read(self, query: str, values: Sequence[Any]) -> list[Any]:
-        with _told(self.path):
+        with in_words(self.path):
             return self._connection.execute(query, values).fetchall()
 
 
@@ -321,90 +286,3 @@ def _where(query: Query) -> tuple[str, list[Any]]:
     has_label = "EXISTS (SELECT 1 FROM json_each(r.labels) WHERE key = ? AND value = ?)"
     parts += [(has_label, [*label]) for label in query.labels.items()]
     return " AND ".join(["1", *(part for part, _ in parts)]), [value for _, values in parts for value in values]
-
-
-# -- the file ---------------------------------------------------------------------------------------
-
-
-def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
-    try:
-        if not read_only:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Names of branches and hosts are nobody else's business, unless the user lets others read it.
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-        elif not path.is_file():
-            raise UsageError(
-                f"{path}: there is no history yet; `overlapscope history add` and `overlapscope.watch` write one."
-            )
-    except OSError as error:
-        raise UsageError(
-            f"{path}: the history cannot be opened ({error.strerror or error}); choose another file."
-        ) from None
-    mode = "ro" if read_only else "rw"
-    if read_only and not os.access(path.parent, os.W_OK) and not os.path.exists(f"{path}-wal"):
-        # SQLite would make files beside it to see who else writes. Nobody does.
-        mode = "ro&immutable=1"
-    return sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_PATIENCE_S, isolation_level=None
-    )
-
-
-def _prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> None:
-    """The schema of today. Raises UsageError where it cannot be."""
-    version = _version(path, connection)
-    if version == len(_VERSIONS):
-        if not read_only:
-            connection.execute("PRAGMA synchronous = NORMAL")
-        return
-    if read_only:
-        raise UsageError(
-            f"{path}: is a history of an older version (its schema is {version}, and {len(_VERSIONS)} is needed); "
-            "`overlapscope history add` brings it up to date."
-        )
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("BEGIN EXCLUSIVE")
-    # Another process may have been quicker.
-    for number in range(_version(path, connection), len(_VERSIONS)):
-        for statement in filter(str.strip, _VERSIONS[number].split(";")):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {number + 1}")
-    connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-    connection.execute("COMMIT")
-
-
-def _version(path: Path, connection: sqlite3.Connection) -> int:
-    """That of the schema; 0 of an empty file. Raises UsageError where the file is of another program, or newer."""
-    [[application]] = connection.execute("PRAGMA application_id")
-    [[version]] = connection.execute("PRAGMA user_version")
-    [[tables]] = connection.execute("SELECT count(*) FROM sqlite_master")
-    if application != _APPLICATION and tables:
-        raise UsageError(f"{path}: is a database of another program, and was not changed; choose another file.")
-    if version > len(_VERSIONS):
-        raise UsageError(
-            f"{path}: is a history of a newer version (its schema is {version}, and this version of overlapscope knows "
-            f"{len(_VERSIONS)}); update overlapscope. The file was not changed."
-        )
-    return int(version)
-
-
-@contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """What SQLite raises, as a sentence."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        what = _WORDS.get(code, "the history cannot be read or written ({error})").format(error=clean(str(error), 200))
-        raise UsageError(f"{path}: {what}.") from None
-
-
-_WORDS: Final = {
-    sqlite3.SQLITE_BUSY: "another process keeps writing to the history; try again",
-    sqlite3.SQLITE_NOTADB: "is not a history of overlapscope, and was not changed; choose another file",
-    sqlite3.SQLITE_CORRUPT: "the history is damaged ({error}); keep a copy, and recover it with "
-    "`sqlite3 FILE .recover`, or choose another file",
-    sqlite3.SQLITE_FULL: "the disk is full, so nothing was added to the history",
-    sqlite3.SQLITE_READONLY: "the history is read-only, and was not changed; choose another file",
-}
-"""By the code of SQLite; every other error says for itself what it is."""

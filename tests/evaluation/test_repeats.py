@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import noise
+from benchmarks import levels, noise
 from benchmarks.noise_measured import (
     PROGRAMS,
     Recording,
@@ -146,4 +146,18 @@ def test_the_page_on_noise_is_up_to_date(folder: Path, recordings: dict[str, lis
     assert noise.floors(recordings) in page, stale
     rows = planted(recordings["training"], "copy", "synchronize")
     for cells in noise.everything(rows):
+        assert f"| {' | '.join(cells)} |" in page, stale
+
+
+def test_recordings_of_one_program_are_one_level_and_the_page_on_levels_says_so(
+    recordings: dict[str, list[Recording]],
+) -> None:
+    """What is quick to make of the page."""
+    page, stale = Path("docs/evaluation/levels.md").read_text(), "stale: run python -m benchmarks.levels"
+    for program in PROGRAMS:
+        found = levels.alarms(program, recordings[program])
+        assert (found.changes, found.newest) == (0, 0)
+        for cells in levels.alarm_rows([found]):
+            assert f"| {' | '.join(cells)} |" in page, stale
+    for cells in levels.found_rows({"training": recordings["training"]}, "pageable", "default_stream"):
         assert f"| {' | '.join(cells)} |" in page, stale

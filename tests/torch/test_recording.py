@@ -20,8 +20,10 @@ import numpy as np
 import pytest
 
 import overlapscope as ov
+from overlapscope.base.revision import revision
 from overlapscope.errors import RecordingFailed, UsageError
 from overlapscope.recorder import all_threads, trace_file
+from overlapscope.recorder import session as session_module
 from overlapscope.recorder.destination import Destination, Rank, rank_of
 from overlapscope.recorder.memory_guard import bound, taken_bytes
 from overlapscope.recorder.recorder import Recorder
@@ -110,6 +112,21 @@ class TestWhatIsRecorded:
         assert trace.damage == type(trace.damage)()
         assert "aten::mm" in {trace.cpu_ops.name(row) for row in range(len(trace.cpu_ops))}
         assert [file.name for file in tmp_path.iterdir()] == [name]
+
+    def test_a_trace_says_when_and_of_what_it_was_recorded(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GITHUB_SHA", "c0ffee")
+        monkeypatch.setenv("GITHUB_REF_NAME", "main")
+        monkeypatch.setattr(session_module, "_revision", revision)
+        monkeypatch.setattr(sys, "argv", ["/somewhere/train.py"])
+        before_ns = time.time_ns()
+        with ov.record(path) as rec:
+            work()
+            rec.step()
+        origin = ov.load(path).origin
+        assert origin is not None and origin.at_ns is not None
+        assert (origin.commit, origin.branch, origin.job) == ("c0ffee", "main", "train.py")
+        assert before_ns <= origin.at_ns <= time.time_ns()
+        assert not {"host", "hostname"} & content(path)["overlapscope"]["origin"].keys()
 
     def test_steps_are_numbered_and_the_first_is_warm_up(self, path: Path) -> None:
         with ov.record(path, plain_steps=0) as rec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from pathlib import Path
@@ -59,6 +60,41 @@ def test_a_report_and_its_check_are_kept_together(tmp_path: Path, capsys: pytest
     assert main(["history", "add", check, "--job", "train.py"]) == 2
     assert main(["history", "add", NAIVE]) == 2
     assert "name it with --job" in capsys.readouterr().err
+
+
+def with_origin(origin: object, target: Path) -> str:
+    """A copy of a recording whose recorder noted where it comes from."""
+    document = json.loads(gzip.decompress(Path(NAIVE).read_bytes()))
+    document["overlapscope"] = {**document.get("overlapscope", {}), "origin": origin}
+    target.write_text(json.dumps(document))
+    return str(target)
+
+
+def test_a_trace_says_itself_of_what_it_is_and_options_go_first(tmp_path: Path) -> None:
+    said = {"at_ns": 10**18, "job": "train.py", "commit": "c0ffee", "branch": "main"}
+    trace, report = with_origin(said, tmp_path / "trace.json"), str(tmp_path / "report.json")
+    assert main(["analyze", trace, "--format", "json", "-o", report]) == 0
+    assert main(["history", "add", trace]) == 0
+    # The report of it is the same recording, of the same commit.
+    assert main(["history", "add", report]) == 0
+    assert main(["history", "add", trace, "--branch", "other"]) == 0
+    with Store.open() as store:
+        found = {(row.origin.at_ns, row.origin.job, row.origin.commit, row.origin.branch) for row in store.rows()}
+        assert len(store.rows()) == 2
+    assert found == {(10**18, "train.py", "c0ffee", branch) for branch in ("main", "other")}
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [7, [], None, {"at_ns": -1, "job": 7}, {"at_ns": 2**70, "job": ""}, {"at_ns": True, "job": "x" * 999}],
+)
+def test_an_origin_that_cannot_be_is_unknown(origin: object, tmp_path: Path) -> None:
+    trace = with_origin(origin, tmp_path / "trace.json")
+    assert main(["history", "add", trace]) == 2
+    assert main(["history", "add", trace, "--job", "train.py"]) == 0
+    with Store.open() as store:
+        [row] = store.rows()
+        assert row.origin.commit is None and row.origin.at_ns > 10**18
 
 
 def test_what_is_left_for_others_is_added_once_and_what_is_bad_is_named(

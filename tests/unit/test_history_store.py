@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
+import json
 import lzma
 import os
 import shutil
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 
 from overlapscope.base.words import clean
 from overlapscope.errors import NotInTrace, UnreadableTrace, UsageError
-from overlapscope.history import store as module
+from overlapscope.history import database
 from overlapscope.history.document import predictions
 from overlapscope.history.drop import pull, put
 from overlapscope.history.entry import Entry, Figure, digest, pack, unpack
@@ -28,8 +30,9 @@ from overlapscope.history.figures import figures, scalars
 from overlapscope.history.origin import of_report, origin
 from overlapscope.history.predictions import Belief, Prediction, beliefs
 from overlapscope.history.store import Point, Query, Row, Store
+from overlapscope.inputs import read_report
 from overlapscope.render import terminal
-from tests.support.helpers import recordings, various
+from tests.support.helpers import TRACES, recordings, various
 from tests.support.history_entries import REPORT, figure, made
 from tests.support.recordings import report_of
 
@@ -170,6 +173,30 @@ def test_every_bundled_recording_comes_back_with_the_figures_that_check_judges(p
     assert scalars(report).get("step_ms", 0.0) == pytest.approx(sum(points.values()) / 1e6 / max(len(points), 1))
 
 
+def test_a_recording_without_steps_has_shares_of_its_window_and_no_times(tmp_path: Path) -> None:
+    document = json.loads(gzip.decompress((TRACES / "pipeline_1stream.json.gz").read_bytes()))
+    events = document["traceEvents"]
+    document["traceEvents"] = [event for event in events if "ProfilerStep" not in event.get("name", "")]
+    (tmp_path / "stepless.json").write_text(json.dumps(document))
+    report = read_report([tmp_path / "stepless.json"])
+    found = {one.metric: one for one in figures(report)}
+    assert "idle_pct" in found and found["idle_pct"].samples == 1 and found["idle_pct"].spread is None
+    assert not [name for name in found if "_time" in name]
+    [device] = report.devices
+    assert device.judged is not None
+    assert found["efficiency_pct"].value == device.judged.overlap.efficiency_pct
+
+
+def test_predictions_and_recordings_of_two_jobs_are_no_entry() -> None:
+    report = report_of(recordings()[0])
+    predicted = msgspec.structs.replace(report.traces[0], predicted_by=("pin",))
+    came = of_report(report, otherwise_ns=1, job="j")
+    with pytest.raises(UsageError, match="history is of recordings"):
+        kept(msgspec.structs.replace(report, traces=(predicted,)), came)
+    with pytest.raises(UsageError, match="add them one by one"):
+        kept(msgspec.structs.replace(report, traces=report.traces * 2), came)
+
+
 def test_what_makes_a_report_large_is_left_out_and_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     report = report_of(recordings()[0])
     monkeypatch.setattr("overlapscope.history.figures.KEPT_BYTES", 1)
@@ -258,7 +285,7 @@ def test_a_store_in_a_folder_that_cannot_be_written_is_read(tmp_path: Path) -> N
 
 
 def test_one_who_writes_for_long_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PATIENCE_S", 0.05)
+    monkeypatch.setattr(database, "_PATIENCE_S", 0.05)
     path = tmp_path / "h"
     with Store.open(path) as store:
         store.add(made(1))

@@ -8,6 +8,7 @@ import pytest
 from overlapscope.documents.model import brief
 from overlapscope.render import html, markdown, terminal
 from overlapscope.trials.document import document, headline
+from overlapscope.trials.predictions import kept
 from overlapscope.trials.result import Edit, LeftOut, Predicted, Recordings, Trial, Tried
 
 DIFF = """--- a/train.py
@@ -136,3 +137,10 @@ def test_markdown_and_html_have_the_same_and_names_are_harmless() -> None:
         assert "-15.1% ± 0.4" in text
         assert "<script>alert" not in text
         assert "num_workers=4" in text
+
+
+def test_the_history_keeps_each_set_that_was_both_predicted_and_measured() -> None:
+    [one] = kept(TRIAL, 7)
+    assert (one.at_ns, one.program, one.device, one.change) == (7, TRIAL.program, "NVIDIA H200", "workers (4)")
+    assert (one.predicted_pct, one.low_pct, one.high_pct) == (-12, -15, -8)
+    assert one.measured_pct == TRIAL.changes[1].measured_pct and one.inside

@@ -1,0 +1,307 @@
+"""Writes `docs/evaluation/levels.md`: which changes of level a history tells, and how often it tells one that is none.
+
+    python -m benchmarks.levels docs/evaluation/levels.md      # two minutes
+
+The recordings are those of `benchmarks.repeats`: `tests/repeats.tar.xz` holds two sets of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.noise import WORDS, By, table, wrapped
+from benchmarks.noise_measured import KINDS, PROGRAMS, Recording, clean, read, unpack
+from overlapscope.budgets.metrics import METRICS
+from overlapscope.compare.noise import CONFIDENCE, F64
+from overlapscope.history.course import DEFAULT
+from overlapscope.history.entry import Figure
+from overlapscope.history.figures import figures
+from overlapscope.history.levels import FEWEST, LEAST, Change, Group, levels, newest
+
+ORDERS, ALARM_ORDERS = 10, 50
+COMMITS, PLACES = 20, (4, 10, 16)
+"""Recordings in a series, and the number, from 0, of the first that is slower."""
+SIMULATED = 1000
+COUNTS = (8, 20, 60)
+
+
+# -- the recordings in many orders --------------------------------------------------------------------
+
+
+@cache
+def measured(path: Path, recording: Recording) -> Mapping[str, Figure]:
+    """The figures of a recording, by metric; causes are left out."""
+    return {figure.metric: figure for figure in figures(recording.report) if figure.metric in METRICS}
+
+
+def of(recording: Recording) -> Mapping[str, Figure]:
+    return measured(recording.path, recording)
+
+
+def group(number: int, figure: Figure, more: float = 0.0, floor: float = 0.0) -> Group:
+    return Group(
+        ids=(str(number),),
+        at_ns=number,
+        commit=str(number),
+        value=figure.value + more,
+        error=(figure.spread or 0.0) / figure.samples**0.5,
+        floor=(figure.floor or 0.0) + floor,
+    )
+
+
+@dataclass(frozen=True)
+class Alarms:
+    """What was said of a program that never changed."""
+
+    program: str
+    recordings: int
+    metrics: int
+    orders: int
+    changes: int
+    """Series, one for each order and metric, in which a change was told."""
+    newest: int
+    """Series whose last recording was told from the level."""
+
+
+def alarms(program: str, recordings: Iterable[Recording]) -> Alarms:
+    """Every metric of the clean recordings, in many orders."""
+    mine, random = clean(recordings), np.random.default_rng(1)
+    metrics = [metric for metric in METRICS if all(metric in of(one) for one in mine)]
+    changes = last = 0
+    for _ in range(ALARM_ORDERS):
+        order = random.permutation(len(mine))
+        for metric in metrics:
+            series = [group(number, of(mine[place])[metric]) for number, place in enumerate(order)]
+            better = METRICS[metric].more_is_better
+            changes += bool(levels(series, more_is_better=better).changes)
+            last += newest(series, more_is_better=better, of=len(DEFAULT)).status != "same"
+    return Alarms(program, len(mine), len(metrics), ALARM_ORDERS, changes, last)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of one planted slowdown."""
+
+    planted: Recording
+    right: Mapping[int, int]
+    """By place: series in which a default metric changes at the very recording."""
+    elsewhere: int
+    """Series in which one changes somewhere else."""
+    metrics: tuple[str, ...]
+    """Of all metrics, those that change at the right recording in every series."""
+
+
+def found(planted: Recording, recordings: Iterable[Recording]) -> Found:
+    """One slowdown, planted from each of the places on, in some orders."""
+    random = np.random.default_rng(2)
+    mine, right, metrics = clean(recordings), Counter(dict.fromkeys(PLACES, 0)), Counter[str]()
+    elsewhere = 0
+    for place in PLACES:
+        for _ in range(ORDERS):
+            order = [*random.permutation(len(mine)), *random.integers(0, len(mine), COMMITS - len(mine))]
+            told = {
+                metric: [change.first for change in _changes(metric, planted, mine, order, place)]
+                for metric in of(planted)
+                # What only the slowdown brought has no series.
+                if all(metric in of(one) for one in mine)
+            }
+            right[place] += any(place in told.get(metric, ()) for metric in DEFAULT)
+            elsewhere += any(set(told.get(metric, ())) - {place} for metric in DEFAULT)
+            metrics.update(metric for metric, places in told.items() if place in places)
+    every = tuple(metric for metric in METRICS if metrics[metric] == ORDERS * len(PLACES))
+    return Found(planted, dict(right), elsewhere, every)
+
+
+def _changes(
+    metric: str, planted: Recording, mine: Sequence[Recording], order: Sequence[int], place: int
+) -> tuple[Change, ...]:
+    usual = [of(one)[metric] for one in clean(mine, planted.set_name)]
+    slow = of(planted)[metric]
+    more = slow.value - statistics.median(one.value for one in usual)
+    floor = (slow.floor or 0.0) - statistics.median(one.floor or 0.0 for one in usual)
+    series = [
+        group(number, slow)
+        if number == place
+        else group(number, of(mine[one])[metric], *((more, floor) if number > place else ()))
+        for number, one in enumerate(order)
+    ]
+    return levels(series, more_is_better=METRICS[metric].more_is_better).changes
+
+
+# -- simulated noise ----------------------------------------------------------------------------------
+
+
+def _following(random: np.random.Generator, count: int, share: float) -> F64:
+    found = random.normal(size=count + 50)
+    for number in range(1, len(found)):
+        found[number] += share * found[number - 1]
+    return np.asarray(found[50:], np.float64)
+
+
+def _with_outliers(random: np.random.Generator, count: int) -> F64:
+    return np.asarray(random.normal(size=count) + 50 * (random.random(count) < 1 / 32), np.float64)
+
+
+NOISES: dict[str, Callable[[np.random.Generator, int], F64]] = {
+    "normal": lambda random, count: random.normal(size=count),
+    "Student's t, 3 degrees of freedom": lambda random, count: random.standard_t(3, count),
+    "log-normal": lambda random, count: random.lognormal(size=count),
+    "normal, one of 32 an outlier": _with_outliers,
+    "following the one before by 0.5": lambda random, count: _following(random, count, 0.5),
+    "following the one before by 0.8": lambda random, count: _following(random, count, 0.8),
+}
+
+
+def simulated(name: str, count: int) -> tuple[float, float, float]:
+    """Percent of the series: a change is told of noise, the newest is told from noise, and a change of six standard
+    deviations in the middle is told where it is, give or take one."""
+    random = np.random.default_rng(count)
+    wrong = last = right = 0
+    for _ in range(SIMULATED):
+        values = np.asarray(NOISES[name](random, count), np.float64)
+        wrong += bool(levels(_series(values), more_is_better=False).changes)
+        last += newest(_series(values), more_is_better=False).status != "same"
+        values[count // 2 :] += 6 * (np.quantile(values, 0.84) - np.quantile(values, 0.16)) / 2
+        told = [change.first for change in levels(_series(values), more_is_better=False).changes]
+        right += len(told) == 1 and abs(told[0] - count // 2) <= 1
+    return 100 * wrong / SIMULATED, 100 * last / SIMULATED, 100 * right / SIMULATED
+
+
+def _series(values: F64) -> list[Group]:
+    return [
+        Group(ids=(str(at),), at_ns=at, commit=None, value=float(value), error=0.0, floor=0.0)
+        for at, value in enumerate(values)
+    ]
+
+
+# -- the page -----------------------------------------------------------------------------------------
+
+
+def alarm_rows(found: Iterable[Alarms]) -> list[list[str]]:
+    return [
+        [
+            one.program,
+            str(one.recordings),
+            str(one.metrics),
+            f"{one.changes} of {one.orders * one.metrics:,}",
+            f"{one.newest} of {one.orders * one.metrics:,}",
+        ]
+        for one in found
+    ]
+
+
+def found_row(one: Found) -> list[str]:
+    size = "" if one.planted.asked_pct is None else f"{one.planted.asked_pct:g}%"
+    cells = [f"{one.right[place]} of {ORDERS}" for place in PLACES]
+    metrics = ", ".join(one.metrics)
+    return [one.planted.program, WORDS[one.planted.kind], size, *cells, str(one.elsewhere), metrics]
+
+
+def found_rows(recordings: By, *kinds: str) -> list[list[str]]:
+    """Every slowdown that was planted, or those of some kinds."""
+    rows = []
+    for mine in recordings.values():
+        planted = [one for one in mine if one.kind in kinds]
+        planted.sort(key=lambda one: (KINDS.index(one.kind), one.asked_pct or 0.0))
+        rows += [found_row(found(one, mine)) for one in planted]
+    return rows
+
+
+def page(recordings: By) -> str:
+    alarmed = [alarms(program, recordings[program]) for program in PROGRAMS]
+    rows = [[name, *(_cell(name, count) for count in COUNTS)] for name in NOISES]
+    places = [f"from {place} on" for place in PLACES]
+    columns = ["program", "planted", "asked", *places, "elsewhere", "in every series"]
+    heads = ["noise", *(f"{count} values" for count in COUNTS)]
+    intro = f"""# Changes in level
+
+`overlapscope history` tells since when a figure is worse. This page says which changes it finds, and how often it tells
+one that is none. `python -m benchmarks.levels docs/evaluation/levels.md` writes it.
+
+## The rule
+
+1. A value further from the median of its neighbours than three standard deviations is replaced by that median
+   (Hampel's filter). The standard deviation comes from differences of neighbours, which hardly know of changes in
+   level, and allows for each value to follow the one before it (Chakar, Lebarbier, Lévy-Leduc and Robin, "A robust
+   approach for estimating change-points in the mean of an AR(1) process", Bernoulli 23, 2017).
+2. PELT (Killick, Fearnhead and Eckley, "Optimal Detection of Changepoints With a Linear Computational Cost", JASA 107,
+   2012; package `ruptures`) names candidates, with the cost L2 and a penalty of three variances times the logarithm of
+   the number of values. A level has {LEAST} values at least, in a long series as many as the logarithm of their number:
+   the longer it is, the more outliers meet by chance.
+3. A candidate counts where both levels differ, in their medians, by more than the [noise floor](noise.md#noise-floor)
+   of `check`, and by more than chance explains: by Student's t with the standard deviation within levels (at least that
+   of the steps), fewer independent values where each follows the one before it, and an error of
+   {100 * (1 - CONFIDENCE):.0f}% shared among all places where a change could be (Bonferroni). While the weakest
+   candidate does not count, it is dropped.
+
+Of fewer than {FEWEST} values nothing is said. `history check` compares the newest value with the last level of those
+before it, by the same floor and the same test, its error shared among the metrics."""
+    parts = [
+        _plain(intro),
+        wrapped(f"""## False alarms of real recordings
+
+The recordings of the four programs [as they are](noise.md#the-recordings), each program's in {ALARM_ORDERS} random
+orders, every metric: in how many series a change is told, and in how many the last recording differs from the level.
+
+{table(["program", "recordings", "metrics", "changes told", "newest told apart"], alarm_rows(alarmed), words=1)}
+"""),
+        wrapped(f"""## Planted slowdowns
+
+Series of {COMMITS} recordings: all that a program has as it is, in a random order, some of them twice. One recording
+with a slowdown planted stands at the given place (from 0), and to the values of all behind it the same difference is
+added, because each slowdown was recorded once. In how many of {ORDERS} orders one of the default metrics changes at
+that very recording; in how many of the {ORDERS * len(PLACES)} series one changes anywhere else; and which metrics
+change at the right recording in all of them.
+
+{table(columns, found_rows(recordings, *KINDS), words=2)}
+
+Most of what is not found is smaller than the noise floor, which is there because a host may be half as fast in one
+recording as in the next: see [Noise](noise.md#what-is-not-found). Kernels that became slower show in `compute_time`,
+which is not among the default metrics.
+"""),
+        wrapped(f"""## Simulated noise
+
+Without any noise floor, {SIMULATED:,} series each: in how many percent a change is told of noise alone; the newest is
+told apart though it is noise; and a change of six standard deviations in the middle (half the distance from the 16th
+to the 84th
+percentile is taken for one) is told once, and where it is, give or take one.
+
+{table(heads, rows, words=1)}
+
+So the error of 1% holds for changes where noise is normal or has heavy tails. Where each value follows the one before
+it closely, a short series looks as if its level changed, and nothing in it tells otherwise; with outliers or strongly
+lopsided noise a single value is told apart more often. The noise floor, which is left out here, keeps both from
+mattering in the recordings above.
+"""),
+    ]
+    return "".join(parts).rstrip() + "\n"
+
+
+def _plain(text: str) -> str:
+    return text.strip("\n") + "\n\n"
+
+
+def _cell(name: str, count: int) -> str:
+    return " / ".join(f"{one:.1f}" for one in simulated(name, count))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("page", type=Path)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        unpack(Path(folder))
+        args.page.write_text(page(read(Path(folder))))
+
+
+if __name__ == "__main__":
+    main()
