@@ -14,7 +14,6 @@ from dash.development.base_component import Component
 
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets import document as check_document
-from overlapscope.budgets.metrics import METRICS
 from overlapscope.compare.diff import diff
 from overlapscope.compare.document import document as diff_document
 from overlapscope.dashboard import parts, render
@@ -23,9 +22,9 @@ from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.stored import Stored
 from overlapscope.documents.model import Items, Text
 from overlapscope.documents.table import Table
-from overlapscope.errors import OverlapscopeError
+from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.history.chart import chart
-from overlapscope.history.course import Course, JobCourse, course
+from overlapscope.history.course import Course, JobCourse, course, metric_of
 from overlapscope.history.document import moment, short
 from overlapscope.history.entry import Entry
 from overlapscope.history.level_document import blocks
@@ -79,7 +78,7 @@ def _how_to_fill(drop: bool) -> Component:
     return parts.panel(
         "No report is stored",
         parts.empty("Add reports or traces to the history, after each run or each commit:"),
-        dmc.Code("overlapscope history add train.trace.json.gz", block=True, my="xs"),
+        dmc.Code("overlapscope history add train.trace.json.gz --job train.py", block=True, my="xs"),
         parts.empty("They are shown here as soon as they are there. To show another history:"),
         dmc.Code("overlapscope dashboard --history FILE", block=True, mt="xs"),
     )
@@ -90,7 +89,7 @@ def _how_to_fill(drop: bool) -> Component:
 
 def _shown(context: PageContext, stored: Stored, store: Store, jobs: Sequence[str]) -> Component:
     """The chart of what the address asks for, or else of what comes first."""
-    url, metrics = context.url, [name for name in store.metrics() if name.partition("/")[0] in METRICS]
+    url, metrics = context.url, [name for name in store.metrics() if _is_metric(name)]
     if not metrics:
         told = "No report in the history has a figure that can be believed."
         return parts.page("History", parts.panel("No figures", parts.empty(told)), lead=_LEAD)
@@ -136,6 +135,15 @@ def _course(
     return found
 
 
+def _is_metric(name: str) -> bool:
+    """Whether this version knows it; another one may have written the history."""
+    try:
+        metric_of(name)
+    except UsageError:
+        return False
+    return True
+
+
 def _or_first(asked: str | None, known: Sequence[Name]) -> Name:
     """What was asked for where it is known."""
     return next((one for one in known if one == asked), known[0])
@@ -157,7 +165,10 @@ def _choices(asked: Sequence[str], jobs: Sequence[str], metrics: Sequence[str]) 
         )
 
     control = dmc.SegmentedControl(
-        id="history-by", data=[{"value": one, "label": f"by {one}"} for one in BY], value=by, size="xs",
+        id="history-by",
+        data=[{"value": one, "label": f"by {one}"} for one in BY],
+        value=by,
+        size="xs",
         **{"aria-label": "what a point is"},
     )
     return dmc.Group(
