@@ -123,11 +123,11 @@ def judge(store: Store, query: Query, metrics: Sequence[str], by: By) -> History
     kinds = {metric: metric_of(metric) for metric in metrics}
     every = {metric: alike(store.points(metric, query)) for metric in kinds}
     found = {metric: points for metric, points in every.items() if points}
-    last = max(store.rows(query, most=1), key=lambda row: row.origin.at_ns)
+    last = next(iter(store.rows(query, most=1)), None)
     judged = []
     for metric, points in found.items():
         standing, of = None, kinds[metric]
-        if any(point.id == last.id for point in points):
+        if last is not None and any(point.id == last.id for point in points):
             standing = newest(grouped(points, by), more_is_better=of.more_is_better, of=len(found))
         kind = points[-1]
         judged.append(Judged(metric=metric, unit=of.unit, plain=kind.plain, gpu=kind.gpu, standing=standing))

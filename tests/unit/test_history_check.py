@@ -87,6 +87,14 @@ def test_a_newest_without_the_figure_or_of_another_gpu_cannot_be_said() -> None:
     assert checked() == 3
 
 
+def test_of_a_branch_without_reports_it_cannot_be_said(capsys: pytest.CaptureFixture[str]) -> None:
+    fill(SAME, branch="main")
+    assert checked("--branch", "main") == 0
+    capsys.readouterr()
+    assert checked("--branch", "other") == 3
+    assert "none of these metrics" in capsys.readouterr().out
+
+
 def test_recordings_are_not_judged_by_the_plain_program() -> None:
     fill(SAME)
     fill([value - 40 for value in SAME[:7]], plain=False, host="h")
