@@ -43,6 +43,12 @@ class Command:
         parser.add_argument(
             "--compare", action="store_true", help="open the page Compare: the first trace is before, the second after"
         )
+        parser.add_argument(
+            "--history",
+            metavar="PATH",
+            help="stored reports to show on the page History: the file of a history, or a directory of reports "
+            "(default: the history of overlapscope history, where there is one)",
+        )
         parser.add_argument("--no-open", action="store_true", help="do not open a browser")
         add_reading(parser)
         parser.add_argument(
@@ -67,6 +73,7 @@ class Command:
             cache=args.cache,
             upload_bytes=args.max_upload,
             compare=args.compare,
+            history=args.history,
         )
         tell(f"Serving at {url}  (Ctrl-C to end)")
         if "SSH_CONNECTION" in os.environ:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, NoReturn, TypeVar, get_type_hints
 
 import dash
@@ -44,12 +44,18 @@ class Click(msgspec.Struct, frozen=True):
 
     @property
     def number(self) -> int | None:
-        """What the point has first in its `customdata`."""
-        for point in self.points:
-            data = point.customdata
-            if isinstance(data, list) and data and isinstance(data[0], int):
-                return data[0]
-        return None
+        """What the point has first in its `customdata`, where that is a number."""
+        return next((value for value in self._first if isinstance(value, int)), None)
+
+    @property
+    def id(self) -> str | None:
+        """The same, where that is an id."""
+        return next((value for value in self._first if isinstance(value, str)), None)
+
+    @property
+    def _first(self) -> Iterator[Any]:
+        data = (point.customdata for point in self.points)
+        return (values[0] for values in data if isinstance(values, list) and values)
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

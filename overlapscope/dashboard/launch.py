@@ -57,19 +57,23 @@ def launch(
     cache: bool = True,
     upload_bytes: int = UPLOAD_BYTES,
     compare: bool = False,
+    history: str | None = None,
 ) -> tuple[Listening, str]:
     """A server of the traces, to be run, and the address to open, with the token.
 
     `base` is a path with a slash at both ends. Without a token that of `security.own_token` is taken. `compare` opens
-    the page Compare, with the first trace before and the second one after.
+    the page Compare, with the first trace before and the second one after. `history` is the file or the directory of
+    stored reports; where none is named, that of `overlapscope history` is shown.
 
-    Raises UnreadableTrace where a source is missing, UsageError where the address cannot be had, the token is bad, or
-    there are not two traces to compare.
+    Raises UnreadableTrace where a source is missing, UsageError where the address cannot be had, the token is bad,
+    there are not two traces to compare, or no history is where one is named.
     """
     from overlapscope.dashboard.library import Library
+    from overlapscope.dashboard.stored import find_stored
     from overlapscope.reading import LIMIT_BYTES
 
-    library = Library(sources, limit_bytes=LIMIT_BYTES if limit_bytes is None else limit_bytes, cache=cache)
+    limit_bytes = LIMIT_BYTES if limit_bytes is None else limit_bytes
+    library = Library(sources, limit_bytes=limit_bytes, cache=cache, stored=find_stored(history))
     entries = library.entries()
     if compare and len(entries) != 2:
         raise UsageError(f"--compare takes two traces, the one before and the one after; here are {len(entries)}.")
@@ -94,7 +98,8 @@ def launch(
 
     listening = Listening(app.server, host=host, port=port, base=base, body_bytes=body_bytes)
     # Reports alone have one page.
-    page = "compare" if compare else "ranks" if library.ranks_files() and not entries else ""
+    alone = "ranks" if library.ranks_files() else "history" if history is not None else ""
+    page = "compare" if compare else "" if entries else alone
     shown = {"trace": entries[0].id, "with": entries[1].id} if compare else {}
     return listening, f"{listening.url}{page}?{urlencode(shown | {'token': token})}"
 

@@ -14,6 +14,7 @@ from overlapscope.base.words import clean
 from overlapscope.dashboard.background import Background, Kept, Progress, Tell, attempt, raised
 from overlapscope.dashboard.entries import Entry, RanksFile, dropped, find
 from overlapscope.dashboard.opened import Opened, Predictions, events_of, open_trace, verdict_on
+from overlapscope.dashboard.stored import Stored
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.laboratory import store
 from overlapscope.laboratory.results import FILE as RESULTS_FILE
@@ -54,10 +55,19 @@ class _Job:
 class Library:
     """Thread-safe. The trace asked for last is loaded first."""
 
-    def __init__(self, sources: Iterable[Path] = (), *, limit_bytes: int = LIMIT_BYTES, cache: bool = True) -> None:
+    def __init__(
+        self,
+        sources: Iterable[Path] = (),
+        *,
+        limit_bytes: int = LIMIT_BYTES,
+        cache: bool = True,
+        stored: Stored | None = None,
+    ) -> None:
         """`limit_bytes` and `cache` as of `load`.
 
         Raises UnreadableTrace where a source is missing or a directory holds no trace."""
+        self.stored = stored
+        """The reports of the page History."""
         self.predictions = Predictions()
         """Of the traces that are loaded."""
         self._limit_bytes = limit_bytes

@@ -32,9 +32,6 @@ MARGIN_NS = 10_000
 REPLAYED = "Steps and times are replayed: an estimate of the program without the profiler."
 """Of the plain program."""
 
-UNREAD: Any = {"aria-hidden": "true"}
-"""For a sign whose meaning stands beside it as a word."""
-
 _SIGNS = {"good": "✓", "fair": "!", "poor": "✕"}
 _HOST_ROWS = 8
 """Of each table of a trace in which nothing ran on a GPU."""
@@ -104,7 +101,7 @@ def answer(
     color = context.colors.get(tone, context.colors["muted"])
     head = dmc.Group(
         [
-            html.Span(sign or _SIGNS.get(tone, "?"), style={"fontWeight": 700}, **UNREAD),
+            html.Span(sign or _SIGNS.get(tone, "?"), style={"fontWeight": 700}, **render.UNREAD),
             html.Span(word, style={"fontWeight": 700}, id=ids[0]),
             *([dmc.Text(subject, c="dimmed", size="sm", truncate="end")] if subject else []),
         ],
@@ -192,7 +189,7 @@ def causes(context: PageContext, device: Device, subject: Subject, ids: str) -> 
     told = [
         html.Div(
             [
-                html.Span("■ ", style={"color": context.colors[f"{subject}:{cause}"]}, **UNREAD),
+                html.Span("■ ", style={"color": context.colors[f"{subject}:{cause}"]}, **render.UNREAD),
                 html.Strong(cause),
                 f": {known[cause].meaning}",
                 *([html.Em(f" {remedy}")] if (remedy := known[cause].helps(recorder)[0]) else []),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
 from typing import Any
@@ -17,6 +18,8 @@ from overlapscope.documents import model, strip
 from overlapscope.documents.colors import palette
 from overlapscope.documents.model import Block, Figure, Words
 from overlapscope.documents.table import Cell, Column, Table
+from overlapscope.rules import RULES
+from overlapscope.rules.rule import Rule
 
 _TALLEST_GRID = 12
 """Rows; a grid with more of them scrolls."""
@@ -27,14 +30,24 @@ _WIDTH = 92
 _PINNED = {"position": "sticky", "right": 0, "whiteSpace": "nowrap", "backgroundColor": "var(--mantine-color-body)"}
 """Of links, which are to be seen where the table is wider than its panel."""
 _BOLD = {"fontWeight": 700}
+_SEVERITY = {"error": ("✕", "poor"), "warning": ("!", "fair"), "info": ("i", "good")}
+_KINDS = model.Chart, model.Finding
+"""Blocks that are drawn together where they follow one another."""
+
+UNREAD: Any = {"aria-hidden": "true"}
+"""For a sign whose meaning stands beside it as a word."""
 
 
 def draw(blocks: Iterable[Block], dark: bool) -> list[Component]:
-    """The components of what a document consists of; charts that follow one another stand side by side."""
+    """The components of what a document consists of; charts that follow one another stand side by side, findings fold
+    together."""
     drawn: list[Component] = []
-    for are_charts, group in itertools.groupby(blocks, lambda block: isinstance(block, model.Chart)):
+    for kind, group in itertools.groupby(blocks, lambda block: type(block) if isinstance(block, _KINDS) else None):
+        if kind is model.Finding:
+            drawn.append(findings([block for block in group if isinstance(block, model.Finding)], dark))
+            continue
         components = [_draw(block, dark) for block in group]
-        several = are_charts and len(components) > 1
+        several = kind is model.Chart and len(components) > 1
         drawn += [dmc.SimpleGrid(components, cols={"base": 1, "lg": 2})] if several else components
     return drawn
 
@@ -68,7 +81,12 @@ def _(block: model.Heading, dark: bool) -> Component:
 
 @_draw.register
 def _(block: model.Text, dark: bool) -> Component:
-    style = _tone(block.tone, palette(dark)) | (_BOLD if block.strong else {})
+    colors = palette(dark)
+    if block.badge:
+        tone = {"color": colors.get(block.tone or block.badge, colors["muted"])}
+        badge = html.Span(block.badge.capitalize(), style=_BOLD | tone)
+        return dmc.Text([badge, ". ", *words(block.words, dark)], className="prose")
+    style = _tone(block.tone, colors) | (_BOLD if block.strong else {})
     return dmc.Text(words(block.words, dark), size="sm", className="prose", style=style)
 
 
@@ -121,6 +139,77 @@ def _(block: Table, dark: bool) -> Component:
     title = [dmc.Text(block.title, fw=600, size="sm")] if block.title else []
     note = [dmc.Text(block.note, c="dimmed", size="sm")] if block.note else []
     return html.Div([*title, table(block, dark, block.id), *note])
+
+
+# -- findings -------------------------------------------------------------------------------------
+
+
+def findings(
+    blocks: Sequence[model.Finding], dark: bool, id: str = "", ends: Sequence[Sequence[Component]] = ()
+) -> Component:
+    """Each finding below its head, the first one unfolded; `ends` stand behind their evidence and advice."""
+    items = [
+        dmc.AccordionItem(
+            [
+                dmc.AccordionControl(_finding_head(block, palette(dark))),
+                dmc.AccordionPanel(_finding_body(block, dark, ends[number] if ends else ())),
+            ],
+            value=str(number),
+        )
+        for number, block in enumerate(blocks)
+    ]
+    return dmc.Accordion(items, variant="separated", value=["0"], multiple=True, mt="xs", **named(id))
+
+
+def _finding_head(block: model.Finding, colors: Mapping[str, str]) -> Component:
+    icon, level = _SEVERITY[block.severity]
+    color = {"color": colors[level], "fontWeight": 700}
+    said = [
+        html.Span(icon, style=color, **UNREAD),
+        html.Span(block.severity, style={"fontSize": "14px"} | color),
+        dmc.Text(block.rule, c="dimmed", size="sm"),
+        dmc.Text(block.cost, size="sm", fw=600),
+        *([dmc.Text(block.where, c="dimmed", size="sm")] if block.where else []),
+    ]
+    places = [html.Div(f"at {place}", className="place") for place in block.places]
+    return dmc.Stack([dmc.Group(said, gap=8), dmc.Text(block.title, fw=600), *places], gap=2)
+
+
+def _finding_body(block: model.Finding, dark: bool, ends: Sequence[Component]) -> Component:
+    said = (
+        ("Evidence", "\n".join(block.evidence)),
+        ("What to change", block.advice),
+        ("See what it saves", block.proof),
+    )
+    told = [
+        html.Div([dmc.Text(title, c="dimmed", size="sm"), dmc.Text(text, className="prose")])
+        for title, text in said
+        if text
+    ]
+    rule = RULES.get(block.rule)
+    ruled = [] if rule is None else [_programs(rule, dark), _meaning(rule)]
+    return dmc.Stack([*told, *([dmc.Group(list(ends))] if ends else []), *ruled], gap="sm")
+
+
+def _programs(rule: Rule, dark: bool) -> Component:
+    """A program that has it, and the same without; for good news the other way round."""
+    before, after = ("Without overlap", "With it") if rule.severity == "info" else ("Before", "After")
+    programs = (
+        model.Code(textwrap.dedent(rule.wrong), f"{before}: a small program"),
+        model.Code(textwrap.dedent(rule.right), f"{after}: the same program"),
+    )
+    return dmc.SimpleGrid(draw(programs, dark), cols={"base": 1, "md": 2}, spacing="sm")
+
+
+def _meaning(rule: Rule) -> Component:
+    return html.Details(
+        [
+            html.Summary(f"What {rule.id} means and how it is computed", style={"cursor": "pointer"}),
+            dmc.Text(" ".join(rule.meaning.split()), size="sm", mt=6, className="prose"),
+            dmc.Text(f"Computed: {' '.join(rule.computation.split())}", size="sm", mt=6, className="prose"),
+            dmc.Text(f"What the fix saves: {rule.cost}", size="sm", mt=6, className="prose"),
+        ]
+    )
 
 
 # -- figures --------------------------------------------------------------------------------------

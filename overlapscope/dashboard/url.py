@@ -22,6 +22,11 @@ _IN_URL = {
     "report": "report",
     "of": "of",
     "experiment": "experiment",
+    "job": "job",
+    "metric": "metric",
+    "by": "by",
+    "entry": "entry",
+    "against": "against",
 }
 
 
@@ -44,6 +49,15 @@ class UrlState:
     """`RECORDED` where the recording is asked for; else the plain program is shown of a trace that has one."""
     experiment: str | None = None
     """The experiment that the page Laboratory shows."""
+    job: str | None = None
+    """Whose reports the page History shows."""
+    metric: str | None = None
+    by: str | None = None
+    """What a point of it is: a commit, an hour or a report."""
+    entry: str | None = None
+    """The id of the stored report that is open there."""
+    against: str | None = None
+    """And of the one that it is compared with."""
 
     def href(self, page: str | None = None, **changes: str | int | None) -> str:
         """The URL path of this place with the given fields changed. Spans stay behind on another page or timeline."""
@@ -73,6 +87,11 @@ def parse(base: str, pathname: str | None, search: str | None) -> UrlState:
         report=asked.get("report"),
         of=RECORDED if asked.get("of") == RECORDED else None,
         experiment=asked.get("experiment"),
+        job=asked.get("job"),
+        metric=asked.get("metric"),
+        by=asked.get("by"),
+        entry=asked.get("entry"),
+        against=asked.get("against"),
     )
 
 

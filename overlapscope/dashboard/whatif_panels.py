@@ -70,7 +70,7 @@ def _bars(context: PageContext, prediction: WhatIf, predicted: Estimate) -> Comp
     return html.Div(
         [row("measured", measured, prediction.baseline_step_ns), row("predicted", after, predicted.value, *line)],
         className="whatif-bars",
-        **parts.UNREAD,
+        **render.UNREAD,
     )
 
 

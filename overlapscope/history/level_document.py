@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 from overlapscope.base.words import clean, plural
 from overlapscope.budgets.quantity import distinct, show
 from overlapscope.budgets.verdicts import Unit
-from overlapscope.documents import figure as figures
-from overlapscope.documents.colors import palette
-from overlapscope.documents.model import Block, Chart, Document, Figure, Heading, Items, Strip, Text
+from overlapscope.documents.model import Block, Chart, Document, Heading, Items, Strip, Text
 from overlapscope.documents.strip import Drawing, Glyphs, Line
 from overlapscope.documents.table import Cell, Column, Table, Tone, rows, words
+from overlapscope.history.chart import chart
 from overlapscope.history.course import Course, HistoryCheck, JobCourse, Judged
 from overlapscope.history.document import moment, short
 from overlapscope.history.levels import Change, Group
@@ -45,13 +45,9 @@ def blocks(job: JobCourse) -> list[Block]:
         *(Text(f"Changes are unknown: {why}.", "fair") for why in unknown),
         *([] if changes or unknown else [Text("No metric changed by more than noise.", "good")]),
         Strip(lambda glyphs: _drawing(job.courses, glyphs)),
-        *(Chart(f"levels-{course.metric}", course.metric, _drawer(course), wide=True) for course in job.courses),
+        *(Chart(f"levels-{course.metric}", course.metric, partial(chart, course), wide=True) for course in job.courses),
         table(job.courses),
     ]
-
-
-def _drawer(course: Course) -> Any:
-    return lambda dark: figure(course, dark)
 
 
 def sentence(course: Course, change: Change) -> str:
@@ -141,36 +137,6 @@ def _lane(course: Course, glyphs: Glyphs) -> Line:
     steps = [top * (value - least) / (most - least) if most > least else 0.0 for value in shown]
     text = "".join(glyphs.level[round(step)] for step in steps)
     return Line(f"{course.metric:<{_LABEL}}", text, (None,) * len(text))
-
-
-def figure(course: Course, dark: bool) -> Figure:
-    """Values with the error of their steps, and the levels with their intervals."""
-    colors, groups = palette(dark), course.levels.groups
-    scale = 1e6 if course.unit == "ns" else 1.0
-    data: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": course.metric,
-            "x": [moment(group.at_ns) for group in groups],
-            "y": [group.value / scale for group in groups],
-            "error_y": {"array": [group.error / scale for group in groups], "color": colors["muted"], "thickness": 1},
-            "marker": {"color": colors["accent"], "size": 6},
-            "text": [figures.escape(short(group.commit or "")) for group in groups],
-            "hovertemplate": "%{x} %{text}<br>%{y}<extra></extra>",
-        }
-    ]
-    for number, level in enumerate(course.levels.levels):
-        ends = [moment(groups[level.first].at_ns), moment(groups[level.end - 1].at_ns)]
-        same = {"type": "scatter", "mode": "lines", "x": ends, "legendgroup": "level", "showlegend": not number}
-        data.append(same | {"name": "level", "y": [level.value / scale] * 2, "line": {"color": colors["text"]}})
-        for end in (level.low, level.high):
-            if end is not None:
-                line = {"color": colors["muted"], "dash": "dot", "width": 1}
-                data.append(same | {"name": "interval", "showlegend": False, "y": [end / scale] * 2, "line": line})
-    unit = {"ns": "ms", "pct": "%", "gb_per_s": "GB/s"}.get(course.unit, "")
-    axes = {"xaxis": figures.axis(dark), "yaxis": figures.axis(dark, f"{course.metric} ({unit})")}
-    return figures.figure(data, dark, height=260, **axes)
 
 
 # -- the check --------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from playwright.sync_api import Page, Response, ViewportSize, expect
 from tests.support.dashboard_process import Served
 
 SIZE = ViewportSize(width=1440, height=900)
-PAGES = ("overview", "timeline", "copies", "idle", "steps", "whatif", "compare", "ranks", "hta", "laboratory")
+PAGES: tuple[str, ...] = ("overview", "timeline", "copies", "idle", "steps", "whatif", "compare", "ranks", "history")
+PAGES += ("hta", "laboratory")
 
 
 def url(served: Served, name: str = "overview", **query: str | int) -> str:

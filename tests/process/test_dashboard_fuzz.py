@@ -22,8 +22,10 @@ from hypothesis import strategies as st
 from overlapscope.dashboard.application import create
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.pages import PAGES
+from overlapscope.dashboard.stored import Stored
 from overlapscope.dashboard.upload import Uploads
 from tests.support.dashboard_process import ask, serve
+from tests.support.histories import weeks, write
 
 TRACES = Path(__file__).parents[2] / "traces"
 TRACE = "blocking_copy"
@@ -72,6 +74,14 @@ VALUES: dict[str, Any] = {
     "ranks-steps.id": "ranks-steps",
     "ranks-buckets.clickData": {"points": [{"x": 0, "y": 0}]},
     "ranks-buckets.id": "ranks-buckets",
+    "history-clock.n_intervals": 1,
+    "history-state.data": [[1, 2]],
+    "history-shown.data": ["train.py", "step_time", "commit"],
+    "history-job.value": "train.py",
+    "history-metric.value": "efficiency_pct",
+    "history-by.value": "hour",
+    "history-chart.clickData": {"points": [{"x": 0, "y": 1.5, "customdata": ["0" * 32, "told"]}]},
+    "history-comparing.checked": True,
     "hta-name.value": "nothing of the kind",
     "hta-operator.value": "aten::",
     "hta-ranks.checked": False,
@@ -100,6 +110,7 @@ NASTY: list[Any] = [
     "../../etc/passwd",
     "?trace=" + "%00" * 99,
     f"{SEARCH}&device=99999999999999999999&from=-9223372036854775808&to=9223372036854775807",
+    "?job=x&metric=idle_time/x&by=x&entry=0&against=\0",
     f"{SEARCH}&from=9&to=3&with=ddp/rank1&report=x&of=recorded",
     "?trace=ddp/rank0&device=7",
     "x" * 100_000,
@@ -117,8 +128,10 @@ NASTY: list[Any] = [
 
 
 @pytest.fixture(scope="module")
-def client() -> FlaskClient:
-    library = Library([TRACES / "known_causes" / f"{TRACE}.json.gz", TRACES / "ddp", TRACES / "laboratory"])
+def client(tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
+    history = write(tmp_path_factory.mktemp("history") / "history.sqlite", *weeks(8, 1, slow_from=4))
+    traces = [TRACES / "known_causes" / f"{TRACE}.json.gz", TRACES / "ddp", TRACES / "laboratory"]
+    library = Library(traces, stored=Stored(history))
     server: flask.Flask = create(library, Uploads(library, 10_000), base="/", token=TOKEN).server
     for trace in (TRACE, "ddp/rank0", "ddp/rank1"):
         library.wait(trace)
@@ -286,6 +299,7 @@ def test_a_post_with_other_bytes_in_it_is_answered_or_refused(
 
 NAMES = ("trace", "of", "device", "start", "end", "from", "to", "columns", "lanes", "lane", "row", "after", "text")
 MORE_NAMES = ("direction", "kind", "number", "predicted", "name", "with", "report", "token", "endId", "cacheKey")
+ALL_NAMES = (*NAMES, *MORE_NAMES, "job", "metric", "by", "entry", "against")
 ROUTES = ["/", *(f"/{page}" for page in PAGES), "/nowhere", "/_dash-layout", "/_dash-dependencies", "/_reload-hash"]
 ROUTES += [f"/api/timeline/{name}" for name in ("model", "view", "op", "at", "search", "worst", "nothing")]
 ROUTES += ["/api/export.html", "/api/annotated", "/api/at", "/api/upload", "/_favicon.ico", "/assets/nothing.js"]
@@ -299,7 +313,7 @@ def test_every_route_answers_nonsense_with_a_sentence(client: FlaskClient, caplo
     for _ in range(800):
         route = draw.choice(ROUTES)
         sane = {"trace": TRACE} if draw.random() < 0.7 else {}
-        query = sane | {draw.choice(NAMES + MORE_NAMES): draw.choice(SOME) for _ in range(draw.randrange(5))}
+        query = sane | {draw.choice(ALL_NAMES): draw.choice(SOME) for _ in range(draw.randrange(5))}
         text = "&".join(f"{name}={quote(value.encode('utf-8', 'surrogatepass'))}" for name, value in query.items())
         method = draw.choice(("GET", "GET", "GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE"))
         if draw.random() < 0.1:

@@ -33,9 +33,9 @@ class Served:
 
     @property
     def base(self) -> str:
-        """The address up to and with the base path."""
+        """The address up to and with the base path, without the page that it opens."""
         parts = urlsplit(self.address)
-        return f"{parts.scheme}://{parts.netloc}{parts.path}"
+        return f"{parts.scheme}://{parts.netloc}{parts.path.rpartition('/')[0]}/"
 
     @property
     def token(self) -> str:

@@ -43,6 +43,7 @@ PAGES = {
         PageKind("whatif", "What if"),
         PageKind("compare", "Compare", needs="trace"),
         PageKind("ranks", "Ranks", needs="nothing"),
+        PageKind("history", "History", needs="nothing"),
         PageKind("hta", "HTA", needs="trace"),
         PageKind("laboratory", "Laboratory", needs="nothing"),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
 import dash
@@ -11,22 +10,17 @@ from dash import Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from overlapscope.analysis.results import Device
-from overlapscope.base.words import clean, clean_lines, plural
+from overlapscope.base.words import clean, plural
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
-from overlapscope.documents.model import Code
 from overlapscope.documents.table import Cell, Table, rows, words
 from overlapscope.report import charts
+from overlapscope.report.document import finding_block
 from overlapscope.report.headline import Reason, headlines, reasons
-from overlapscope.report.proof import proof
-from overlapscope.report.tables import cost, costs_note, evidence, places, where_none_found
-from overlapscope.rules import RULES
-from overlapscope.rules.finding import Finding
-from overlapscope.rules.rule import Rule
+from overlapscope.report.tables import costs_note, where_none_found
 
-_SEVERITY = {"error": ("✕", "poor"), "warning": ("!", "fair"), "info": ("i", "good")}
 _STATUS: dict[str, Cell] = {"warn": Cell("! warn", tone="fair"), "fail": Cell("✕ fail", tone="poor")}
 
 
@@ -88,7 +82,7 @@ def _reason(context: PageContext, reason: Reason) -> Component:
     causes: list[Component] = [
         html.Span(
             [
-                html.Span("■ ", style={"color": colors[f"{reason.subject}:{cause}"]}, **parts.UNREAD),
+                html.Span("■ ", style={"color": colors[f"{reason.subject}:{cause}"]}, **render.UNREAD),
                 f"{cause} {part}%",
             ],
             style={"whiteSpace": "nowrap"},
@@ -111,72 +105,12 @@ def _findings(context: PageContext) -> Component:
                 "The pages Copies and Idle & stalls show the causes of what remains exposed or idle.",
             ),
         )
-    items = [_finding(context, number, finding, RULES[finding.rule]) for number, finding in enumerate(findings)]
+    blocks = [finding_block(context.section, finding) for finding in findings]
+    links = [parts.timeline_link(context, finding.example) for finding in findings]
     return parts.panel(
         "Findings",
-        dmc.Accordion(items, variant="separated", value=["0"], multiple=True, mt="xs", id="overview-findings"),
+        render.findings(blocks, context.dark, "overview-findings", links),
         note=f"Costliest first. {costs_note(findings)}".rstrip(),
-    )
-
-
-def _finding(context: PageContext, number: int, finding: Finding, rule: Rule) -> Component:
-    icon, level = _SEVERITY[finding.severity]
-    color = context.colors[level]
-    where = places(finding)
-    head = dmc.Stack(
-        [
-            dmc.Group(
-                [
-                    html.Span(icon, style={"color": color, "fontWeight": 700}, **parts.UNREAD),
-                    html.Span(finding.severity, style={"color": color, "fontWeight": 700, "fontSize": "14px"}),
-                    dmc.Text(finding.rule, c="dimmed", size="sm"),
-                    dmc.Text(cost(context.section, finding), size="sm", fw=600),
-                ],
-                gap=8,
-            ),
-            dmc.Text(clean(finding.title, 400), fw=600),
-            *([html.Div(f"at {place}", className="place") for place in where]),
-        ],
-        gap=2,
-    )
-    body = dmc.Stack(
-        [
-            *_section("Evidence", "\n".join(evidence(finding))),
-            *_section("What to change", finding.advice),
-            *_section("See what it saves", proof(context.section, finding)),
-            dmc.Group(parts.timeline_link(context, finding.example)),
-            _code(context, rule),
-            _meaning(rule),
-        ],
-        gap="sm",
-    )
-    return dmc.AccordionItem([dmc.AccordionControl(head), dmc.AccordionPanel(body)], value=str(number))
-
-
-def _section(title: str, text: str) -> list[Component]:
-    if not text:
-        return []
-    return [html.Div([dmc.Text(title, c="dimmed", size="sm"), dmc.Text(clean_lines(text), className="prose")])]
-
-
-def _code(context: PageContext, rule: Rule) -> Component:
-    """A program that has it, and the same without; for good news the other way round."""
-    before, after = ("Without overlap", "With it") if rule.severity == "info" else ("Before", "After")
-    programs = (
-        Code(textwrap.dedent(rule.wrong), f"{before}: a small program"),
-        Code(textwrap.dedent(rule.right), f"{after}: the same program"),
-    )
-    return dmc.SimpleGrid(render.draw(programs, context.dark), cols={"base": 1, "md": 2}, spacing="sm")
-
-
-def _meaning(rule: Rule) -> Component:
-    return html.Details(
-        [
-            html.Summary(f"What {rule.id} means and how it is computed", style={"cursor": "pointer"}),
-            dmc.Text(" ".join(rule.meaning.split()), size="sm", mt=6, className="prose"),
-            dmc.Text(f"Computed: {' '.join(rule.computation.split())}", size="sm", mt=6, className="prose"),
-            dmc.Text(f"What the fix saves: {rule.cost}", size="sm", mt=6, className="prose"),
-        ]
     )
 
 

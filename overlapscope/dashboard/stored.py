@@ -1,0 +1,70 @@
+"""The stored reports that the page History shows: their file is read for each page, so that what is added shows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from overlapscope.dashboard.scratch import own_directory
+from overlapscope.errors import UsageError
+from overlapscope.history.drop import is_drop, pull
+from overlapscope.history.store import Store, default_path
+
+State = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where they are."""
+
+    path: Path
+    """The history's file. There need be none yet."""
+    drop: str | None = None
+    """A directory or URL of reports, of which the file has those that were there when it was last read."""
+
+    @contextmanager
+    def open(self) -> Iterator[Store]:
+        """The history, to be read. Raises UsageError where it cannot be."""
+        self.pull()
+        with Store.open(self.path, read_only=True) as store:
+            yield store
+
+    def pull(self) -> tuple[str, ...]:
+        """Add what is new in the drop, and say which of its files were left out."""
+        if self.drop is None:
+            return ()
+        with Store.open(self.path) as store:
+            return pull(store, self.drop).bad
+
+    @property
+    def state(self) -> State:
+        """Another one where the file, or what SQLite writes beside it, has changed; empty where there is no file."""
+        found = []
+        for path in (self.path, Path(f"{self.path}-wal")):
+            with suppress(OSError):
+                stat = path.stat()
+                # A reader, too, makes the second one.
+                found += [(stat.st_mtime_ns, stat.st_size)] if stat.st_size else []
+        return tuple(found)
+
+
+def find_stored(named: str | None) -> Stored | None:
+    """The history in a file, or of the reports in a directory or at a URL; by default the user's, and None where a user
+    has no place for one.
+
+    Raises UsageError where nothing of that kind is at the place that was named; MissingPackage.
+    """
+    if named is None:
+        with suppress(UsageError):
+            return Stored(default_path())
+        return None
+    if is_drop(named) or Path(named).is_dir():
+        stored = Stored(own_directory() / "history.sqlite", drop=named)
+        for sentence in stored.pull():
+            logging.getLogger(__name__).warning("%s", sentence)
+        return stored
+    with Store.open(named, read_only=True):
+        return Stored(Path(named))

@@ -1,0 +1,149 @@
+"""A metric over commits, hours or reports: each with the spread of its steps, the levels, and since when each is so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+
+from overlapscope.base.words import plural, unit_for
+from overlapscope.budgets.quantity import show
+from overlapscope.budgets.verdicts import Unit
+from overlapscope.documents.colors import palette
+from overlapscope.documents.figure import Figure, axis, escape, figure
+from overlapscope.history.course import Course
+from overlapscope.history.document import moment, short
+from overlapscope.history.levels import Change, Group, Levels
+from overlapscope.history.thin import thin
+
+_COLUMNS: Final = 300
+"""Of a thinned chart: each of its points is some pixels wide."""
+_FEW: Final = 150
+"""So many points are drawn large, with the ends of their bars."""
+_TICKS: Final = 12
+_MOST_TOLD: Final = 8
+"""Changes with words, the last ones: the table has all."""
+
+
+def chart(course: Course, dark: bool, chosen: Collection[str] = ()) -> Figure:
+    """A metric with its levels, and since when each is so.
+
+    Each point's `customdata[0]` is the id of its newest report; those of `chosen` ids have a ring. Points that would be
+    drawn above one another are thinned; levels are those of all.
+    """
+    colors, found, by = palette(dark), course.levels, course.by
+    groups = found.groups
+    scale, unit = _scale(max(group.value for group in groups), course.unit)
+    place: Callable[[int], Any] = (lambda row: row) if by == "commit" else (lambda row: _iso(groups[row].at_ns))
+    where = np.array([row if by == "commit" else group.at_ns for row, group in enumerate(groups)], np.float64)
+    ringed = [row for row, group in enumerate(groups) if not set(chosen).isdisjoint(group.ids)]
+    rows = sorted({*thin(where, np.array([group.value for group in groups]), _COLUMNS).tolist(), *ringed})
+    few = len(rows) <= _FEW
+    points = {
+        "type": "scatter",
+        "mode": "markers",
+        "name": by,
+        "x": [place(row) for row in rows],
+        "y": [groups[row].value / scale for row in rows],
+        "error_y": {
+            "type": "data",
+            "array": [groups[row].error / scale for row in rows],
+            "color": colors["muted" if few else "grid"],
+            "thickness": 1,
+            "width": 3 if few else 0,
+        },
+        "marker": {"size": 8 if few else 4, "color": colors["muted"]},
+        "customdata": [[groups[row].ids[-1], _told(groups[row], course.unit)] for row in rows],
+        "hovertemplate": "%{customdata[1]}<extra></extra>",
+    }
+    rings = {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "chosen",
+        "hoverinfo": "skip",
+        "x": [place(row) for row in ringed],
+        "y": [groups[row].value / scale for row in ringed],
+        "marker": {"symbol": "circle-open", "size": 16, "color": colors["text"], "line": {"width": 2}},
+    }
+    marks = [
+        {
+            "x": place(change.first),
+            "y": change.after / scale,
+            "text": escape(_since(groups[change.first], change, course)),
+            "font": {"color": colors["poor" if change.worse else "good"]},
+            "bgcolor": colors["panel"],
+            "arrowcolor": colors["muted"],
+            "arrowwidth": 1,
+            "ax": 0,
+            "ay": -36,
+        }
+        for change in found.changes[-_MOST_TOLD:]
+    ]
+    return figure(
+        [points, *_levels(found, place, scale, colors), *([rings] if ringed else [])],
+        dark,
+        height=360,
+        hovermode="closest",
+        # A page that is drawn anew stays as it was zoomed.
+        uirevision=f"{course.metric} {by}",
+        annotations=marks,
+        xaxis=axis(dark, showgrid=False, **(_commits(groups) if by == "commit" else {"type": "date"})),
+        yaxis=axis(dark, f"{course.metric}, {unit}"),
+    )
+
+
+def _scale(largest: float, unit: Unit) -> tuple[float, str]:
+    """What a value is divided by to be drawn, and the name of that unit."""
+    if unit == "ns":
+        time = unit_for(round(largest))
+        return time.ns, time.name
+    return 1, "GB/s" if unit == "gb_per_s" else "%"
+
+
+def _iso(at_ns: int) -> str:
+    return datetime.fromtimestamp(at_ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _told(group: Group, unit: Unit) -> str:
+    """What stands beside the pointer."""
+    lines = [f"commit {escape(short(group.commit))}"] if group.commit is not None else []
+    lines += [f"{moment(group.at_ns)} UTC", show(group.value, unit)]
+    return "<br>".join([*lines, *([plural(len(group.ids), "report")] if len(group.ids) > 1 else [])])
+
+
+def _since(group: Group, change: Change, course: Course) -> str:
+    """`since 4f2a91c07e, +12.3%`; of a percentage, by how many of its points."""
+    since = short(group.commit) if course.by == "commit" and group.commit else f"{moment(group.at_ns)} UTC"
+    difference = change.after - change.before
+    if course.unit == "pct":
+        return f"since {since}, {difference:+.1f} points"
+    return f"since {since}" + (f", {100 * difference / change.before:+.1f}%" if change.before else "")
+
+
+def _levels(found: Levels, place: Callable[[int], Any], scale: float, colors: dict[str, str]) -> list[dict[str, Any]]:
+    """A line for each level, on the band of its interval where that is known."""
+    x: list[Any] = []
+    y, across, band = list(x), list(x), list(x)
+    for level in found.levels:
+        first, last, value = place(level.first), place(level.end - 1), level.value / scale
+        x += [first, last, None]
+        y += [value, value, None]
+        if level.low is not None and level.high is not None:
+            low, high = level.low / scale, level.high / scale
+            across += [first, last, last, first, None]
+            band += [low, low, high, high, None]
+    common = {"type": "scatter", "mode": "lines", "hoverinfo": "skip"}
+    filled = {"fill": "toself", "fillcolor": f"{colors['accent']}33", "line": {"width": 0}}
+    return [
+        *([common | filled | {"name": "interval of the level", "x": across, "y": band}] if band else []),
+        common | {"name": "level", "x": x, "y": y, "line": {"color": colors["accent"], "width": 3}},
+    ]
+
+
+def _commits(groups: Sequence[Group]) -> dict[str, Any]:
+    """A dozen commits at most by name."""
+    rows = np.unique(np.linspace(0, len(groups) - 1, min(_TICKS, len(groups))).astype(int)).tolist()
+    labels = [escape(short(groups[row].commit or "no commit")) for row in rows]
+    return {"tickvals": rows, "ticktext": labels}
