@@ -1,7 +1,7 @@
 """What watching costs: a training loop with and without it, by turns, in one process.
 
     python -m benchmarks.watching run DIR [--minutes 10] [--every 30s] [--block 60] [--size 4096]
-    python -m benchmarks.watching page docs/evaluation/watching.md DIR
+    python -m benchmarks.watching page docs/evaluation/watching.md DIR...
 
 `run` trains for so many minutes in blocks of so many seconds. In every other block `overlapscope.watch(every=...)` is
 at work; which of two comes first changes from pair to pair, so that a drifting clock hits both alike. Figures come
@@ -16,14 +16,14 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from overlapscope.base.words import duration, parse_span, plural, size
 from overlapscope.trials.measure import Change, Timing, change
-from overlapscope.watch.analyser import Analysed
+from overlapscope.watching.analyser import Analysed
 
 FILE = "watching.json"
 WARM_UP_S = 10.0
@@ -44,6 +44,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """What `run` found."""
 
     machine: str
+    width: int
+    """Of the layers: it decides whether the GPU or the host bounds the program."""
     every_s: float
     steps_recorded: int
     blocks: tuple[Block, ...]
@@ -114,8 +116,8 @@ def run(out: Path, *, minutes: float, every: str, block_s: float, width: int) ->
 def _run(place: Path, *, minutes: float, every: str, block_s: float, width: int) -> Measured:
     import torch
 
-    from overlapscope.watch.api import watch_continuously
-    from overlapscope.watch.continuous import settings
+    from overlapscope.watching.api import watch_continuously
+    from overlapscope.watching.continuous import settings
 
     step = training(width)
     block(step, WARM_UP_S, watched=False)
@@ -134,6 +136,7 @@ def _run(place: Path, *, minutes: float, every: str, block_s: float, width: int)
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     return Measured(
         machine=f"{gpu}, {os.cpu_count()} cores, torch {torch.__version__}, Python {platform.python_version()}",
+        width=width,
         every_s=parse_span(every) / 1e9,
         steps_recorded=asked.steps,
         blocks=tuple(blocks),
@@ -156,23 +159,18 @@ def _timing(one: Block) -> Timing:
     return Timing(one.total_ns / one.steps, 0.0)
 
 
-def page(measured: Measured) -> str:
+def page(found: Sequence[Measured]) -> str:
     """The whole page."""
-    found = overhead(measured)
-    low, high = found.interval
-    watched_ns = sum(one.total_ns for one in measured.blocks if one.watched)
-    stood = 100 * sum(measured.stood_ns) / watched_ns
-    interval = f"{low:+.2f}% to {high:+.2f}%" if found.over_runs else "too few blocks to tell an interval"
+    first = found[0]
     return "\n".join(
         [
             "# Overhead of watching",
             "",
-            f"Written by `python -m benchmarks.watching`: {measured.machine}. A training loop runs in one process, in "
-            f"{len(measured.blocks)} blocks of {measured.blocks[0].total_ns / 1e9:.0f} s. In every other block",
-            f'`overlapscope.watch(every="{measured.every_s:g}s", steps={measured.steps_recorded})` is at work: '
-            f"{plural(len(measured.stood_ns), 'recording')} in {duration(watched_ns)}.",
+            f"Written by `python -m benchmarks.watching`: {first.machine}. A training loop runs in one process, in "
+            f"{len(first.blocks)} blocks of {first.blocks[0].total_ns / 1e9:.0f} s. In every other block",
+            f'`overlapscope.watch(every="{first.every_s:g}s", steps={first.steps_recorded})` is at work.',
             "",
-            *_table(("", "wanted", "measured"), _goals(found.pct, interval, stood)),
+            *_table(("layers", "", "wanted", "measured"), (row for one in found for row in _goals(one))),
             "",
             "The first figure compares the time per step of each watched block, recordings and the process that "
             "analyses them",
@@ -182,19 +180,34 @@ def page(measured: Measured) -> str:
             "",
             "## Steps",
             "",
-            *_table(("blocks", "steps", "mean step", "median step", "slowest step"), _steps(measured)),
+            *_table(
+                ("layers", "blocks", "steps", "mean step", "median step", "slowest step"),
+                (row for one in found for row in _steps(one)),
+            ),
+            "",
+            "The host runs ahead of the GPU and waits for it at every tenth step: the median is what launching takes.",
             "",
             "## Recordings",
             "",
-            *_table(("", "median", "most"), _recordings(measured)),
+            *_table(("layers", "", "median", "most"), (row for one in found for row in _recordings(one))),
             "",
         ]
     )
 
 
-def _goals(pct: float, interval: str, stood: float) -> Iterator[tuple[str, ...]]:
-    yield "longer time per step while watched", f"under {WANTED_PCT:g}%", f"{pct:+.2f}% ({interval})"
-    yield "time that recordings took", f"under {WANTED_PCT:g}%", f"{stood:.2f}%"
+def _goals(measured: Measured) -> Iterator[tuple[str, ...]]:
+    found, watched_ns = overhead(measured), sum(one.total_ns for one in measured.blocks if one.watched)
+    low, high = found.interval
+    interval = f"{low:+.2f}% to {high:+.2f}%" if found.over_runs else "too few blocks to tell an interval"
+    wanted = f"under {WANTED_PCT:g}%"
+    yield _layers(measured), "longer time per step while watched", wanted, f"{found.pct:+.2f}% ({interval})"
+    stood = 100 * sum(measured.stood_ns) / watched_ns
+    what = f"time that {plural(len(measured.stood_ns), 'recording')} took, of {duration(watched_ns)}"
+    yield _layers(measured), what, wanted, f"{stood:.2f}%"
+
+
+def _layers(measured: Measured) -> str:
+    return f"{measured.width} wide"
 
 
 def _steps(measured: Measured) -> Iterator[tuple[str, ...]]:
@@ -202,6 +215,7 @@ def _steps(measured: Measured) -> Iterator[tuple[str, ...]]:
         mine = [one for one in measured.blocks if one.watched == watched]
         steps, total_ns = sum(one.steps for one in mine), sum(one.total_ns for one in mine)
         yield (
+            _layers(measured),
             name,
             f"{steps:,}",
             duration(total_ns / steps),
@@ -218,7 +232,7 @@ def _recordings(measured: Measured) -> Iterator[tuple[str, ...]]:
     )
     for name, values, text in rows:
         if values:
-            yield name, text(statistics.median(values)), text(max(values))
+            yield _layers(measured), name, text(statistics.median(values)), text(max(values))
 
 
 def _size(count: float) -> str:
@@ -240,14 +254,12 @@ def main() -> None:
     running.add_argument("--size", type=int, default=4096, help="width of the layers")
     writing = commands.add_parser("page")
     writing.add_argument("page", type=Path)
-    writing.add_argument("measured", type=Path)
+    writing.add_argument("measured", type=Path, nargs="+")
     args = parser.parse_args()
     if args.command == "run":
-        text = page(
-            run(args.out, minutes=args.minutes, every=args.every, block_s=args.block, width=args.size)
-        )
+        text = page([run(args.out, minutes=args.minutes, every=args.every, block_s=args.block, width=args.size)])
     else:
-        text = page(msgspec.json.decode((args.measured / FILE).read_bytes(), type=Measured))
+        text = page([msgspec.json.decode((one / FILE).read_bytes(), type=Measured) for one in args.measured])
         args.page.write_text(text)
     print(text)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from overlapscope.recorder.recording import Recording as record  # noqa: N813 - a context manager, used as a verb
     from overlapscope.recorder.recording import step
     from overlapscope.trials.in_code import try_changes
-    from overlapscope.watch.api import watch
+    from overlapscope.watching.api import watch
 
 __all__ = [
     "__version__", "analyze", "check", "diff", "hta", "load",
@@ -50,7 +50,7 @@ _PLACES = {
     "sql": "overlapscope.api:sql",
     "step": "overlapscope.recorder.recording:step",
     "try_changes": "overlapscope.trials.in_code:try_changes",
-    "watch": "overlapscope.watch.api:watch",
+    "watch": "overlapscope.watching.api:watch",
     "whatif": "overlapscope.api:whatif",
 }
 """Where the API is. The command line answers `--help` without numpy; each name is imported when first used."""

@@ -22,7 +22,7 @@ class Command:
         parser.add_argument("pid", metavar="PID", type=int, help="process to watch from now on")
 
     def run(self, args: argparse.Namespace) -> int:
-        from overlapscope.watch.attach import attach
+        from overlapscope.watching.attach import attach
 
         status = attach(args.pid)
         tell(f"overlapscope: `overlapscope record {status.pid}` records this process while it goes on.")

@@ -22,7 +22,7 @@ class Command:
         add_format(parser, ("text", "json"))
 
     def run(self, args: argparse.Namespace) -> int:
-        from overlapscope.watch.ask import statuses
+        from overlapscope.watching.ask import statuses
 
         found = statuses()
         if args.format == "json":
@@ -30,7 +30,7 @@ class Command:
 
             write(encode(found), None)
             return DONE
-        from overlapscope.watch.document import document
+        from overlapscope.watching.document import document
 
         write(drawn(document(found), argparse.Namespace(format="text", output=None)), None)
         return DONE

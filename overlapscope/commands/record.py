@@ -16,7 +16,7 @@ from overlapscope.commands._output import check_output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from overlapscope.watch.protocol import Outcome, Status
+    from overlapscope.watching.protocol import Outcome, Status
 
 FAILED: Final = 1
 
@@ -55,10 +55,10 @@ class Command:
 
     def run(self, args: argparse.Namespace) -> int:
         from overlapscope.commands import main
-        from overlapscope.watch.ask import status_of
-        from overlapscope.watch.protocol import Request
-        from overlapscope.watch.recording import AskedRecording
-        from overlapscope.watch.together import ranks_of, record
+        from overlapscope.watching.ask import status_of
+        from overlapscope.watching.protocol import Request
+        from overlapscope.watching.recording import AskedRecording
+        from overlapscope.watching.together import ranks_of, record
 
         status = status_of(args.pid)
         output = args.output or Path(f"{_name(status)}-{time.strftime('%Y%m%d-%H%M%S')}.trace.json.gz")

@@ -89,7 +89,7 @@ class Command:
 
 def _run_watched(args: argparse.Namespace) -> NoReturn:
     """Run the program, which nothing records until somebody asks for it."""
-    from overlapscope.watch.api import watch
+    from overlapscope.watching.api import watch
 
     require_torch()
     process = os.getpid()

@@ -18,7 +18,7 @@ pytestmark = [
 TRAINING = """
 import time, torch
 from pathlib import Path
-from overlapscope.watch import api, continuous
+from overlapscope.watching import api, continuous
 
 continuous.MOST_OF_TIME = 1e9
 api.watch(every="1s", history=Path("history.sqlite"), job="train", log="prometheus:overlap.prom")

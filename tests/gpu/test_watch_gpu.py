@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import overlapscope as ov
-from overlapscope.watch.ask import Asking
-from overlapscope.watch.protocol import Request
+from overlapscope.watching.ask import Asking
+from overlapscope.watching.protocol import Request
 from tests.torch.test_watch import PATIENCE_S, place, started, stepping, waited
 
 __all__ = ["place", "started"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from overlapscope.history.store import Store
-from overlapscope.watch import kept
+from overlapscope.watching import kept
 from tests.support import forked
 
 pytest.importorskip("torch", reason="trains with torch")
@@ -19,7 +19,7 @@ TRAINING = '''
 import os, sys, time
 from pathlib import Path
 import torch
-from overlapscope.watch import api, continuous
+from overlapscope.watching import api, continuous
 
 here = Path.cwd()
 torch.set_num_threads(1)
@@ -139,7 +139,7 @@ killed = []
 
 def kill():
     for child in psutil.Process().children():
-        if not killed and "overlapscope.watch.analyser" in child.cmdline():
+        if not killed and "overlapscope.watching.analyser" in child.cmdline():
             child.kill()
             killed.append(child.pid)
     return bool(killed)
@@ -163,10 +163,10 @@ def test_a_program_that_is_killed_takes_its_analysis_with_it(tmp_path: Path) -> 
         TRAINING
         + """
 import psutil, signal
-from overlapscope.watch import analysing
+from overlapscope.watching import analysing
 
 def analyses():
-    return [child for child in psutil.Process().children() if "overlapscope.watch.analyser" in child.cmdline()]
+    return [child for child in psutil.Process().children() if "overlapscope.watching.analyser" in child.cmdline()]
 
 api.watch(**asked)
 train(analyses)
@@ -262,7 +262,7 @@ os.wait()
 def test_a_variable_of_the_environment_says_how_often(run: Run, tmp_path: Path) -> None:
     done = run(
         """
-from overlapscope.watch import at_import
+from overlapscope.watching import at_import
 at_import.start()
 train(lambda: entries() >= 1)
 os.environ["OVERLAPSCOPE_WATCH"] = "often"
@@ -277,7 +277,7 @@ at_import.start()
 def test_the_room_is_called_as_the_function_whatever_is_imported_first(run: Run) -> None:
     run(
         """
-import overlapscope.watch.callbacks
+import overlapscope.watching.callbacks
 overlapscope.watch(**asked)
 from overlapscope import watch
 watch(**asked)

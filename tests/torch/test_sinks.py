@@ -16,8 +16,8 @@ from prometheus_client import parser as prometheus
 from prometheus_client.openmetrics import parser as openmetrics
 
 from overlapscope.errors import UsageError
-from overlapscope.watch import sinks
-from overlapscope.watch.sinks import Outlet, Sink, Told, sink
+from overlapscope.watching import sinks
+from overlapscope.watching.sinks import Outlet, Sink, Told, sink
 
 SCALARS = {"efficiency_pct": 80.5, "idle_ms": 1.5, "copy_gb_per_s": 12.0}
 AT_NS = 1_795_399_082_000_000_000

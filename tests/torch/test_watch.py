@@ -20,10 +20,10 @@ from urllib.request import urlopen
 import pytest
 
 from overlapscope.reading import load
-from overlapscope.watch import places
-from overlapscope.watch.ask import Asking, status_of, statuses
-from overlapscope.watch.protocol import Request, Status
-from overlapscope.watch.together import ranks_of, record
+from overlapscope.watching import places
+from overlapscope.watching.ask import Asking, status_of, statuses
+from overlapscope.watching.protocol import Request, Status
+from overlapscope.watching.together import ranks_of, record
 
 TRAINING = """
 import sys, time, torch
@@ -243,7 +243,7 @@ def test_a_variable_watches_what_imports_torch(
     metadata = tmp_path / "site" / "overlapscope_watch-0.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: overlapscope-watch\nVersion: 0\n")
-    (metadata / "entry_points.txt").write_text("[torch.backends]\nx = overlapscope.watch.at_import:start\n")
+    (metadata / "entry_points.txt").write_text("[torch.backends]\nx = overlapscope.watching.at_import:start\n")
     path = os.pathsep.join([str(tmp_path / "site"), *filter(None, sys.path)])
     training = started(TRAINING, sys.executable, PYTHONPATH=path, OVERLAPSCOPE_WATCH="1")
     (status,) = stepping()

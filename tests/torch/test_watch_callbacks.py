@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="trains with torch")
 
 PATIENT = """
 import torch
-from overlapscope.watch import continuous
+from overlapscope.watching import continuous
 continuous.GRACE_S, continuous.MOST_OF_TIME = 200, 1e9
 inputs = torch.randn(200, 8)
 asked = dict(every="0.01s", history="history.sqlite", job="train")
@@ -23,7 +23,7 @@ LIGHTNING = """
 import lightning.pytorch as lightning
 from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from overlapscope.watch.callbacks.lightning import Watcher
+from overlapscope.watching.callbacks.lightning import Watcher
 
 quiet = dict.fromkeys(["enable_checkpointing", "enable_progress_bar", "enable_model_summary"], False)
 trainer = lightning.Trainer(max_steps=120, accelerator="cpu", limit_val_batches=0, callbacks=[Watcher(**asked)],
@@ -32,7 +32,7 @@ trainer.fit(BoringModel())
 """
 TRANSFORMERS = """
 import transformers
-from overlapscope.watch.callbacks.transformers import Watcher
+from overlapscope.watching.callbacks.transformers import Watcher
 
 class Model(torch.nn.Module):
     def __init__(self):
@@ -88,4 +88,4 @@ def test_options_that_make_no_sense_are_refused_before_the_training(module: str,
 
     pytest.importorskip(package)
     with pytest.raises(UsageError):
-        load(f"overlapscope.watch.callbacks.{module}:Watcher")(every="often")
+        load(f"overlapscope.watching.callbacks.{module}:Watcher")(every="often")

@@ -17,9 +17,9 @@ from overlapscope.errors import UsageError
 from overlapscope.history import database, drop, origin
 from overlapscope.history.entry import Origin
 from overlapscope.history.store import Store
-from overlapscope.watch import kept
-from overlapscope.watch.analyser import Task, analyse
-from overlapscope.watch.continuous import settings
+from overlapscope.watching import kept
+from overlapscope.watching.analyser import Task, analyse
+from overlapscope.watching.continuous import settings
 
 PIPELINE = "traces/pipeline_1stream.json.gz"
 

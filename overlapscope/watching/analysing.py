@@ -14,7 +14,7 @@ from typing import IO, Final
 
 import msgspec
 
-from overlapscope.watch.analyser import Analysed, Task
+from overlapscope.watching.analyser import Analysed, Task
 
 GRACE_S: Final = 10.0
 """How long a program that has ended waits for it."""
@@ -35,7 +35,7 @@ def _analyse(task: Task) -> Analysed:
     # No code of this process runs in the child: a copy of a program that uses CUDA may not touch it.
     process = subprocess.Popen(
         # -P: a file of the program may be called as a module of Python is.
-        [sys.executable, "-P", "-m", "overlapscope.watch.analyser"],
+        [sys.executable, "-P", "-m", "overlapscope.watching.analyser"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

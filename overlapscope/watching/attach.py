@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from overlapscope.errors import UsageError
-from overlapscope.watch.ask import lives, status_of, statuses
-from overlapscope.watch.protocol import Status
+from overlapscope.watching.ask import lives, status_of, statuses
+from overlapscope.watching.protocol import Status
 
 _ROOT: Final = Path(__file__).parents[2]
 _PATIENCE_S: Final = 20.0
@@ -23,7 +23,7 @@ _CODE: Final = """\
 import os, sys
 sys.path.append({root!r})
 try:
-    from overlapscope.watch.api import watch
+    from overlapscope.watching.api import watch
     watch()
     said = ""
 except BaseException as error:

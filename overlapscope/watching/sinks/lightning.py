@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from overlapscope.watch.sinks import Send, Told, named
+from overlapscope.watching.sinks import Send, Told, named
 
 
 def bind(logger: Any) -> Send:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from overlapscope.recorder.recording import Recording, SilentRecording
-from overlapscope.watch.protocol import Request
+from overlapscope.watching.protocol import Request
 
 _OWN_RECORDING = "The program began a recording of its own, which takes precedence."
 

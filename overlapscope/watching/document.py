@@ -9,7 +9,7 @@ from typing import Final
 from overlapscope.base.words import clean, duration
 from overlapscope.documents.model import Block, Document, Text, with_code
 from overlapscope.documents.table import Cell, Column, table_of, words
-from overlapscope.watch.protocol import Status
+from overlapscope.watching.protocol import Status
 
 _NONE: Final = (
     "No process of this user is watched here. Start one with `overlapscope run --on-demand`, call overlapscope.watch() "

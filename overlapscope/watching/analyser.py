@@ -1,4 +1,4 @@
-"""A process of its own that analyses one recording: `python -m overlapscope.watch.analyser`.
+"""A process of its own that analyses one recording: `python -m overlapscope.watching.analyser`.
 
 It reads one `Task` from stdin, as a line of JSON, and writes one `Analysed` to stdout. It takes what processor time
 others leave, and ends when stdin does: with the program that started it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overlapscope.errors import UsageError
-from overlapscope.watch.sinks import Send, Told, named
+from overlapscope.watching.sinks import Send, Told, named
 
 _NS_PER_MS = 1_000_000
 

@@ -1,6 +1,6 @@
 """Watches a training with the Trainer of Hugging Face, and tells what it reports to:
 
-from overlapscope.watch.callbacks.transformers import Watcher
+from overlapscope.watching.callbacks.transformers import Watcher
 
 Trainer(..., callbacks=[Watcher(every="10 min")])
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from overlapscope.errors import MissingPackage
-from overlapscope.watch.callbacks import TrainingWatcher
+from overlapscope.watching.callbacks import TrainingWatcher
 
 if importlib.util.find_spec("transformers") is None:
     raise MissingPackage("this callback needs Hugging Face Transformers: pip install transformers.")

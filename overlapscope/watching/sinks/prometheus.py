@@ -13,7 +13,7 @@ from overlapscope.base import disk
 from overlapscope.base.exposition import CONTENT_TYPE, family, text
 from overlapscope.base.words import clean
 from overlapscope.errors import UsageError
-from overlapscope.watch.sinks import Send, Told
+from overlapscope.watching.sinks import Send, Told
 
 _UNITS: Final = (
     ("_pct", "ratio", 100),

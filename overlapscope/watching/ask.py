@@ -12,8 +12,8 @@ from typing import Final
 import msgspec
 
 from overlapscope.errors import UsageError
-from overlapscope.watch import places
-from overlapscope.watch.protocol import Ask, Begun, Lines, Outcome, Request, Said, Status, send
+from overlapscope.watching import places
+from overlapscope.watching.protocol import Ask, Begun, Lines, Outcome, Request, Said, Status, send
 
 _PATIENCE_S: Final = 2.0
 """For a process to say how it is."""

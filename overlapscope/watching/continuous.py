@@ -20,12 +20,12 @@ from overlapscope.history.entry import Origin
 from overlapscope.recorder import cupti
 from overlapscope.recorder.destination import rank_of
 from overlapscope.recorder.step_times import StepTimer, median_ns
-from overlapscope.watch import kept
-from overlapscope.watch.analyser import Analysed, Task
-from overlapscope.watch.analysing import GRACE_S, analyse
-from overlapscope.watch.protocol import Outcome, Request
-from overlapscope.watch.sinks import Outlet, Sink, Told, sink
-from overlapscope.watch.watcher import Watcher
+from overlapscope.watching import kept
+from overlapscope.watching.analyser import Analysed, Task
+from overlapscope.watching.analysing import GRACE_S, analyse
+from overlapscope.watching.protocol import Outcome, Request
+from overlapscope.watching.sinks import Outlet, Sink, Told, sink
+from overlapscope.watching.watcher import Watcher
 
 _FIRST_STEPS: Final = 20
 _FIRST_NS: Final = 60_000_000_000

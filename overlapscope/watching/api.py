@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from overlapscope.base.output import tell
 from overlapscope.errors import UsageError
-from overlapscope.watch.listen import listen
-from overlapscope.watch.watcher import Watcher
+from overlapscope.watching.listen import listen
+from overlapscope.watching.watcher import Watcher
 
 if TYPE_CHECKING:
-    from overlapscope.watch.continuous import Continuous, Settings
+    from overlapscope.watching.continuous import Continuous, Settings
 
 _watchers: dict[int, Watcher] = {}
 """At most one of this process, by its id; others are of processes that it was forked from."""
@@ -41,7 +41,7 @@ def watch(
     wrong later is told on stderr, once, and never raised.
     """
     if every is not None:
-        from overlapscope.watch.continuous import settings
+        from overlapscope.watching.continuous import settings
 
         watch_continuously(settings(every, steps=steps, keep=keep, job=job, history=history, log=log))
         return
@@ -60,7 +60,7 @@ def watch_as_told(told: str) -> None:
 
 def watch_continuously(asked: Settings) -> Continuous:
     """In the place of what was asked for before."""
-    from overlapscope.watch.continuous import Continuous
+    from overlapscope.watching.continuous import Continuous
 
     watcher, process = watcher_of_this_process(), os.getpid()
     if process in _continuous:

@@ -21,8 +21,8 @@ from overlapscope.recorder.main_thread import Interruption, Wake
 from overlapscope.recorder.optimizer_steps import OptimizerSteps
 from overlapscope.recorder.torch_import import when_torch_is_imported
 from overlapscope.version import __version__
-from overlapscope.watch.protocol import Outcome, Request, Status
-from overlapscope.watch.recording import AskedRecording
+from overlapscope.watching.protocol import Outcome, Request, Status
+from overlapscope.watching.recording import AskedRecording
 
 _TIMED: Final = 100
 """Steps: the latest ones, which the plain step is the median of."""

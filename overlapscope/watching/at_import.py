@@ -12,7 +12,7 @@ def start() -> None:
     if told in ("", "0"):
         return
     try:
-        from overlapscope.watch.api import watch_as_told
+        from overlapscope.watching.api import watch_as_told
 
         watch_as_told(told)
     except Exception:

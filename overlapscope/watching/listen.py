@@ -16,9 +16,9 @@ from typing import Final
 import msgspec
 
 from overlapscope.errors import UsageError
-from overlapscope.watch import places
-from overlapscope.watch.protocol import Ask, Asked, Begun, Lines, Outcome, Request, send
-from overlapscope.watch.watcher import Watcher
+from overlapscope.watching import places
+from overlapscope.watching.protocol import Ask, Asked, Begun, Lines, Outcome, Request, send
+from overlapscope.watching.watcher import Watcher
 
 _MOST_AT_ONCE: Final = 16
 """Who ask at the same time."""

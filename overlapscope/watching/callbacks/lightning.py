@@ -1,6 +1,6 @@
 """Watches a PyTorch Lightning training, and tells the trainer's loggers:
 
-from overlapscope.watch.callbacks.lightning import Watcher
+from overlapscope.watching.callbacks.lightning import Watcher
 
 Trainer(callbacks=[Watcher(every="10 min")])
 """
@@ -11,7 +11,7 @@ import importlib.util
 from typing import Any
 
 from overlapscope.errors import MissingPackage
-from overlapscope.watch.callbacks import TrainingWatcher
+from overlapscope.watching.callbacks import TrainingWatcher
 
 if importlib.util.find_spec("lightning") is not None:
     from lightning.pytorch.callbacks import Callback  # type: ignore[import-not-found, unused-ignore]

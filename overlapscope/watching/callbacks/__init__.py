@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from overlapscope.watch.continuous import Continuous, settings
+from overlapscope.watching.continuous import Continuous, settings
 
 
 class TrainingWatcher:
@@ -28,7 +28,7 @@ class TrainingWatcher:
         self._watching: Continuous | None = None
 
     def _begin(self, loggers: Sequence[Any]) -> None:
-        from overlapscope.watch.api import watch_continuously
+        from overlapscope.watching.api import watch_continuously
 
         asked = settings(self._every, **self._options, log=[*loggers, *self._log])
         self._watching = watch_continuously(asked)

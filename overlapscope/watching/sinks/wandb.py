@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from overlapscope.errors import UsageError
-from overlapscope.watch.sinks import Send, Told, named
+from overlapscope.watching.sinks import Send, Told, named
 
 _STEP = "overlap/step"
 

@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from overlapscope.watch.ask import Asking, statuses
-from overlapscope.watch.protocol import Outcome, Request, Status
+from overlapscope.watching.ask import Asking, statuses
+from overlapscope.watching.protocol import Outcome, Request, Status
 
 _AHEAD_S: Final = 0.5
 """In which the ranks hear of it."""
