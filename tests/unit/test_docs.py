@@ -35,6 +35,8 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 MADE = {DOCS / path for path in pages()}
 NOT_RUN = {
     "run": "records a program: tests/torch/test_documentation.py",
+    "record": "records a running program: tests/torch/test_watch.py",
+    "attach": "needs Python 3.14 and a running program",
     "dashboard": "serves until Ctrl-C: tests/browser",
     "doctor": "looks at this machine, and starts processes: tests/torch/test_doctor.py",
     "completion": "writes into the home directory: tests/process",
@@ -48,7 +50,7 @@ NOT_RUN = {
 """Commands whose arguments are parsed and no more, and why."""
 OTHER_PROGRAMS = {"nsys", "pip", "cd", "make", "mkdir", "ssh", "torchrun", "dask", "pytest", "python", "git"}
 """Programs that a block may call that are not ours; their lines are not run."""
-REASONS = {"needs a GPU", "needs PyTorch", "needs HolisticTraceAnalysis", "needs Python 3.14", "needs a watched process"}
+REASONS = {"needs a GPU", "needs PyTorch", "needs HolisticTraceAnalysis"}
 LANGUAGES = {"sh", "console", "python", "toml", "text", "json", "yaml", "groovy", "html"}
 
 
