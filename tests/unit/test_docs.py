@@ -35,6 +35,8 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 MADE = {DOCS / path for path in pages()}
 NOT_RUN = {
     "run": "records a program: tests/torch/test_documentation.py",
+    "record": "records a running program: tests/torch/test_watch.py",
+    "attach": "needs Python 3.14 and a running program",
     "dashboard": "serves until Ctrl-C: tests/browser",
     "doctor": "looks at this machine, and starts processes: tests/torch/test_doctor.py",
     "completion": "writes into the home directory: tests/process",
