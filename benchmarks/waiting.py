@@ -18,8 +18,8 @@ import torch
 
 import overlapscope
 from overlapscope.recorder import recording
-from overlapscope.watch import at_import
-from overlapscope.watch.api import watcher_of_this_process
+from overlapscope.watching import at_import
+from overlapscope.watching.api import watcher_of_this_process
 
 PAIRS, STEPS, CALLS = 60, 3_000, 20_000
 

@@ -58,29 +58,8 @@ def chart(course: Course, dark: bool, chosen: Collection[str] = ()) -> Figure:
         "customdata": [[groups[row].ids[-1], _told(groups[row], course.unit)] for row in rows],
         "hovertemplate": "%{customdata[1]}<extra></extra>",
     }
-    rings = {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "chosen",
-        "hoverinfo": "skip",
-        "x": [place(row) for row in ringed],
-        "y": [groups[row].value / scale for row in ringed],
-        "marker": {"symbol": "circle-open", "size": 16, "color": colors["text"], "line": {"width": 2}},
-    }
-    marks = [
-        {
-            "x": place(change.first),
-            "y": change.after / scale,
-            "text": escape(_since(groups[change.first], change, course)),
-            "font": {"color": colors["poor" if change.worse else "good"]},
-            "bgcolor": colors["panel"],
-            "arrowcolor": colors["muted"],
-            "arrowwidth": 1,
-            "ax": 0,
-            "ay": -36,
-        }
-        for change in found.changes[-_MOST_TOLD:]
-    ]
+    rings = _rings(groups, ringed, place, scale, colors)
+    marks = [_mark(change, course, place, scale, colors) for change in found.changes[-_MOST_TOLD:]]
     return figure(
         [points, *_levels(found, place, scale, colors), *([rings] if ringed else [])],
         dark,
@@ -92,6 +71,38 @@ def chart(course: Course, dark: bool, chosen: Collection[str] = ()) -> Figure:
         xaxis=axis(dark, showgrid=False, **(_commits(groups) if by == "commit" else {"type": "date"})),
         yaxis=axis(dark, f"{course.metric}, {unit}"),
     )
+
+
+def _rings(
+    groups: Sequence[Group], rows: Sequence[int], place: Callable[[int], Any], scale: float, colors: dict[str, str]
+) -> dict[str, Any]:
+    """Around those that were chosen."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "chosen",
+        "hoverinfo": "skip",
+        "x": [place(row) for row in rows],
+        "y": [groups[row].value / scale for row in rows],
+        "marker": {"symbol": "circle-open", "size": 16, "color": colors["text"], "line": {"width": 2}},
+    }
+
+
+def _mark(
+    change: Change, course: Course, place: Callable[[int], Any], scale: float, colors: dict[str, str]
+) -> dict[str, Any]:
+    """Since when a level is so, in words."""
+    return {
+        "x": place(change.first),
+        "y": change.after / scale,
+        "text": escape(_since(course.levels.groups[change.first], change, course)),
+        "font": {"color": colors["poor" if change.worse else "good"]},
+        "bgcolor": colors["panel"],
+        "arrowcolor": colors["muted"],
+        "arrowwidth": 1,
+        "ax": 0,
+        "ay": -36,
+    }
 
 
 def _scale(largest: float, unit: Unit) -> tuple[float, str]:

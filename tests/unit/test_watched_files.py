@@ -145,7 +145,7 @@ def test_the_overhead_is_what_watched_blocks_take_longer() -> None:
         for on, s in pairs
     )
     measured = watching.Measured(
-        machine="a machine", every_s=30, steps_recorded=3, blocks=blocks, stood_ns=(20_000_000,), analysed=()
+        machine="a machine", width=8, every_s=30, steps_recorded=3, blocks=blocks, stood_ns=(20_000_000,), analysed=()
     )
     assert watching.overhead(measured).pct == pytest.approx(1.0)
-    assert "+1.00%" in watching.page(measured) and "| 0.66% |" in watching.page(measured)
+    assert "+1.00%" in watching.page([measured]) and "| 0.66% |" in watching.page([measured])
