@@ -81,6 +81,8 @@ def prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> N
         if not read_only:
             connection.execute("PRAGMA synchronous = NORMAL")
         return
+    if read_only and not version:
+        raise UsageError(f"{path}: there is no history in this file yet; `overlapscope history add` makes one.")
     if read_only:
         raise UsageError(
             f"{path}: is a history of an older version (its schema is {version}, and {len(_VERSIONS)} is needed); "

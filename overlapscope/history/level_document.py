@@ -32,15 +32,15 @@ def blocks(job: JobCourse) -> list[Block]:
     if not job.courses:
         return [Text(f"{clean(job.job, 80)} has none of these metrics.")]
     first = job.courses[0]
-    of = "the plain program" if first.plain else "recordings"
     gpu = f" on {clean(first.gpu, 80)}" if first.gpu else ""
+    of = f"the plain program{gpu}" if first.plain else f"recordings{gpu}, not of the plain program"
     changes = [sentence(course, change) for course in job.courses for change in course.levels.changes]
     unknown = {course.levels.unknown: None for course in job.courses if course.levels.unknown}
     if len(unknown) == 1 and all(course.levels.unknown for course in job.courses):
         return [Text(f"Since when {clean(job.job, 80)} is better or worse is unknown: {first.levels.unknown}.")]
     return [
         Heading(f"{clean(job.job, 80)}, by {first.by}"),
-        Text(f"The levels are of {of}{gpu}."),
+        Text(f"The levels are of {of}."),
         *([Items(tuple(changes))] if changes else []),
         *(Text(f"Changes are unknown: {why}.", "fair") for why in unknown),
         *([] if changes or unknown else [Text("No metric changed by more than noise.", "good")]),

@@ -46,7 +46,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, tag="status"):
     steps: int
     """Finished ones."""
     plain_step_ns: int | None
-    """The median of the latest steps that nothing recorded; None before there are any."""
+    """What a step took lately while nothing was recorded, by the host's clock; None before there are any."""
     recording: bool
     recorded_at_ns: int | None
     """When the last recording was complete, in nanoseconds since 1970."""

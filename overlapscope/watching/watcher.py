@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from itertools import pairwise
 from statistics import median
 from typing import Final
 
@@ -25,7 +24,9 @@ from overlapscope.watching.protocol import Outcome, Request, Status
 from overlapscope.watching.recording import AskedRecording
 
 _TIMED: Final = 100
-"""Steps: the latest ones, which the plain step is the median of."""
+"""Steps: the latest ones, of which the plain step is known."""
+_TOGETHER: Final = 20
+"""Steps that are timed together: the host runs ahead of the GPU and waits for it at every tenth or so."""
 _AGAIN_S: Final = 0.05
 _PATIENCE_S: Final = 30.0
 """For the main thread to come to an instruction."""
@@ -77,9 +78,15 @@ class Watcher:
 
     @property
     def plain_step_ns(self) -> int | None:
-        """The median of the latest steps that nothing recorded; None before there are any."""
-        lengths = [end - begin for begin, end in pairwise(tuple(self._marks))]
-        return round(median(lengths)) if lengths else self._plain_step_ns
+        """What a step took lately while nothing was recorded: the median of means of twenty steps each, in which a
+        pause counts little; None before there are any.
+        """
+        marks = tuple(self._marks)
+        together = min(_TOGETHER, len(marks) - 1)
+        if together < 1:
+            return self._plain_step_ns
+        begins = range(len(marks) - 1 - together, -1, -together)
+        return round(median((marks[begin + together] - marks[begin]) / together for begin in begins))
 
     @property
     def status(self) -> Status:

@@ -252,6 +252,20 @@ def test_a_variable_watches_what_imports_torch(
         assert asked.outcome(lambda step: None, until_begun_s=PATIENCE_S).failure == ""
 
 
+def test_a_process_that_never_heard_of_us_is_attached_to_or_it_is_said_what_that_needs(
+    started: Callable[..., subprocess.Popen[str]],
+) -> None:
+    program = started("import time\nwhile True: time.sleep(0.01)", sys.executable)
+    done = overlapscope("attach", str(program.pid))
+    if sys.version_info >= (3, 14):
+        assert done.returncode == 0, done.stderr
+        assert [one.pid for one in statuses()] == [program.pid]
+    else:
+        assert done.returncode == 2
+        assert "needs Python 3.14 or newer" in done.stderr and "OVERLAPSCOPE_WATCH=1" in done.stderr
+    assert program.poll() is None
+
+
 def test_what_comes_through_a_socket_and_is_not_from_us_harms_nothing(
     started: Callable[..., subprocess.Popen[str]], place: Path
 ) -> None:
