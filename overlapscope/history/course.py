@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, Literal
 
@@ -104,8 +105,20 @@ def course(metric: str, points: Sequence[Point], by: By) -> Course | None:
         plain=same[-1].plain,
         gpu=same[-1].gpu,
         by=by,
-        levels=levels(grouped(same, by), more_is_better=of.more_is_better),
+        levels=_possible(levels(grouped(same, by), more_is_better=of.more_is_better), of.unit),
     )
+
+
+def _possible(found: Levels, unit: Unit) -> Levels:
+    """Intervals of levels without what no figure can be: less than nothing, or more than all."""
+    most = 100.0 if unit == "pct" else math.inf
+    within = (
+        one
+        if one.low is None or one.high is None
+        else msgspec.structs.replace(one, low=max(0.0, one.low), high=min(most, one.high))
+        for one in found.levels
+    )
+    return msgspec.structs.replace(found, levels=tuple(within))
 
 
 def courses(store: Store, query: Query, metrics: Sequence[str], by: By) -> JobCourse:

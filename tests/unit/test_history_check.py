@@ -117,6 +117,16 @@ def test_since_which_commit_it_is_worse_is_shown(capsys: pytest.CaptureFixture[s
     assert told["job"] == "train.py" and told["courses"][0]["levels"]["changes"][0]["first"] == 12
 
 
+def test_no_interval_has_what_no_figure_can_be(capsys: pytest.CaptureFixture[str]) -> None:
+    fill([0.0] * 12 + [100.0] * 12)
+    assert main(["history", "--metric", "efficiency_pct", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)["courses"][0]["levels"]["levels"]
+    assert [(one["value"], one["low"] >= 0, one["high"] <= 100) for one in found] == [
+        (0.0, True, True),
+        (100.0, True, True),
+    ]
+
+
 def test_a_name_that_is_wrong_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert checked() == 2
     fill(SAME)
