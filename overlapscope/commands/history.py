@@ -56,6 +56,7 @@ class Command:
         _add_levels(parser)
         add_format(parser)
         add_output(parser)
+        self._before = {option.dest: option for option in parser._actions}
         action = add_actions(parser, required=False)
         add = action(
             "add",
@@ -91,15 +92,35 @@ class Command:
         which = prune.add_mutually_exclusive_group(required=True)
         which.add_argument("--older-than", metavar="AGE", type=_age_ns, help="entries older than 12h or 90d")
         which.add_argument("--keep", metavar="N", type=_MOST, help="all but the newest N entries of each job")
-        prune.add_argument("--job", dest="prune_job", metavar="JOB", help="only entries of this job")
+        _add_query(prune, ("job",))
         _add_store(prune)
-
         predictions = action("predictions", "show how far predictions of `overlapscope try` were from what it measured")
         add_format(predictions, _FORMATS)
         add_output(predictions)
         _add_store(predictions)
+        actions = {"add": add, "check": check, "export": export, "prune": prune, "predictions": predictions}
+        self._behind = {name: self._inherited(own) for name, own in actions.items()}
+
+    def _inherited(self, own: argparse.ArgumentParser) -> set[str]:
+        """The options of an action. What stands before the action is not undone by what does not stand behind it."""
+        for option in own._actions:
+            if option.dest in self._before and option.option_strings:
+                option.default = argparse.SUPPRESS
+        return {option.dest for option in own._actions}
+
+    def _check_places(self, args: argparse.Namespace) -> None:
+        """Raises UsageError for an option before an action that has none of that name."""
+        for dest, option in self._before.items():
+            given = getattr(args, dest, option.default) != option.default
+            if args.action is not None and given and dest not in self._behind[args.action]:
+                spelled = option.option_strings[-1]
+                raise UsageError(
+                    f"{spelled} is an option of `overlapscope history` alone when it stands before {args.action}; "
+                    f"`overlapscope history {args.action} --help` lists what can stand behind it."
+                )
 
     def run(self, args: argparse.Namespace) -> int:
+        self._check_places(args)
         match args.action:
             case "predictions":
                 return _predictions(args)
@@ -122,7 +143,6 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         type=Path,
         help="file of the history (default: one for this user)",
-        # What stands before the action is not to be undone by what does not stand behind it.
         default=argparse.SUPPRESS,
     )
 
@@ -264,14 +284,18 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _prune(args: argparse.Namespace) -> int:
+    from overlapscope.history.course import job_of
     from overlapscope.history.store import Query, Store
 
+    with Store.open(args.history, read_only=True) as store:
+        # Neither a file nor a job is made up by a slip of the pen.
+        job = None if args.of_job is None else job_of(store, args.of_job)
     with Store.open(args.history) as store:
-        jobs = [args.prune_job] if args.prune_job is not None else store.jobs()
+        jobs = [job] if job is not None else store.jobs()
         gone: list[str] = []
         if args.older_than is not None:
             before_ns = time.time_ns() - args.older_than
-            gone = [row.id for row in store.rows(Query(job=args.prune_job, until_ns=before_ns))]
+            gone = [row.id for row in store.rows(Query(job=job, until_ns=before_ns))]
         else:
             gone = [row.id for job in jobs for row in store.rows(Query(job=job))[: -args.keep]]
         store.delete(gone)
@@ -300,7 +324,7 @@ def _list(args: argparse.Namespace) -> int:
     check_output(args.output, force=args.force, inputs=[args.history])
     from overlapscope.base.saved import encode
     from overlapscope.documents.model import Text
-    from overlapscope.history.course import DEFAULT, courses
+    from overlapscope.history.course import DEFAULT, JobCourse, courses
     from overlapscope.history.document import listing
     from overlapscope.history.level_document import blocks
     from overlapscope.history.store import Query, Store
@@ -310,12 +334,12 @@ def _list(args: argparse.Namespace) -> int:
         rows = store.rows(query, most=args.most)
         document = listing(store, query, rows)
         try:
-            job = courses(store, query, args.metric or DEFAULT, args.by) if rows else None
-            levels = [] if job is None else blocks(job)
+            job = courses(store, query, args.metric or DEFAULT, args.by) if rows else JobCourse(job=args.of_job or "")
+            levels = blocks(job) if rows else []
         except MissingPackage as error:
             if args.metric or args.format == "json":
                 raise
-            job, levels = None, [Text(f"Levels are not shown: {error}")]
+            job, levels = JobCourse(job=""), [Text(f"Levels are not shown: {error}")]
     if args.format == "json":
         write(encode(job), args.output, force=args.force)
         return DONE

@@ -13,8 +13,6 @@ from overlapscope.errors import UsageError
 from overlapscope.history.drop import is_drop, pull
 from overlapscope.history.store import Store, default_path
 
-State = tuple[tuple[int, int], ...]
-
 
 @dataclass(frozen=True, slots=True)
 class Stored:
@@ -40,15 +38,18 @@ class Stored:
             return pull(store, self.drop).bad
 
     @property
-    def state(self) -> State:
-        """Another one where the file, or what SQLite writes beside it, has changed; empty where there is no file."""
-        found = []
+    def state(self) -> str:
+        """Another text where the file, or what SQLite writes beside it, has changed; empty where there is no file.
+
+        A browser would round numbers as large as times in nanoseconds.
+        """
+        found: list[str] = []
         for path in (self.path, Path(f"{self.path}-wal")):
             with suppress(OSError):
                 stat = path.stat()
                 # A reader, too, makes the second one.
-                found += [(stat.st_mtime_ns, stat.st_size)] if stat.st_size else []
-        return tuple(found)
+                found += [f"{stat.st_mtime_ns}:{stat.st_size}"] if stat.st_size else []
+        return " ".join(found)
 
 
 def find_stored(named: str | None) -> Stored | None:

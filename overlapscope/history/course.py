@@ -39,7 +39,7 @@ class JobCourse(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["history-levels"] = "history-levels"
     schema_version: int = 1
     job: str
-    courses: tuple[Course, ...]
+    courses: tuple[Course, ...] = ()
     """Of the metrics that have values."""
 
 
@@ -123,16 +123,15 @@ def _possible(found: Levels, unit: Unit) -> Levels:
 
 def courses(store: Store, query: Query, metrics: Sequence[str], by: By) -> JobCourse:
     """The levels of a job's metrics; by default of the job that ran last. Raises as `course`, and `job_of`."""
-    query = msgspec.structs.replace(query, job=job_of(store, query.job))
-    found = (course(metric, store.points(metric, query), by) for metric in metrics)
+    query = _of_one_job(store, query)
+    found = (course(metric, store.points(metric, query), by) for metric in dict.fromkeys(metrics))
     return JobCourse(job=query.job or "", courses=tuple(one for one in found if one is not None))
 
 
 def judge(store: Store, query: Query, metrics: Sequence[str], by: By) -> HistoryCheck:
     """Where the newest report of a job stands, or by commit or hour the newest of these, in each metric that the job
     has. Raises as `courses`."""
-    job = job_of(store, query.job)
-    query = msgspec.structs.replace(query, job=job)
+    query = _of_one_job(store, query)
     kinds = {metric: metric_of(metric) for metric in metrics}
     every = {metric: alike(store.points(metric, query)) for metric in kinds}
     found = {metric: points for metric, points in every.items() if points}
@@ -141,11 +140,19 @@ def judge(store: Store, query: Query, metrics: Sequence[str], by: By) -> History
     for metric, points in found.items():
         standing, of = None, kinds[metric]
         if last is not None and any(point.id == last.id for point in points):
-            standing = newest(grouped(points, by), more_is_better=of.more_is_better, of=len(found))
+            # A commit that is recorded again is the newest, too.
+            groups = sorted(grouped(points, by), key=lambda group: last.id in group.ids)
+            standing = newest(groups, more_is_better=of.more_is_better, of=len(found))
         kind = points[-1]
         judged.append(Judged(metric=metric, unit=of.unit, plain=kind.plain, gpu=kind.gpu, standing=standing))
     outcome, code = _outcome("unknown" if one.standing is None else one.standing.status for one in judged)
-    return HistoryCheck(job=job, by=by, outcome=outcome, exit_code=code, metrics=tuple(judged))
+    return HistoryCheck(job=query.job or "", by=by, outcome=outcome, exit_code=code, metrics=tuple(judged))
+
+
+def _of_one_job(store: Store, query: Query) -> Query:
+    """By default of the job that ran last, of what else is asked for. Raises as `job_of`."""
+    last = None if query.job is not None else next(iter(store.rows(query, most=1)), None)
+    return msgspec.structs.replace(query, job=job_of(store, query.job if last is None else last.origin.job))
 
 
 def _outcome(found: Iterable[str]) -> tuple[Literal["pass", "fail", "inconclusive"], Literal[0, 1, 3]]:
@@ -160,7 +167,8 @@ def baseline_entry(store: Store, job: str, *, plain: bool, gpu: str | None) -> E
 
     Raises UsageError where there is none of such a program, MissingPackage without ruptures.
     """
-    points = store.points("step_time", Query(job=job_of(store, job), plain=plain, gpu=gpu))
+    every = store.points("step_time", Query(job=job_of(store, job), plain=plain))
+    points = [point for point in every if point.gpu == gpu]
     if not points:
         kind = "the plain program" if plain else "a recording"
         raise UsageError(

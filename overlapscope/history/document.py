@@ -38,7 +38,9 @@ def listing(store: Store, query: Query, found: Sequence[Row]) -> Document:
         Column("check", number=False, id="check", spare=3),
         words("id"),
     )
-    note = "Each figure is the mean over the devices. `plain` is of the program while nothing is recorded."
+    note = (
+        "Each figure is the mean over the devices, of the plain program where its step is known, else of the recording."
+    )
     table = Table("Entries", columns, rows(lines), note=note)
     blocks: list[Block] = [Heading("overlapscope history", 1)]
     empty = {

@@ -7,7 +7,7 @@ from functools import partial
 from statistics import median
 from typing import Literal
 
-from overlapscope.base.words import clean, plural
+from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets.quantity import distinct, show
 from overlapscope.budgets.verdicts import Unit
 from overlapscope.documents.model import Block, Chart, Document, Heading, Items, Strip, Text
@@ -32,15 +32,17 @@ def blocks(job: JobCourse) -> list[Block]:
     if not job.courses:
         return [Text(f"{clean(job.job, 80)} has none of these metrics.")]
     first = job.courses[0]
-    gpu = f" on {clean(first.gpu, 80)}" if first.gpu else ""
-    of = f"the plain program{gpu}" if first.plain else f"recordings{gpu}, not of the plain program"
+    kinds: dict[str, list[str]] = {}
+    for course in job.courses:
+        kinds.setdefault(_kind(course), []).append(course.metric)
+    whose = [""] if len(kinds) == 1 else [f" of {listed(metrics)}" for metrics in kinds.values()]
     changes = [sentence(course, change) for course in job.courses for change in course.levels.changes]
     unknown = {course.levels.unknown: None for course in job.courses if course.levels.unknown}
     if len(unknown) == 1 and all(course.levels.unknown for course in job.courses):
         return [Text(f"Since when {clean(job.job, 80)} is better or worse is unknown: {first.levels.unknown}.")]
     return [
         Heading(f"{clean(job.job, 80)}, by {first.by}"),
-        Text(f"The levels are of {of}."),
+        *(Text(f"The levels{of} are of {kind}.") for of, kind in zip(whose, kinds, strict=True)),
         *([Items(tuple(changes))] if changes else []),
         *(Text(f"Changes are unknown: {why}.", "fair") for why in unknown),
         *([] if changes or unknown else [Text("No metric changed by more than noise.", "good")]),
@@ -48,6 +50,11 @@ def blocks(job: JobCourse) -> list[Block]:
         *(Chart(f"levels-{course.metric}", course.metric, partial(chart, course), wide=True) for course in job.courses),
         table(job.courses),
     ]
+
+
+def _kind(course: Course) -> str:
+    gpu = f" on {clean(course.gpu, 80)}" if course.gpu else ""
+    return f"the plain program{gpu}" if course.plain else f"recordings{gpu}, not of the plain program"
 
 
 def sentence(course: Course, change: Change) -> str:

@@ -75,7 +75,7 @@ VALUES: dict[str, Any] = {
     "ranks-buckets.clickData": {"points": [{"x": 0, "y": 0}]},
     "ranks-buckets.id": "ranks-buckets",
     "history-clock.n_intervals": 1,
-    "history-state.data": [[1, 2]],
+    "history-state.data": "1:2",
     "history-shown.data": ["train.py", "step_time", "commit"],
     "history-job.value": "train.py",
     "history-metric.value": "efficiency_pct",

@@ -107,7 +107,7 @@ def test_what_is_no_history_is_said_where_it_was_named(tmp_path: Path, monkeypat
         find_stored(str(tmp_path / "text"))
     monkeypatch.setenv("OVERLAPSCOPE_HISTORY", str(tmp_path / "later.sqlite"))
     stored = find_stored(None)
-    assert stored == Stored(tmp_path / "later.sqlite") and stored.state == ()
+    assert stored == Stored(tmp_path / "later.sqlite") and stored.state == ""
     with Store.open(stored.path):
         pass
     assert stored.state

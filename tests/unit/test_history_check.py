@@ -127,6 +127,46 @@ def test_no_interval_has_what_no_figure_can_be(capsys: pytest.CaptureFixture[str
     ]
 
 
+def test_options_before_an_action_count_or_are_refused(capsys: pytest.CaptureFixture[str], history: Path) -> None:
+    fill([*SAME, 60.0], job="b.py")
+    fill(SAME[:3], job="a.py")
+    assert main(["history", "--job", "b.py", "check"]) == checked("--job", "b.py") == 1
+    assert main(["history", "--job", "b.py", "--metric", "step_time", "--by", "commit", "check"]) == 0
+    assert main(["history", "--job", "b.py", "prune", "--keep", "1"]) == 0
+    with Store.open(history) as store:
+        assert [row.origin.job for row in store.rows()].count("a.py") == 3
+        assert [row.origin.job for row in store.rows()].count("b.py") == 1
+    capsys.readouterr()
+    assert main(["history", "--commit", "0", "check"]) == 2
+    assert "--commit is an option of `overlapscope history` alone" in capsys.readouterr().err
+    assert main(["history", "prune", "--job", "c.py", "--keep", "1"]) == 2
+    assert "has no job 'c.py'" in capsys.readouterr().err
+    assert main(["history", "--history", "typo.sqlite", "prune", "--keep", "1"]) == 2
+    assert not Path("typo.sqlite").exists()
+
+
+def test_a_commit_that_is_recorded_again_is_the_newest() -> None:
+    fill(SAME)
+    assert checked("--by", "commit") == 0
+    with Store.open() as store:
+        figures = [figure("efficiency_pct", 40.0, spread=0.1, floor=1.0)]
+        store.add(made(BEGUN + 99 * DAY, figures, job="train.py", commit=f"{3:040x}"))
+    assert checked("--metric", "efficiency_pct") == 1
+    # Two recordings of a commit make one value, in the middle between them.
+    assert checked("--metric", "efficiency_pct", "--by", "commit") == 1
+
+
+def test_the_job_is_the_one_that_has_the_branch(capsys: pytest.CaptureFixture[str]) -> None:
+    fill(SAME, job="b.py", branch="x")
+    fill([*SAME, 80.0], job="a.py", branch="y")
+    assert checked("--branch", "x") == 0
+    assert "The newest report of b.py" in capsys.readouterr().out
+    assert main(["history", "--branch", "x"]) == 0
+    assert "b.py, by report" in capsys.readouterr().out
+    assert main(["history", "--branch", "z", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["courses"] == []
+
+
 def test_a_name_that_is_wrong_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert checked() == 2
     fill(SAME)

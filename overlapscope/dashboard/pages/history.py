@@ -275,7 +275,7 @@ callbacks = Callbacks()
     State("history-state", "data"),
     prevent_initial_call=True,
 )
-def look(context: PageContext, ticks: int | None, state: list[list[int]] | None) -> Any:
+def look(context: PageContext, ticks: int | None, state: str | None) -> Any:
     """The page once more where the history has changed."""
     stored = context.library.stored
     if stored is None:
@@ -283,7 +283,7 @@ def look(context: PageContext, ticks: int | None, state: list[list[int]] | None)
     with suppress(OverlapscopeError):
         # What is the matter, the page says when it is opened.
         stored.pull()
-    now = [list(one) for one in stored.state]
+    now = stored.state
     return (dash.no_update, dash.no_update) if now == state else (_content(context), now)
 
 
