@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import os
 import platform
 import runpy
 import sys
@@ -18,6 +19,8 @@ import types
 from pathlib import Path
 from typing import Any
 
+# Else the import of torch imports a part of overlapscope, to be watched where that is asked for.
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 READY = "ready to run"
 
 

@@ -13,7 +13,7 @@ class Command:
     overlapscope, so that `overlapscope record PID` can record it.
 
     This needs Python 3.14 or newer, the same version as the process has, and
-    the right to trace it: its own user, and on Linux ptrace allowed, or root.
+    the right to trace it: you run both, and on Linux ptrace is allowed.
     Older Pythons offer no way in; start the process with `overlapscope run
     --on-demand`, or set OVERLAPSCOPE_WATCH=1 for it.
     """

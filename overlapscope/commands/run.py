@@ -194,7 +194,7 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--on-demand",
         action="store_true",
-        help="record nothing until `overlapscope record PID` asks for it; the options above are then its options",
+        help="record nothing until `overlapscope record PID` asks for it; all other recording options are ignored",
     )
     parser.add_argument("--open", action="store_true", help="open the trace in a browser afterwards, until Ctrl-C")
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import queue
 import select
 import socket
 import struct
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from overlapscope.errors import UsageError
 from overlapscope.watching import places
 from overlapscope.watching.protocol import Ask, Asked, Begun, Lines, Outcome, Request, send
 from overlapscope.watching.watcher import Watcher
@@ -37,6 +38,8 @@ def listen(watcher: Watcher) -> Path:
     path.chmod(0o600)
     server.listen(_MOST_AT_ONCE)
     process = os.getpid()
+    # Whoever asks would wait for a child that never answers.
+    os.register_at_fork(after_in_child=server.close)
 
     def remove() -> None:
         # A forked child runs this, too.
@@ -54,7 +57,10 @@ def _serve(server: socket.socket, watcher: Watcher) -> None:
     while True:
         try:
             client, _ = server.accept()
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ECONNABORTED):
+                time.sleep(_POLL_S)
+                continue
             # The program closed it: programs that become daemons close all they have.
             return
         if not _is_ours(client) or not room.acquire(blocking=False):
@@ -74,8 +80,8 @@ def _is_ours(client: socket.socket) -> bool:
 
 
 def _answer(client: socket.socket, watcher: Watcher, room: threading.Semaphore) -> None:
-    # Whatever comes, the program does not care.
-    with suppress(OSError, UsageError, msgspec.MsgspecError), client:
+    # Whatever comes, and whenever, as in the middle of the import of torch: the program does not care.
+    with suppress(Exception), client:
         try:
             client.settimeout(_PATIENCE_S)
             line = Lines(client).receive()
@@ -92,15 +98,22 @@ def _answer(client: socket.socket, watcher: Watcher, room: threading.Semaphore) 
 def _record(client: socket.socket, watcher: Watcher, request: Request) -> None:
     outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
     watcher.ask(request, outcomes.put)
-    told = False
-    while True:
-        with suppress(queue.Empty):
-            send(client, outcomes.get(timeout=_POLL_S))
-            return
-        if not told and watcher.begun is not None:
-            told = True
-            send(client, Begun(watcher.begun))
-        # Nothing more is to come from there but its end.
-        if select.select([client], [], [], 0)[0]:
+    gone = select.poll()
+    gone.register(client, select.POLLIN)
+    told = answered = False
+    try:
+        while not answered:
+            with suppress(queue.Empty):
+                outcome = outcomes.get(timeout=_POLL_S)
+                answered = True
+                send(client, outcome)
+                return
+            if not told and watcher.begun is not None:
+                told = True
+                send(client, Begun(watcher.begun))
+            # Nothing more is to come from there but its end.
+            if gone.poll(0):
+                return
+    finally:
+        if not answered:
             watcher.withdraw(request)
-            return

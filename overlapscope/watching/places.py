@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,8 @@ def candidates() -> list[Path]:
     """
     found = [os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.getuid()}"]
     runtime = [Path(place, "overlapscope") for place in found if place and os.path.isdir(place)]
-    return [*dict.fromkeys(runtime), Path(tempfile.gettempdir(), f"overlapscope-{os.getuid()}")]
+    # Where a scheduler sets TMPDIR, a shell looks elsewhere.
+    return [*dict.fromkeys(runtime), Path("/tmp", f"overlapscope-{os.getuid()}")]
 
 
 def make() -> Path:

@@ -69,6 +69,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     """Why there is none, in a sentence."""
     begun: int | None = None
     """The recording began when so many steps were finished."""
+    busy: bool = False
+    """Another recording is being made, or was just withdrawn."""
     too_late: bool = False
     """The step that it was to begin with is over."""
     notes: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -18,6 +19,7 @@ _LEAST_AHEAD: Final = 5
 _ATTEMPTS: Final = 6
 """Each looks twice as far ahead as the one before."""
 _UNTIL_BEGUN_S: Final = 60.0
+_UNTIL_WITHDRAWN_S: Final = 0.3
 _NS_PER_S: Final = 1e9
 
 
@@ -38,10 +40,15 @@ def record(found: Sequence[Status], request: Request, begun: Callable[[Status, i
         return _ask(found, request, begun)
     for attempt in range(_ATTEMPTS):
         latest = [one for one in statuses() if one.pid in {status.pid for status in found}]
-        at_step = max(one.steps for one in latest) + _ahead(latest) * 2**attempt
-        outcomes = _ask(found, msgspec.structs.replace(request, at_step=at_step), begun)
-        if all(one.begun is not None for one in outcomes) or not any(one.too_late for one in outcomes):
+        ahead = _ahead(latest) * 2**attempt
+        at_step = max(one.steps for one in latest) + ahead
+        slowest_ns = max((one.plain_step_ns or 0 for one in latest), default=0)
+        wait_s = _UNTIL_BEGUN_S + 2 * ahead * slowest_ns / _NS_PER_S
+        outcomes = _ask(found, msgspec.structs.replace(request, at_step=at_step), begun, wait_s)
+        if not any(one.too_late or one.busy for one in outcomes):
             break
+        # Until those that were withdrawn know it.
+        time.sleep(_UNTIL_WITHDRAWN_S)
     return outcomes
 
 
@@ -51,15 +58,21 @@ def _ahead(found: Sequence[Status]) -> int:
     return _LEAST_AHEAD + (0 if fastest_ns is None else round(_AHEAD_S * _NS_PER_S / fastest_ns))
 
 
-def _ask(found: Sequence[Status], request: Request, begun: Callable[[Status, int], object]) -> list[Outcome]:
-    with ExitStack() as asked, ThreadPoolExecutor(len(found)) as pool:
+def _ask(
+    found: Sequence[Status],
+    request: Request,
+    begun: Callable[[Status, int], object],
+    wait_s: float = _UNTIL_BEGUN_S,
+) -> list[Outcome]:
+    # Whoever interrupts this closes the sockets first, for which the threads wait.
+    with ThreadPoolExecutor(len(found)) as pool, ExitStack() as asked:
         asking = [asked.enter_context(Asking(one.pid, request)) for one in found]
 
         def wait(number: int) -> Outcome:
             def tell(step: int) -> None:
                 begun(found[number], step)
 
-            outcome = asking[number].outcome(tell, until_begun_s=_UNTIL_BEGUN_S)
+            outcome = asking[number].outcome(tell, until_begun_s=wait_s)
             if outcome.too_late:
                 # The others need not go on.
                 for other in asking:

@@ -14,10 +14,11 @@ from typing import Final
 from overlapscope.base.output import tell
 from overlapscope.base.words import clean
 from overlapscope.errors import OverlapscopeError
-from overlapscope.recorder import devices, recording
+from overlapscope.recorder import cupti, devices, recording
 from overlapscope.recorder.destination import rank_of
 from overlapscope.recorder.main_thread import Interruption, Wake
 from overlapscope.recorder.optimizer_steps import OptimizerSteps
+from overlapscope.recorder.session import profiler_running
 from overlapscope.recorder.torch_import import when_torch_is_imported
 from overlapscope.version import __version__
 from overlapscope.watching.protocol import Outcome, Request, Status
@@ -31,6 +32,8 @@ _AGAIN_S: Final = 0.05
 _PATIENCE_S: Final = 30.0
 """For the main thread to come to an instruction."""
 _BUSY: Final = "The program is being recorded already; ask again when that is over."
+
+_WITHDRAWN: Final = "Nobody waits for it any more."
 
 Done = Callable[[Outcome], None]
 
@@ -49,6 +52,8 @@ class Watcher:
         """Called at the end of each, on the thread that makes them."""
         self._marks: deque[int] = deque(maxlen=_TIMED + 1)
         """Ends of steps between which nothing was recorded, by the host's clock."""
+        self._attached = False
+        """CUPTI stays attached behind a recording, and slows all steps from then on."""
         self._plain_step_ns: int | None = None
         """Before the last recording."""
         self._optimizer = OptimizerSteps(self._stepped, self._stepped)
@@ -58,9 +63,12 @@ class Watcher:
         """The program marks its steps itself."""
         self._ours = False
         """It is we who mark a step of the recording."""
-        self._lock = threading.Lock()
+        # The main thread may be interrupted, to begin by time, where it holds it.
+        self._lock = threading.RLock()
         self._wanted: tuple[Request, Done] | None = None
         self._running: tuple[AskedRecording, Done] | None = None
+        self._taken: Request | None = None
+        """What is being recorded, from before the profiler starts until its trace is written."""
         self._begun = 0
         self._withdrawn = False
         self._recorded_at_ns: int | None = None
@@ -83,7 +91,7 @@ class Watcher:
         """
         marks = tuple(self._marks)
         together = min(_TOGETHER, len(marks) - 1)
-        if together < 1:
+        if together < 1 or (together < _TOGETHER and self._plain_step_ns is not None):
             return self._plain_step_ns
         begins = range(len(marks) - 1 - together, -1, -together)
         return round(median((marks[begin + together] - marks[begin]) / together for begin in begins))
@@ -116,7 +124,7 @@ class Watcher:
             if not refused and not too_late:
                 self._wanted, self._withdrawn = (request, done), False
         if refused:
-            done(Outcome(failure=refused))
+            done(Outcome(failure=refused, busy=refused == _BUSY))
         elif too_late:
             done(self._too_late())
         elif request.seconds is not None:
@@ -127,8 +135,10 @@ class Watcher:
         with self._lock:
             if self._wanted is not None and self._wanted[0] is request:
                 self._wanted = None
-            elif self._running is not None:
+            elif self._taken is request:
                 self._withdrawn = True
+                if request.seconds is not None:
+                    self._ending.request()
 
     @property
     def begun(self) -> int | None:
@@ -138,7 +148,7 @@ class Watcher:
     def _why_not(self) -> str:
         if "torch" not in sys.modules:
             return "The program has not imported torch, so there is nothing to record."
-        if self._wanted is not None or self._running is not None:
+        if self._wanted is not None or self._taken is not None:
             return _BUSY
         return ""
 
@@ -161,8 +171,8 @@ class Watcher:
 
     def _is_of_another_recording(self) -> bool:
         """Whether a step is marked of what the program records itself, which may be the last that it marks."""
-        under_way = recording.current()
-        return under_way is not None and (self._running is None or under_way is not self._running[0])
+        under_way, running = recording.current(), self._running
+        return under_way is not None and (running is None or under_way is not running[0])
 
     def _stepped(self) -> None:
         thread = threading.get_ident()
@@ -171,10 +181,12 @@ class Watcher:
         if thread != self._thread:
             return
         try:
-            if "torch" in sys.modules and devices.capturing():
+            if "torch" not in sys.modules or devices.capturing():
                 return
             self.steps += 1
-            if self._running is None:
+            if profiler_running():
+                self._forget_marks()
+            elif not self._attached:
                 self._marks.append(time.perf_counter_ns())
             if self._running is not None or self._wanted is not None:
                 self._advance()
@@ -183,13 +195,17 @@ class Watcher:
         except Exception as error:
             self._complain(error)
 
+    def _forget_marks(self) -> None:
+        self._plain_step_ns = self.plain_step_ns
+        self._marks.clear()
+
     def _advance(self) -> None:
         if self._running is None:
             self._begin(by_time=False)
             return
         asked, _ = self._running
         if self._withdrawn:
-            asked.give_up("Nobody waits for it any more.")
+            asked.give_up(_WITHDRAWN)
         elif not self._marked:
             self._ours = True
             try:
@@ -206,9 +222,10 @@ class Watcher:
             request, done = self._wanted
             if (request.seconds is not None) != by_time or self.steps < (request.at_step or 0):
                 return
-            self._wanted = None
+            self._wanted, self._taken = None, request
             late = request.at_step is not None and self.steps > request.at_step
         if late:
+            self._taken = None
             done(self._too_late())
             return
         try:
@@ -216,6 +233,7 @@ class Watcher:
             self._begun = self.steps
             asked.begin()
         except Exception as error:
+            self._taken = None
             done(Outcome(failure=_said(error)))
             return
         asked.when_over = self._over_by_time if by_time else None
@@ -229,9 +247,9 @@ class Watcher:
             asked.end()
         except Exception as error:
             failure = _said(error)
-        self._running = None
-        self._plain_step_ns = self.plain_step_ns
-        self._marks.clear()
+        self._running = self._taken = None
+        self._attached = self._attached or cupti.stays_attached()
+        self._forget_marks()
         failure = asked.given_up or failure
         if failure or not asked.paths:
             done(Outcome(failure=failure or "Nothing was recorded.", begun=self._begun))
@@ -266,6 +284,9 @@ class Watcher:
         self._ending.request()
 
     def _end_by_time(self) -> None:
+        running = self._running
+        if running is not None and self._withdrawn:
+            self._guarded(lambda: running[0].give_up(_WITHDRAWN))
         self._guarded(self._end)
         # The recording gave the signal back.
         self._wake.start()
@@ -280,8 +301,8 @@ class Watcher:
 
     def _forked(self) -> None:
         """This is a child: what its parent was asked is not its business."""
-        self._wanted = self._running = None
-        self._lock = threading.Lock()
+        self._wanted = self._running = self._taken = None
+        self._lock = threading.RLock()
         self._marks.clear()
         self.steps = 0
 

@@ -47,6 +47,7 @@ def test_it_names_the_versions_and_every_part(tmp_path: Path) -> None:
         "browser": "missing" if sys.platform == "linux" else "ok",
         "cluster": "ok",
         "history": "ok",
+        "query": "ok",
         "hta": "ok",
         "cache": "ok",
     }

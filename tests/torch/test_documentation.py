@@ -19,6 +19,7 @@ NOT_HERE = {
     "--slow-step": "waits for a slow step: tests/torch/test_windows.py",
     "--check-hazards": "needs a GPU: tests/gpu",
     "cudaProfilerApi": "needs a GPU: tests/gpu",
+    "--on-demand": "records when asked: tests/torch/test_watch.py",
     "torchrun": "starts ranks: tests/torch/test_run.py",
 }
 """What keeps a command from being run here, and where it is tried."""

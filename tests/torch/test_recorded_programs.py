@@ -33,7 +33,7 @@ def when_writing(number):
     def watch():
         while not any(".trace.json.gz." in name and name.startswith(".") for name in os.listdir()): time.sleep(0)
         os.kill(os.getpid(), number)
-    if "overlapscope" in sys.modules: threading.Thread(target=watch, daemon=True).start()
+    if "overlapscope.recorder" in sys.modules: threading.Thread(target=watch, daemon=True).start()
     else: sys.argv.append(str(number))
 def plainly():
     # What comes of that signal where nothing is written.
@@ -83,13 +83,13 @@ PROGRAMS = {
     "dies later": Program("train(2); 1 / 0", 2, f"wrote {TRACE}"),
     "no more than is recorded": Program(
         "from atexit import register; register(print, 'exit handler')\n"
-        "try: train(10**9 if 'overlapscope' in sys.modules else 1)\nfinally: print('finally')",
+        "try: train(10**9 if 'overlapscope.recorder' in sys.modules else 1)\nfinally: print('finally')",
         7,
         f"wrote {TRACE}",
         ("--stop-after-recording",),
     ),
     "what ends it is lost on the way, as torch's trace of the GPU loses it": Program(
-        "try: train(10**9 if 'overlapscope' in sys.modules else 1)\n"
+        "try: train(10**9 if 'overlapscope.recorder' in sys.modules else 1)\n"
         "except SystemExit: raise SystemError('exec returned NULL without setting an exception') from None",
         7,
         f"wrote {TRACE}",

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.request import urlopen
@@ -84,12 +84,19 @@ def started(place: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Po
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
+                start_new_session=True,
             )
-            stack.callback(process.communicate)
-            stack.callback(process.kill)
+            stack.callback(end, process)
             return process
 
         yield start
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """With all that it has started, as a launcher has."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
 
 
 def waited(ready: Callable[[list[Status]], bool]) -> list[Status]:
@@ -161,7 +168,8 @@ def test_a_server_without_steps_is_recorded_by_time(
 
 
 def test_all_ranks_begin_with_the_same_step(started: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
-    launcher = ("torchrun", "--standalone", "--nproc-per-node", "2", "-m", "overlapscope", "run", "--on-demand")
+    ranks_start = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    launcher = (*ranks_start, "-m", "overlapscope", "run", "--on-demand")
     started(TRAINING, *launcher)
     found = stepping(2)
     assert sorted((one.rank, one.world_size) for one in found) == [(0, 2), (1, 2)]
