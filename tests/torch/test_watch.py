@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.request import urlopen
@@ -84,7 +84,6 @@ def started(place: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Po
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                start_new_session=True,
             )
             stack.callback(end, process)
             return process
@@ -93,10 +92,12 @@ def started(place: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Po
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """With all that it has started, as a launcher has."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    """With all that it has started: a launcher ends its ranks when it is told to end."""
+    process.terminate()
+    try:
+        process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
 
 
 def waited(ready: Callable[[list[Status]], bool]) -> list[Status]:
