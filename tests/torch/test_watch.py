@@ -152,8 +152,9 @@ def test_a_server_without_steps_is_recorded_by_time(
     started: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
     server = started(SERVER)
-    waited(lambda found: len(found) == 1 and (tmp_path / "port").exists())
-    port = (tmp_path / "port").read_text()
+    written = tmp_path / "port"
+    waited(lambda found: len(found) == 1 and written.exists() and written.read_text() != "")
+    port = written.read_text()
     with Asking(server.pid, Request(path=str(tmp_path / "x.trace.json.gz"), seconds=1.0)) as asked:
         begun: list[int] = []
         with ThreadPoolExecutor(1) as pool:
