@@ -19,18 +19,12 @@ class AskedRecording(SilentRecording):
     @classmethod
     def of(cls, request: Request) -> AskedRecording:
         """Raises UsageError for numbers and file names that make no sense."""
-        if request.seconds is not None:
-            return cls(
-                request.path,
-                duration_s=request.seconds,
-                plain_steps=0,
-                light=request.light,
-                stacks=request.stacks,
-            )
+        by_time = request.seconds is not None
         return cls(
             request.path,
-            active=request.steps,
-            plain_steps=request.plain_steps,
+            active=None if by_time else request.steps,
+            duration_s=request.seconds,
+            plain_steps=0 if by_time else request.plain_steps,
             light=request.light,
             stacks=request.stacks,
         )

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -69,10 +70,7 @@ def _ask(
         asking = [asked.enter_context(Asking(one.pid, request)) for one in found]
 
         def wait(number: int) -> Outcome:
-            def tell(step: int) -> None:
-                begun(found[number], step)
-
-            outcome = asking[number].outcome(tell, until_begun_s=wait_s)
+            outcome = asking[number].outcome(partial(begun, found[number]), until_begun_s=wait_s)
             if outcome.too_late:
                 # The others need not go on.
                 for other in asking:
