@@ -45,7 +45,7 @@ docs: $(VENV)/.ready  ## build the documentation's site into site/; a wrong link
 	$(VENV)/bin/zensical build --clean --strict
 
 fuzz: $(VENV)/.ready  ## judge mutated traces for an hour, or for FUZZ_SECONDS=N; what is found goes to fuzz-found/
-	$(VENV)/bin/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+	$(VENV)/bin/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(if $(FUZZ_START),--start $(FUZZ_START))
 
 bench: $(VENV)/.ready browser  ## measure speed and memory into docs/ and benchmarks/ (needs 6 GB of disk, many minutes)
 	$(VENV)/bin/python -m benchmarks.performance

@@ -115,6 +115,11 @@ def share(part: int | None, whole: int) -> str:
     return percent(100 * part / whole if part is not None and whole else None)
 
 
+def bare_share(part: float | None, whole: float | None) -> str:
+    """`share` without the sign, for a column whose title has it."""
+    return bare_percent(100 * part / whole if part is not None and whole else None)
+
+
 def bare_shares(parts: Sequence[int], whole: int) -> list[str]:
     """The parts of a whole as percentages that add up to 100.0, rounded by the largest remainder."""
     if not whole:

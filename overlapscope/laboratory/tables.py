@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown
-from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, bare_shares, clean, unit_for
+from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, bare_share, bare_shares, clean, unit_for
 from overlapscope.documents.table import Cell, Column, Table, rows, words
 from overlapscope.laboratory.comparison import WALL, Comparison, place
 from overlapscope.laboratory.results import Analysis, ExperimentResult, Link, VariantResult
@@ -40,9 +40,7 @@ def _variant(comparison: Comparison, variant: VariantResult) -> tuple[str, ...]:
         digits(wall.ours),
         _ratio(wall.ours_ratio),
         NOTHING if worst is None else bare_percent(hidden_copy_shown(worst)),
-        NOTHING
-        if worst is None
-        else bare_percent(100 * worst.buckets.idle_ns / worst.span_ns if worst.span_ns else None),
+        NOTHING if worst is None else bare_share(worst.buckets.idle_ns, worst.span_ns),
         variant.status if variant.status != "ok" else worst.verdict.level if worst is not None else NOTHING,
     )
 
@@ -159,7 +157,7 @@ def _mostly(by_cause: Mapping[str, int]) -> tuple[str, str]:
     if not whole:
         return NOTHING, NOTHING
     cause, most = max(by_cause.items(), key=lambda item: item[1])
-    return clean(cause, 40), bare_percent(100 * most / whole)
+    return clean(cause, 40), bare_share(most, whole)
 
 
 def _link(analyses: Analyses, unit: Unit, peak: Link) -> Table:
@@ -192,7 +190,7 @@ def _rate(analysis: Analysis, direction: str) -> float | None:
 
 
 def _of(rate: float | None, peak: float | None) -> str:
-    return NOTHING if rate is None or not peak else bare_percent(100 * rate / peak)
+    return bare_share(rate, peak)
 
 
 def _filled(title: str, columns: Sequence[Column], lines: Sequence[Sequence[str]]) -> Table:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Final, Literal
 
-from overlapscope.base.words import Unit, bare_percent, clean, clean_lines, duration, percent, unit_for
+from overlapscope.base.words import Unit, bare_percent, bare_share, clean, clean_lines, duration, percent, unit_for
 from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, detail, panel, with_code
 from overlapscope.documents.table import Column, Table, Tone, prose, rows, words
 from overlapscope.prediction.result import Change, Constant, Estimate, Percentage, WhatIf
@@ -263,7 +263,7 @@ def ladder(result: WhatIf) -> Table:
         if not rung.interventions:
             continue
         step = rung.predicted_step_ns
-        share = bare_percent(100 * rung.gain_ns / result.unchanged_step_ns if result.unchanged_step_ns else None)
+        share = bare_share(rung.gain_ns, result.unchanged_step_ns)
         lines.append((f"+ {clean(rung.added, _TEXT_LIMIT)}", *_estimate(step, of), of.number(rung.gain_ns), share))
     columns = (
         _WRAPPED,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from overlapscope.base.words import NOTHING, Unit, bare_percent, clean, plural, unit_for
+from overlapscope.base.words import NOTHING, Unit, bare_percent, bare_share, clean, plural, unit_for
 from overlapscope.documents.table import Cell, Column, Table, Tone, table_of, words
 from overlapscope.ranks.result import Meeting, RankRow, RanksReport, Spread, StepSkew, Straggler, Waiting
 from overlapscope.ranks.verdict import NAME_LIMIT, collective, late_name, meeting_name, row_name, unit_of
@@ -142,7 +142,7 @@ def steps(report: RanksReport, *, rows: int) -> Table:
     unit = unit_of(report)
 
     def spread(step: StepSkew) -> Cell:
-        return Cell(bare_percent(100 * step.spread_ns / step.median_ns if step.median_ns else None))
+        return Cell(bare_share(step.spread_ns, step.median_ns))
 
     table = table_of(
         shown,

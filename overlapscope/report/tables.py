@@ -23,6 +23,7 @@ from overlapscope.base.words import (
     Unit,
     bandwidth,
     bare_percent,
+    bare_share,
     bare_shares,
     clean,
     duration,
@@ -164,7 +165,7 @@ def costliest_causes(section: Section, device: Device) -> Table:
     """What exposed copies and idle time are mostly due to, largest first; shares are of all the time."""
     unit, told = section.unit, zip(("copy", "idle"), _by_cause(device), strict=True)
     found = [(ns, f"{subject}: {clean(cause, 40)}") for subject, by_cause in told for cause, ns in by_cause.items()]
-    lines = [(cause, unit.number(ns), bare_percent(100 * ns / device.span_ns)) for ns, cause in _largest(found) if ns]
+    lines = [(cause, unit.number(ns), bare_share(ns, device.span_ns)) for ns, cause in _largest(found) if ns]
     return Table("Causes", (words("causes", heads=True), Column(unit.name), Column("%")), rows(lines[:FEW]))
 
 

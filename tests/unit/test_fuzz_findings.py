@@ -11,7 +11,10 @@ import pytest
 from overlapscope import analyze, load
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from overlapscope.prediction.thread_turns import Relation, relations
+from overlapscope.render import terminal
+from overlapscope.report.document import document
 from overlapscope.report.model import from_json, to_json
+from overlapscope.report.page import Page
 from tests.support.helpers import Host, make_trace
 from tests.support.kineto_files import call, host, kernel, memcpy, write
 
@@ -46,6 +49,15 @@ def test_a_report_whose_words_would_control_a_terminal_is_none_of_ours(place: st
     within.get(place, device["copies"])[0][place] = "\x1b[2J"
     with pytest.raises(msgspec.ValidationError, match="Expected a name"):
         from_json(json.dumps(changed).encode())
+
+
+def test_a_report_of_no_time_is_shown() -> None:
+    """Anybody may have changed a saved report: causes in a span of no length have no share of it."""
+    changed = json.loads(to_json(analyze(load(Path("traces/known_causes/same_stream.json.gz")))))
+    changed["traces"][0]["devices"][0]["span_ns"] = 0
+    report = from_json(json.dumps(changed).encode())
+    assert report.devices[0].span_ns == 0
+    assert terminal.render(document(Page(report, verbose=True)), width=100)
 
 
 def test_an_estimate_holds_its_middle_where_a_replay_takes_longer_than_the_recording(tmp_path: Path) -> None:
