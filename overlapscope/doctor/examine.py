@@ -47,6 +47,7 @@ def examine() -> Diagnosis:
             _extra("cluster"),
             _extra("history"),
             _extra("query"),
+            _extra("mcp"),
             _hta(),
             _cache(),
         ),

@@ -48,6 +48,7 @@ def test_it_names_the_versions_and_every_part(tmp_path: Path) -> None:
         "cluster": "ok",
         "history": "ok",
         "query": "ok",
+        "mcp": "ok",
         "hta": "ok",
         "cache": "ok",
     }
