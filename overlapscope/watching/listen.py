@@ -26,6 +26,9 @@ _MOST_AT_ONCE: Final = 16
 _PATIENCE_S: Final = 10.0
 """For a question, once somebody has connected."""
 _POLL_S: Final = 0.1
+_LAST_S: Final = 0.5
+"""For the last word of a program that ends."""
+_ANSWERING: Final = "overlapscope answer"
 
 
 def listen(watcher: Watcher) -> Path:
@@ -41,13 +44,19 @@ def listen(watcher: Watcher) -> Path:
     # Whoever asks would wait for a child that never answers.
     os.register_at_fork(after_in_child=server.close)
 
-    def remove() -> None:
+    def finish() -> None:
         # A forked child runs this, too.
-        if os.getpid() == process:
-            with suppress(OSError):
-                path.unlink()
+        if os.getpid() != process:
+            return
+        with suppress(OSError):
+            path.unlink()
+        watcher.finish()
+        for thread in threading.enumerate():
+            if thread.name == _ANSWERING:
+                thread.join(_LAST_S)
 
-    atexit.register(remove)
+    # A recording that is under way ends before, as it has registered later.
+    atexit.register(finish)
     threading.Thread(target=_serve, args=(server, watcher), name="overlapscope socket", daemon=True).start()
     return path
 
@@ -67,7 +76,7 @@ def _serve(server: socket.socket, watcher: Watcher) -> None:
             client.close()
             continue
         threading.Thread(
-            target=_answer, args=(client, watcher, room), name="overlapscope answer", daemon=True
+            target=_answer, args=(client, watcher, room), name=_ANSWERING, daemon=True
         ).start()
 
 

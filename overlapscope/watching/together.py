@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from overlapscope.base.words import listed
+from overlapscope.errors import UsageError
 from overlapscope.watching.ask import Asking, statuses
 from overlapscope.watching.protocol import Outcome, Request, Status
 
@@ -41,6 +43,9 @@ def record(found: Sequence[Status], request: Request, begun: Callable[[Status, i
         return _ask(found, request, begun)
     for attempt in range(_ATTEMPTS):
         latest = [one for one in statuses() if one.pid in {status.pid for status in found}]
+        if len(latest) < len(found):
+            gone = sorted({status.pid for status in found} - {one.pid for one in latest})
+            raise UsageError(f"{'process' if len(gone) == 1 else 'processes'} {listed(gone)} ended or cannot be asked.")
         ahead = _ahead(latest) * 2**attempt
         at_step = max(one.steps for one in latest) + ahead
         slowest_ns = max((one.plain_step_ns or 0 for one in latest), default=0)

@@ -140,6 +140,14 @@ class Watcher:
                 if request.seconds is not None:
                     self._ending.request()
 
+    def finish(self) -> None:
+        """The program ends: what was recorded of it until now is all that there will be."""
+        self._guarded(self._end)
+        with self._lock:
+            wanted, self._wanted = self._wanted, None
+        if wanted is not None:
+            wanted[1](Outcome(failure="The program ended before its recording began."))
+
     @property
     def begun(self) -> int | None:
         """How many steps were finished when the recording under way began; None where there is none."""

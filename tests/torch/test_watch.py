@@ -17,8 +17,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.request import urlopen
 
+import msgspec
 import pytest
 
+from overlapscope.errors import UsageError
 from overlapscope.reading import load
 from overlapscope.watching import places
 from overlapscope.watching.ask import Asking, status_of, statuses
@@ -219,6 +221,23 @@ def test_a_process_that_is_killed_leaves_neither_half_a_file_nor_a_socket(
     assert list(place.iterdir()) == []
     gone = overlapscope("record", str(training.pid))
     assert gone.returncode == 2 and f"there is no process {training.pid}" in gone.stderr
+
+
+def test_a_program_that_ends_meanwhile_leaves_what_was_recorded_and_says_so(
+    started: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    training = started(TRAINING)
+    [status] = stepping()
+    gone = msgspec.structs.replace(status, pid=2**22 + 1)
+    with pytest.raises(UsageError, match=f"process {gone.pid} ended or cannot be asked"):
+        record([status, gone], Request(path=str(tmp_path / "x.json")), lambda one, step: None)
+    with Asking(training.pid, Request(path=str(tmp_path / "x.json"), steps=100_000, plain_steps=0)) as asked:
+        waited(lambda found: found[0].recording)
+        (tmp_path / "enough").touch()
+        outcome = asked.outcome(lambda step: None, until_begun_s=PATIENCE_S)
+    assert outcome.failure == "" and outcome.path == str(tmp_path / "x.json")
+    assert steps_of(tmp_path / "x.json")
+    assert training.wait(PATIENCE_S) == 0
 
 
 def test_what_the_program_records_itself_takes_precedence(

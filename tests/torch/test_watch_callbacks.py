@@ -30,6 +30,23 @@ trainer = lightning.Trainer(max_steps=120, accelerator="cpu", limit_val_batches=
     logger=[TensorBoardLogger("tb"), CSVLogger("csv")], **quiet)
 trainer.fit(BoringModel())
 """
+BROKEN = """
+from lightning.pytorch.loggers.logger import Logger
+
+class Broken(Logger):
+    name, version, reached = "broken", 0, 0
+
+    @property
+    def experiment(self):
+        # Lightning itself asks for it twice first.
+        self.reached += 1
+        if self.reached > 2:
+            raise RuntimeError("no server")
+
+    def log_metrics(self, metrics, step=None): pass
+
+    def log_hyperparams(self, params, *args, **kwargs): pass
+"""
 TRANSFORMERS = """
 import transformers
 from overlapscope.watching.callbacks.transformers import Watcher
@@ -72,6 +89,15 @@ def test_the_loggers_of_a_lightning_trainer_are_told(tmp_path: Path) -> None:
     assert "overlap/host_step_ms" in tags(tmp_path / "tb")
     [metrics] = tmp_path.glob("csv/**/metrics.csv")
     assert "overlap/host_step_ms" in metrics.read_text()
+
+
+def test_a_logger_that_fails_does_not_stop_a_training(tmp_path: Path) -> None:
+    pytest.importorskip("lightning.pytorch", reason="needs PyTorch Lightning")
+    (tmp_path / "train.py").write_text(PATIENT + BROKEN + LIGHTNING.replace('CSVLogger("csv")', "Broken()"))
+    done = forked.run(["train.py"], tmp_path, environment={"XDG_RUNTIME_DIR": str(tmp_path)})
+    assert done.returncode == 0, done.stderr
+    assert "overlapscope: the training's own loggers get no figures: no server" in done.stderr
+    assert (tmp_path / "history.sqlite").exists()
 
 
 def test_what_a_transformers_trainer_reports_to_is_told(tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from overlapscope.base.output import tell
 from overlapscope.watching.continuous import Continuous, settings
 
 
@@ -27,10 +28,15 @@ class TrainingWatcher:
         settings(every, **self._options, log=log)
         self._watching: Continuous | None = None
 
-    def _begin(self, loggers: Sequence[Any]) -> None:
+    def _begin(self, loggers: Callable[[], Sequence[Any]]) -> None:
+        """`loggers` are the training's own. Whatever they are, the training goes on."""
         from overlapscope.watching.api import watch_continuously
 
-        asked = settings(self._every, **self._options, log=[*loggers, *self._log])
+        asked = settings(self._every, **self._options, log=self._log)
+        try:
+            asked = settings(self._every, **self._options, log=[*loggers(), *self._log])
+        except Exception as error:
+            tell(f"overlapscope: the training's own loggers get no figures: {error}")
         self._watching = watch_continuously(asked)
 
     def _end(self) -> None:

@@ -26,7 +26,7 @@ class Watcher(TrainingWatcher, Callback):  # type: ignore[misc,unused-ignore]
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin."""
-        self._begin(trainer.loggers if trainer.is_global_zero else [])
+        self._begin(lambda: trainer.loggers if trainer.is_global_zero else [])
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """End."""

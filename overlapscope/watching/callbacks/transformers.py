@@ -30,7 +30,7 @@ class Watcher(TrainingWatcher, TrainerCallback):  # type: ignore[misc,unused-ign
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin."""
-        self._begin(_told_by(args) if state.is_world_process_zero else [])
+        self._begin(lambda: _told_by(args) if state.is_world_process_zero else [])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End."""
