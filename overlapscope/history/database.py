@@ -45,6 +45,8 @@ _VERSIONS: Final = (
         UNIQUE (at_ns, program, change));
     """,
     "ALTER TABLE figures ADD COLUMN floor REAL",
+    # Nothing ever read it: `entries` have the findings.
+    "DROP TABLE findings",
 )
 """By what each version of the schema differs from the one before. `figures` lies on the disk by metric: one metric of
 all reports is read in one go."""

@@ -147,8 +147,6 @@ class Store:
                         *(one.value, one.spread, one.samples, one.floor, one.metric),
                     ),
                 )
-            for found in entry.report.findings:
-                execute("INSERT INTO findings VALUES (?, ?, ?, ?)", (number, found.rule, found.severity, found.cost_ns))
         return True
 
     def add_predictions(self, predictions: Iterable[Prediction]) -> None:
@@ -179,7 +177,7 @@ class Store:
     def _remove(self, number: int) -> None:
         execute = self._connection.execute
         execute("DELETE FROM figures WHERE metric IN (SELECT number FROM metrics) AND report = ?", (number,))
-        for table, column in (("findings", "report"), ("entries", "report"), ("reports", "number")):
+        for table, column in (("entries", "report"), ("reports", "number")):
             execute(f"DELETE FROM {table} WHERE {column} = ?", (number,))
 
     @contextmanager
