@@ -125,9 +125,28 @@ def test_long_stretches_are_replayed_as_one_thing_after_another(
     program = [[begin, *on_streams(step, apart), *([sync] if number in waiting else [])] for number in range(times)]
     graph = prepare(record(itertools.chain(*program)), None, None).graph
     assert (graph.calls.handed_by < 0).all() and not len(graph.orders)
+    # Neither lag is always the longer.
+    closer = np.where(np.arange(len(graph.items)) % 2, graph.items.queue_lag_ns, 0)
+    graph = replace(graph, items=replace(graph.items, queue_lag_ns=closer))
     expected, found = one_at_a_time(graph), replay(graph)
     for name in ("start_ns", "end_ns", "call_start_ns", "call_end_ns"):
         assert getattr(found, name).tolist() == getattr(expected, name).tolist()
+
+
+@given(
+    st.lists(st.tuples(st.integers(2 * US, 60 * US), st.integers(2 * US, 60 * US)), min_size=60, max_size=90),
+    st.sampled_from([13, 14]),
+)
+def test_copies_of_both_directions_are_replayed_to_the_nanosecond(both: list[tuple[int, int]], downloads: int) -> None:
+    """On a stream each, or on one; nothing slows the other in these programs."""
+    copies = [(Do("h2d", up, 13, 5 * US), Do("d2h", down, downloads, 5 * US)) for up, down in both]
+    program = [Do("step", work_ns=1), Do("kernel", 5 * US), *itertools.chain(*copies)]
+    graph = prepare(record(program), None, None).graph
+    graph = replace(graph, constants=msgspec.structs.replace(graph.constants, h2d_two_way=1.0, d2h_two_way=1.0))
+    graph = replace(graph, items=replace(graph.items, duration_ns=(graph.items.end_ns - graph.items.start_ns) * 1.0))
+    replayed = replay(graph)
+    assert replayed.start_ns.tolist() == graph.items.start_ns.tolist()
+    assert replayed.end_ns.tolist() == graph.items.end_ns.tolist()
 
 
 # -- what every prediction keeps to ---------------------------------------------------------------
