@@ -143,7 +143,8 @@ def test_copies_of_both_directions_are_replayed_to_the_nanosecond(both: list[tup
     program = [Do("step", work_ns=1), Do("kernel", 5 * US), *itertools.chain(*copies)]
     graph = prepare(record(program), None, None).graph
     graph = replace(graph, constants=msgspec.structs.replace(graph.constants, h2d_two_way=1.0, d2h_two_way=1.0))
-    graph = replace(graph, items=replace(graph.items, duration_ns=(graph.items.end_ns - graph.items.start_ns) * 1.0))
+    lasted = (graph.items.end_ns - graph.items.start_ns).astype(np.float64)
+    graph = replace(graph, items=replace(graph.items, duration_ns=lasted))
     replayed = replay(graph)
     assert replayed.start_ns.tolist() == graph.items.start_ns.tolist()
     assert replayed.end_ns.tolist() == graph.items.end_ns.tolist()
