@@ -65,7 +65,7 @@ def _of_kineto(path: Path) -> Iterator[Op]:
         start, end = _times(path, one)
         kind = _kind(one["name"], copy=copy)
         yield Op(
-            args["device"], args["stream"], kind, one["name"], start, end, args.get("bytes", 0), args["correlation"]
+            args.get("device", one["pid"]), args["stream"], kind, one["name"], start, end, args.get("bytes", 0), args["correlation"]
         )
 
 
@@ -159,7 +159,7 @@ def rate(path: Path, kind: str) -> float:
 
 
 def longest_gap(path: Path) -> int:
-    """The longest time in which nothing runs between two ops."""
+    """The longest time between two ops in which nothing runs."""
     found, end = 0, ops(path)[0].end
     for op in ops(path):
         found, end = max(found, op.start - end), max(op.end, end)
@@ -183,29 +183,34 @@ def calls(path: Path, name: str, of: str) -> int:
     return len(mine) if of == "count" else sum(end - start for start, end in mine)
 
 
-def events(path: Path, categories: list[str]) -> int:
-    """How many there are of some categories."""
-    return sum(1 for _ in _events(path, frozenset(categories)))
-
-
-def gpu(path: Path) -> str:
-    """The product name."""
-    name: str = document(path)["deviceProperties"][0]["name"]
-    return name
-
-
 def line(path: Path, call: str, script: str) -> str:
     """The innermost line of a script around the longest call of a name."""
-    start, end = max(
-        (_times(path, one) for one in _events(path, _CALLS) if one["name"] == call), key=lambda pair: pair[1] - pair[0]
-    )
+    mine = [_times(path, one) for one in _events(path, _CALLS) if one["name"] == call]
+    return _line(path, max(mine, key=lambda pair: pair[1] - pair[0]), script)
+
+
+def exposed_line(path: Path, script: str) -> list[str | int]:
+    """The line of a script whose copies are exposed longest, and how long; copies do not run beside each other."""
+    kernels = [op for op in ops(path) if op.kind in (Kind.COMPUTE, Kind.COMM)]
+    launches = {one["args"]["correlation"]: _times(path, one) for one in _events(path, _CALLS)}
+    exposed: dict[str, int] = {}
+    for copy in (op for op in ops(path) if op.kind in (Kind.H2D, Kind.D2H)):
+        free = copy.end - copy.start
+        free -= sum(max(0, min(op.end, copy.end) - max(op.start, copy.start)) for op in kernels)
+        where = _line(path, launches[copy.correlation], script)
+        exposed[where] = exposed.get(where, 0) + free
+    return list(max(exposed.items(), key=lambda item: item[1]))
+
+
+def _line(path: Path, span: tuple[int, int], script: str) -> str:
+    """Of the innermost frame of a script around a span."""
     frames = (
-        (*_times(path, one), one["name"])
+        (*_times(path, one), str(one["name"]))
         for one in _events(path, frozenset({"python_function"}))
         if one["name"].startswith(f"{script}(")
     )
-    _, _, name = max(frame for frame in frames if frame[0] <= start and frame[1] >= end)
-    number, function = re.fullmatch(r".*\((\d+)\): (.*)", name).groups()  # type: ignore[union-attr]
+    _, _, name = max(frame for frame in frames if frame[0] <= span[0] and frame[1] >= span[1])
+    number, function = name.removeprefix(f"{script}(").split("): ")
     return f"{script}:{number} in {function}"
 
 
@@ -235,6 +240,12 @@ def median_step(path: Path) -> float:
     return statistics.median(step_spans(path))
 
 
+def timed_step(path: Path) -> int:
+    """What steps took right before and right behind the recording: between the two medians."""
+    sides = document(path)["overlapscope"]["plain_steps"].values()
+    return round(statistics.fmean(statistics.median(side["device_ns"]) for side in sides))
+
+
 def slower_by(path: Path, before: Path) -> int:
     """How much longer a step is on average than in another recording."""
     return round(statistics.fmean(step_spans(path))) - round(statistics.fmean(step_spans(before)))
@@ -253,22 +264,22 @@ def straggler(path: Path) -> int:
     return waited.index(max(waited))
 
 
-def files(path: Path) -> int:
-    """How many recordings lie in a directory."""
-    return sum(1 for ending in (".json.gz", ".pb") for _ in path.rglob(f"*{ending}"))
+def size(path: Path) -> int:
+    """Of the file, in bytes."""
+    return path.stat().st_size
 
 
-def measured_ms(path: Path, experiment: str, variant: str) -> float:
-    """What the laboratory measured for an iteration while nothing was recorded."""
+def measured(path: Path, experiment: str, variant: str) -> int:
+    """What an iteration took in the laboratory while nothing was recorded."""
     [mine] = (one for one in document(path)["experiments"] if one["name"] == experiment)
     [wall] = (one["wall_ms"]["median"] for one in mine["variants"] if one["name"] == variant)
-    return float(wall)
+    return round(wall * 1_000_000)
 
 
 RAW: Final[dict[str, Callable[..., Any]]] = {
     made.__name__: made
     for made in (
-        *(bucket, longest, total, rate, longest_gap, longest_copy, lead_in, calls, events, gpu, line),
-        *(median_step, slower_by, straggler, files, measured_ms),
+        *(bucket, longest, total, rate, longest_gap, longest_copy, lead_in, calls, line, exposed_line),
+        *(median_step, timed_step, slower_by, straggler, size, measured),
     )
 }
