@@ -68,12 +68,26 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
             f"{path}: the history cannot be opened ({error.strerror or error}); choose another file."
         ) from None
     mode = "ro" if read_only else "rw"
-    if read_only and not os.access(path.parent, os.W_OK) and not os.path.exists(f"{path}-wal"):
-        # SQLite would make files beside it to see who else writes. Nobody does.
+    if read_only and is_at_rest(path):
+        # SQLite would make files beside it to see who else writes, and leave them there.
         mode = "ro&immutable=1"
     return sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_PATIENCE_S, isolation_level=None
     )
+
+
+def is_at_rest(path: Path) -> bool:
+    """Whether nobody has the file open to write: all that was written is in it alone."""
+    return not os.path.exists(f"{path}-wal")
+
+
+def changed(path: Path) -> object:
+    """What differs once somebody has written to the file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> None:
