@@ -7,15 +7,17 @@ The questions are those of `tests/questions/questions.yaml`, which says how each
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
-import gzip
 import io
 import json
+import re
 import shlex
 import statistics
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +27,7 @@ import msgspec
 from mcp import Client, StdioServerParameters
 
 from benchmarks.noise import table
-from overlapscope.base.words import plural
+from overlapscope.base.words import size
 from overlapscope.commands import main as overlapscope
 from tests.questions import truth
 from tests.questions.made import make
@@ -50,6 +52,8 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     figures: Literal["recorded", "plain", "predicted", "none"]
     holds: Literal["equal", "inside", "contains"] = "equal"
     unknown: str = ""
+    changed: str = ""
+    """What was missing when it was first asked."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +66,6 @@ class Asked:
     expected: Any
     wrong: tuple[str, ...]
     """What is not as it should be, in words; empty where the answer is right."""
-
-    @property
-    def found(self) -> Any:
-        """The answer."""
-        return at(json.loads(self.answers[-1]), self.question.answer)
 
 
 def questions() -> tuple[Question, ...]:
@@ -109,29 +108,39 @@ async def _ask(client: Client, question: Question, made: Path) -> Asked:
 
 def _wrong(question: Question, answers: list[str], expected: Any) -> Iterable[str]:
     answer = json.loads(answers[-1])
-    found = at(answer, question.answer)
+    try:
+        found = at(answer, question.answer)
+    except (LookupError, ValueError):
+        yield f"nothing stands at {question.answer}"
+        return
     if not _holds(question.holds, found, expected):
         yield f"{found!r} where {expected!r} is expected"
     if question.unit != "none" and unit_at(answer, question.answer) != question.unit:
         yield f"the unit is said to be {unit_at(answer, question.answer)}"
     if question.figures != "none" and of_at(answer, question.answer) != question.figures:
         yield f"it is said to be {of_at(answer, question.answer)}"
-    if question.unknown not in answers[-1]:
+    holder = [one for one in _along(answer, question.answer) if isinstance(one, dict)][1:]
+    if question.unknown not in " ".join([*answer["unknown"], *map(str, holder)]):
         yield f"it is not said: {question.unknown}"
-    if len(question.calls) > MOST_CALLS or max(len(one.encode()) for one in answers) > MOST_BYTES:
+    if len(answers) > MOST_CALLS or sum(len(one.encode()) for one in answers) > MOST_BYTES:
         yield "too many calls, or too long answers"
 
 
 def _holds(how: str, found: Any, expected: Any) -> bool:
     match how:
         case "inside":
-            low, high = (found.get(end, found.get(f"{end}_ns")) for end in ("low", "high"))
-            return bool(low <= expected <= high)
+            low, high = _ends(found)
+            return low <= expected <= high
         case "contains":
             return any(expected in text for text in found)
         case _:
             same: bool = found == expected
             return same or (isinstance(expected, float) and abs(found - expected) <= 1e-12 * abs(expected))
+
+
+def _ends(interval: Mapping[str, int]) -> tuple[int, int]:
+    low, high = (interval.get(end, interval.get(f"{end}_ns", 0)) for end in ("low", "high"))
+    return low, high
 
 
 # -- where an answer stands, and what is said of it ---------------------------------------------------------
@@ -149,7 +158,7 @@ def _along(answer: Any, path: str) -> Iterable[Any]:
     for part in re.findall(r"\[[^]]*\]|[^/]+", path):
         if part.startswith("["):
             name, _, value = part[1:-1].partition("=")
-            answer = next(one for one in answer if str(one.get(name)) == value)
+            [answer] = [one for one in answer if str(one.get(name)) == value][:1]
         elif part == "largest":
             answer = max(answer, key=lambda one: answer[one])
         else:
@@ -163,7 +172,7 @@ def unit_at(answer: Mapping[str, Any], path: str) -> str | None:
     if isinstance(holder, dict) and "unit" in holder:
         return _UNITS.get(holder["unit"])
     if isinstance(holder, list):
-        said: str | None = answer["columns"][int(path.split("/")[-1])]["unit"]
+        said: str | None = answer["columns"][int(path.rpartition("/")[2])]["unit"]
         return said
     # An interval has its unit in its own name, or in those of its ends.
     names = [part for part in path.split("/") if part != "value"][-1:] + list(value if isinstance(value, dict) else ())
@@ -187,7 +196,7 @@ def _expected(question: Question, made: Path) -> Any:
     how = question.expected
     if "raw" in how:
         given = {name: _file(value, made) if name in ("file", "before") else value for name, value in how.items()}
-        return truth.RAW[given.pop("raw")](given.pop("file"), **given)
+        return truth.RAW[how["raw"]](given.pop("file"), **{name: given[name] for name in given if name != "raw"})
     if "command" in how:
         return at(json.loads(_printed(how["command"])), how["at"])
     return how["value"]
@@ -207,21 +216,25 @@ def _printed(command: str) -> str:
 
 HEAD = """# Questions of assistants
 
-Written by `python -m benchmarks.questions docs/evaluation/questions.md`; a test asks all questions again, and fails when one is no longer answered.
+Written by `python -m benchmarks.questions docs/evaluation/questions.md`; a test asks all questions again and fails when
+one is no longer answered.
 
-{count} questions of people who use PyTorch, about bundled recordings, were written down with the answers that must come back, before any of them was
-asked. `tests/questions/questions.yaml` has them, with the calls in full. They are asked of one `overlapscope mcp` over its standard streams, with the client of the
-MCP SDK. Nobody chooses the calls while asking: they are written down, too, so this page says what the tools can answer, not how well an assistant
-chooses among them. A later call may use values from the answer to an earlier one.
+These are {count} questions of people who use PyTorch, about bundled recordings, asked of one `overlapscope mcp` over
+its standard streams with the client of the MCP SDK. `tests/questions/questions.yaml` has them in full: the calls, where
+in the answer the value stands, and what is expected. The calls are written down, too. So this page says what the tools
+can answer, not how well an assistant chooses among them. The questions were written while the tools were, with their
+answers at hand, and some of them changed the tools.
 
-An answer is right if it has the expected value, in nanoseconds to the last digit, says its unit, says whether it is of the recording, of the plain
-program or a prediction, and says what is unknown where the question has no answer in the file. {raw} expected values are
-computed from the raw file by brute force (`tests/questions/truth.py`), without overlapscope's reader or analysis; {stated} follow from how the program
-or the file was made; {command} {is_command} the published JSON of the command line. Predictions are held against recordings or timings of the changed program: those must lie in the
-interval.
+An answer is right if it has the expected value, in nanoseconds to the last digit; if it says its unit, and whether it
+is of the recording, of the plain program or a prediction; if it says so, instead of giving a figure, where the file has
+no answer; and if it takes at most three calls and 8,000 bytes. {raw} expected values are computed from raw files by
+brute force (`tests/questions/truth.py`), without overlapscope's reader or analysis. {stated} follow from how a program
+or a file was made, or from its documentation. {command} is the published JSON of the command line. Predictions and
+estimates are intervals: the step of the changed or unrecorded program, as measured, must lie inside.
 
-**{right} of {count} questions are answered**, with at most {most_calls} calls (median {calls}) and {most_bytes:,} bytes (median {bytes:,}), all answers to a question together.
-The files that they are about hold {median_raw} of trace in the median, and {whole_raw} together, unpacked.
+**{right} of {count} questions are answered**, with {calls} call in the median and {most_calls} at most, and with {bytes:,}
+bytes in the median and {most_bytes:,} at most. The recordings that a question is about have {median_raw} in the median,
+unpacked.
 
 """
 CHANGED = """
@@ -235,24 +248,85 @@ These were not answered, or not in full, when they were first asked, and the too
 def page(asked: list[Asked], made: Path) -> str:
     """The page."""
     sizes = [sum(len(answer.encode()) for answer in one.answers) for one in asked]
-    raw = [_raw(one.question, made) for one in asked]
-    ways = [next(way for way in ("raw", "command", "value") if way in one.question.expected) for one in asked]
-    calls = [len(one.question.calls) for one in asked]
-    command = ways.count("command")
+    ways = Counter(way for one in asked for way in one.question.expected)
     head = HEAD.format(
         count=len(asked),
-        raw=ways.count("raw"),
-        stated=ways.count("value"),
-        command=command,
-        is_command="is" if command == 1 else "are",
+        raw=ways["raw"],
+        stated=ways["value"],
+        command=ways["command"],
         right=sum(not one.wrong for one in asked),
-        calls=round(statistics.median(calls)),
-        most_calls=max(calls),
+        calls=round(statistics.median(len(one.answers) for one in asked)),
+        most_calls=max(len(one.answers) for one in asked),
         bytes=round(statistics.median(sizes)),
         most_bytes=max(sizes),
-        median_raw=_size(statistics.median(raw)),
-        whole_raw=_size(sum(raw)),
+        median_raw=size(round(statistics.median(_raw_bytes(one.question, made) for one in asked))),
     )
-    lines = table(["question", "calls", "bytes", "answer", "of", "known from"], map(_row, asked, sizes))
+    columns = ("question", "calls", "answer", "known from", "bytes")
+    rows = table(columns, map(_row, asked, sizes), words=len(columns) - 1)
     changed = [f"- {one.question.question} {one.question.changed}" for one in asked if one.question.changed]
-    return head + "\n".join(lines) + "\n" + (CHANGED + "\n".join(changed) + "\n" if changed else "")
+    return f"{head}{rows}\n{CHANGED}{chr(10).join(changed)}\n"
+
+
+def _row(asked: Asked, size: int) -> tuple[str, ...]:
+    question = asked.question
+    calls = ", then ".join(f"`{tool}`" for call in question.calls for tool in call)
+    said = f"**{'; '.join(asked.wrong)}**" if asked.wrong else _said(asked)
+    known = question.expected.get("because") or ("raw file" if "raw" in question.expected else "command line")
+    return question.question, calls, said, known, f"{size:,}"
+
+
+def _said(asked: Asked) -> str:
+    """The answer, which is the expected one, or has it inside."""
+    question, expected = asked.question, asked.expected
+    if expected is None:
+        said = "null"
+    elif expected is False:
+        said = "not recorded"
+    elif question.unit == "%":
+        said = f"{expected:.4g}%"
+    elif question.unit != "none":
+        said = f"{expected:,}".removesuffix(".0") + f" {question.unit}"
+    elif isinstance(expected, list):
+        said = ": ".join(f"{one:,} ns" if isinstance(one, int) else one for one in expected)
+    else:
+        said = str(expected)
+    if question.holds == "inside":
+        low, high = _ends(at(json.loads(asked.answers[-1]), question.answer))
+        said = f"{low:,} to {high:,} {question.unit}, with {said} inside"
+    return said if question.figures in ("none", "recorded") else f"{said} ({question.figures})"
+
+
+def _raw_bytes(question: Question, made: Path) -> int:
+    """Of the recordings that a question is about, unpacked."""
+    names = {
+        value
+        for call in question.calls
+        for arguments in call.values()
+        for name, value in arguments.items()
+        if name in ("path", "before", "after", "baseline")
+    }
+    paths = [path for name in names for path in _recordings(_file(name, made))]
+    return sum(map(len, map(truth.unpacked, paths)))
+
+
+def _recordings(path: Path) -> list[Path]:
+    return sorted(path.glob("*.json.gz")) if path.is_dir() else [path]
+
+
+def main() -> None:
+    """Ask, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("page", type=Path)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        made = Path(directory)
+        make(made)
+        asked = asyncio.run(ask(made))
+        args.page.write_text(page(asked, made))
+    for one in asked:
+        for wrong in one.wrong:
+            print(f"{one.question.question} {wrong}")
+
+
+if __name__ == "__main__":
+    main()

@@ -46,10 +46,14 @@ class Op(NamedTuple):
 @cache
 def document(path: Path) -> dict[str, Any]:
     """JSON, with decimals as they are written."""
-    data = path.read_bytes()
-    text = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    made: dict[str, Any] = json.loads(text, parse_float=Decimal)
+    made: dict[str, Any] = json.loads(unpacked(path), parse_float=Decimal)
     return made
+
+
+def unpacked(path: Path) -> bytes:
+    """The file as it was before somebody packed it."""
+    data = path.read_bytes()
+    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
 
 
 @cache
@@ -61,12 +65,9 @@ def ops(path: Path) -> tuple[Op, ...]:
 
 def _of_kineto(path: Path) -> Iterator[Op]:
     for one in _events(path, _GPU):
-        args, copy = one["args"], one["cat"] != "kernel"
-        start, end = _times(path, one)
-        kind = _kind(one["name"], copy=copy)
-        yield Op(
-            args.get("device", one["pid"]), args["stream"], kind, one["name"], start, end, args.get("bytes", 0), args["correlation"]
-        )
+        args, name = one["args"], one["name"]
+        device, kind = args.get("device", one["pid"]), _kind(name, copy=one["cat"] != "kernel")
+        yield Op(device, args["stream"], kind, name, *_times(path, one), args.get("bytes", 0), args["correlation"])
 
 
 def _of_jax(path: Path) -> Iterator[Op]:
@@ -189,7 +190,7 @@ def line(path: Path, call: str, script: str) -> str:
     return _line(path, max(mine, key=lambda pair: pair[1] - pair[0]), script)
 
 
-def exposed_line(path: Path, script: str) -> list[str | int]:
+def exposed_line(path: Path, script: str) -> list[Any]:
     """The line of a script whose copies are exposed longest, and how long; copies do not run beside each other."""
     kernels = [op for op in ops(path) if op.kind in (Kind.COMPUTE, Kind.COMM)]
     launches = {one["args"]["correlation"]: _times(path, one) for one in _events(path, _CALLS)}
@@ -199,7 +200,8 @@ def exposed_line(path: Path, script: str) -> list[str | int]:
         free -= sum(max(0, min(op.end, copy.end) - max(op.start, copy.start)) for op in kernels)
         where = _line(path, launches[copy.correlation], script)
         exposed[where] = exposed.get(where, 0) + free
-    return list(max(exposed.items(), key=lambda item: item[1]))
+    most = max(exposed, key=lambda where: exposed[where])
+    return [most, exposed[most]]
 
 
 def _line(path: Path, span: tuple[int, int], script: str) -> str:
@@ -273,7 +275,7 @@ def measured(path: Path, experiment: str, variant: str) -> int:
     """What an iteration took in the laboratory while nothing was recorded."""
     [mine] = (one for one in document(path)["experiments"] if one["name"] == experiment)
     [wall] = (one["wall_ms"]["median"] for one in mine["variants"] if one["name"] == variant)
-    return round(wall * 1_000_000)
+    return round(float(wall) * 1_000_000)
 
 
 RAW: Final[dict[str, Callable[..., Any]]] = {
