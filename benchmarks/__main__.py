@@ -84,8 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def measured(folder: Path, *, large: bool) -> Iterator[Wait]:
     """Every figure, as it is known."""
     trace = folder / "seed.json"
-    with gzip.open(SOURCE) as packed, trace.open("wb") as plain:
-        shutil.copyfileobj(packed, plain)
+    with gzip.open(SOURCE) as seed, trace.open("wb") as plain:
+        shutil.copyfileobj(seed, plain)
     yield Wait("`overlapscope --help`", 0.07, shortest(lambda: run([*OURS, "--help"]).seconds))
     small = HERE.parent / "traces" / "pipeline_1stream.json.gz"
     yield Wait("`analyze`, 1 MB", 0.15, shortest(lambda: analyzed(small)))
