@@ -130,7 +130,7 @@ def _holds(how: str, found: Any, expected: Any) -> bool:
     match how:
         case "inside":
             low, high = _ends(found)
-            return low <= expected <= high
+            return bool(low <= expected <= high)
         case "contains":
             return any(expected in text for text in found)
         case _:
@@ -232,9 +232,9 @@ brute force (`tests/questions/truth.py`), without overlapscope's reader or analy
 or a file was made, or from its documentation. {command} is the published JSON of the command line. Predictions and
 estimates are intervals: the step of the changed or unrecorded program, as measured, must lie inside.
 
-**{right} of {count} questions are answered**, with {calls} call in the median and {most_calls} at most, and with {bytes:,}
-bytes in the median and {most_bytes:,} at most. The recordings that a question is about have {median_raw} in the median,
-unpacked.
+**{right} of {count} questions are answered**, with {calls} call in the median and {most_calls} at most, and with
+{bytes:,} bytes in the median and {most_bytes:,} at most. The recordings that a question is about have {median_raw} in
+the median, unpacked.
 
 """
 CHANGED = """
