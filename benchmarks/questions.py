@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import io
 import json
+import math
 import re
 import shlex
 import statistics
@@ -134,8 +135,9 @@ def _holds(how: str, found: Any, expected: Any) -> bool:
         case "contains":
             return any(expected in text for text in found)
         case _:
-            same: bool = found == expected
-            return same or (isinstance(expected, float) and abs(found - expected) <= 1e-12 * abs(expected))
+            if isinstance(found, float) and isinstance(expected, float):
+                return math.isclose(found, expected, rel_tol=1e-12)
+            return bool(found == expected)
 
 
 def _ends(interval: Mapping[str, int]) -> tuple[int, int]:
