@@ -44,6 +44,7 @@ COMMANDS = {
     "schema": "print the JSON schema of a report, or of what another command writes",
     "hta": "run an analysis of HolisticTraceAnalysis (HTA) on traces",
     "skill": "print a skill file that tells an assistant how to use overlapscope",
+    "mcp": "answer assistants that ask about traces, over MCP",
     "samples": "print the directory of the sample traces",
     "doctor": "show what works in this installation, and what is missing",
     "completion": "print a completion script for bash, zsh or fish",

@@ -18,6 +18,8 @@ from overlapscope.errors import UsageError
 
 _APPLICATION: Final = 0x4F564C53
 """`OVLS`, by which SQLite and `file` know whose file it is."""
+HEAD_BYTES: Final = 72
+"""By which a history is told."""
 _PATIENCE_S: Final = 20.0
 """How long another process' write is waited for."""
 
@@ -52,6 +54,11 @@ _VERSIONS: Final = (
 all reports is read in one go."""
 
 
+def is_history(head: bytes) -> bool:
+    """Whether a file that begins so is one (https://www.sqlite.org/fileformat.html#application_id)."""
+    return head.startswith(b"SQLite format 3\0") and head[68:HEAD_BYTES] == _APPLICATION.to_bytes(4, "big")
+
+
 def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
     """The file, made where there is none and it is not only to be read. Raises UsageError, sqlite3.Error."""
     try:
@@ -68,12 +75,26 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
             f"{path}: the history cannot be opened ({error.strerror or error}); choose another file."
         ) from None
     mode = "ro" if read_only else "rw"
-    if read_only and not os.access(path.parent, os.W_OK) and not os.path.exists(f"{path}-wal"):
-        # SQLite would make files beside it to see who else writes. Nobody does.
+    if read_only and is_at_rest(path):
+        # SQLite would make files beside it to see who else writes, and leave them there.
         mode = "ro&immutable=1"
     return sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_PATIENCE_S, isolation_level=None
     )
+
+
+def is_at_rest(path: Path) -> bool:
+    """Whether nobody has the file open to write: all that was written is in it alone."""
+    return not os.path.exists(f"{path}-wal")
+
+
+def changed(path: Path) -> object:
+    """What differs once somebody has written to the file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> None:

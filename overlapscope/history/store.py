@@ -16,7 +16,7 @@ import msgspec
 from overlapscope.base.words import clean
 from overlapscope.budgets.verdicts import Outcome
 from overlapscope.errors import NotInTrace, UsageError
-from overlapscope.history.database import connect, in_words, prepare
+from overlapscope.history.database import changed, connect, in_words, is_at_rest, prepare
 from overlapscope.history.entry import Entry, Origin, pack, unpack
 from overlapscope.history.predictions import Prediction
 
@@ -108,13 +108,17 @@ class Store:
     def open(cls, path: str | Path | None = None, *, read_only: bool = False) -> Iterator[Self]:
         """The store in a file, by default the user's; made where there is none, unless it is only to be read.
 
-        Raises UsageError where the file cannot be opened, holds something else, or is of a newer version.
+        Raises UsageError where the file cannot be opened, holds something else, is of a newer version, or is written
+        to by somebody who was not there when it was opened to be read.
         """
         place = default_path() if path is None else Path(path)
+        alone, before = read_only and is_at_rest(place), changed(place)
         with in_words(place), closing(connect(place, read_only=read_only)) as connection:
             connection.execute("PRAGMA trusted_schema = OFF")
             prepare(place, connection, read_only=read_only)
             yield cls(place, connection)
+        if alone and changed(place) != before:
+            raise UsageError(f"{place}: somebody wrote to the history meanwhile; try again.")
 
     # -- what is written ------------------------------------------------------------------------
 

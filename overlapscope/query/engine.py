@@ -64,7 +64,12 @@ class Answer:
         by_figures: dict[str, list[str]] = {}
         for name in self.tables:
             by_figures.setdefault(self.figures_of(name), []).append(name)
-        notes = [f"The figures of {listed(names)} are {figures}." for figures, names in by_figures.items()]
+        told = (f"The figures of {listed(names)} are {figures}." for figures, names in by_figures.items())
+        return (*told, *self.doubts())
+
+    def doubts(self) -> tuple[str, ...]:
+        """Which traces are in doubt, or are none, in sentences."""
+        notes = []
         for done in self.job.analyses:
             source, verdict = clean(done.result.source, 200), done.result.trust.verdict
             if verdict != "trusted":

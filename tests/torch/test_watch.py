@@ -59,7 +59,7 @@ server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 open("port", "w").write(str(server.server_port))
 server.serve_forever()
 """
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 @pytest.fixture

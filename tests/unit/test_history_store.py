@@ -256,6 +256,21 @@ def test_a_store_of_the_first_version_is_brought_up_to_date_with_all_that_it_has
         assert store.predictions() == [PREDICTION]
 
 
+def test_reading_leaves_nothing_beside_the_file_and_says_where_somebody_wrote_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "h"
+    with Store.open(path) as store:
+        store.add(made(1, [figure("step_time", 1.0)]))
+    with Store.open(path, read_only=True) as store:
+        assert len(store.rows()) == 1
+    assert [one.name for one in tmp_path.iterdir()] == ["h"]
+    with (
+        pytest.raises(UsageError, match="somebody wrote to the history meanwhile"),
+        Store.open(path, read_only=True),
+        Store.open(path) as writer,
+    ):
+        writer.add(made(2, [figure("step_time", 1.0)]))
+
+
 def test_a_damaged_store_is_told_in_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "h"
     with Store.open(path) as store:
