@@ -10,9 +10,10 @@ from typing import Final
 
 from overlapscope.base.words import shorten
 from overlapscope.errors import UsageError
-from overlapscope.reading import is_trace_name, look
+from overlapscope.history.database import HEAD_BYTES, is_history
+from overlapscope.reading import is_trace_name, look, parts
+from overlapscope.reading.files import file_and_part, kind_of
 
-_HISTORY: Final = ".sqlite"
 _MOST_FILES: Final = 10_000
 """Looked at while files are listed: somebody may give a home directory."""
 
@@ -39,7 +40,7 @@ class Folders:
         """
         inside = [path for root in self.roots if self.has(path := _real(root, name))]
         for path in inside:
-            if path.exists():
+            if file_and_part(path)[0].exists():
                 return path
         if inside:
             raise UsageError(f"{shorten(name, 200)}: there is no such file; `list_traces` lists what there is.")
@@ -63,19 +64,42 @@ class Folders:
         short = str(path.relative_to(root))
         return short if self.path(short) == path else str(path)
 
-    def listing(self) -> Iterator[tuple[str, int]]:
-        """Files that may be traces, by their names, with their bytes; of very many the first."""
+    def relative(self, text: str) -> str:
+        """A text in which absolute paths stand, with them as names."""
+        for root in self.roots:
+            text = text.replace(f"{root}{os.sep}", "")
+        return text
+
+    def listing(self) -> Iterator[tuple[str, str, int]]:
+        """Files that can be asked about: their names, kinds (`trace`, `report`, `history`...) and bytes; of very many
+        the first."""
         left = _MOST_FILES
         for root in self.roots:
             for directory, below, names in os.walk(root):
                 below[:] = sorted(one for one in below if not one.startswith("."))
                 for name in sorted(names)[:left]:
                     path = Path(directory, name)
-                    if is_trace_name(name) and path.is_file() and self.has(Path(os.path.realpath(path))):
-                        yield self.name(path), path.stat().st_size
+                    if path.is_file() and self.has(Path(os.path.realpath(path))):
+                        bytes = path.stat().st_size
+                        yield from ((self.name(one), kind, bytes) for one, kind in _contents(path))
                 left -= len(names)
                 if left <= 0:
                     return
+
+
+def _contents(path: Path) -> Iterator[tuple[Path, str]]:
+    """What can be asked about in a file, with its kind."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError:
+        return
+    if is_history(head):
+        yield path, "history"
+    elif (written := kind_of(path)) is not None:
+        yield path, written
+    elif is_trace_name(path.name):
+        yield from ((part, "trace") for part in parts(path))
 
 
 def _real(root: Path, name: str) -> Path:

@@ -53,21 +53,23 @@ def build(folders: Folders) -> MCPServer:
     for name in _TOOLS:
         tool = getattr(tools, name)
         text = re.sub(r"\s+", " ", tool.__doc__).strip()
-        server.add_tool(_told(tool), name=name, description=text, annotations=_READ_ONLY, structured_output=False)
+        server.add_tool(
+            _told(tool, folders), name=name, description=text, annotations=_READ_ONLY, structured_output=False
+        )
     _resources(server)
     _prompts(server)
     return server
 
 
-def _told(tool: Callable[..., str]) -> Callable[..., str]:
-    """With errors as the sentences that the command line prints."""
+def _told(tool: Callable[..., str], folders: Folders) -> Callable[..., str]:
+    """With files by their names, and errors as the sentences that the command line prints."""
 
     @functools.wraps(tool)
     def call(**arguments: object) -> str:
         try:
-            return tool(**arguments)
+            return folders.relative(tool(**arguments))
         except OverlapscopeError as error:
-            raise ToolError(str(error)) from None
+            raise ToolError(folders.relative(str(error))) from None
 
     return call
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,13 +14,14 @@ from pydantic import Field
 from overlapscope.analysis.results import Device, Plain, TraceResult
 from overlapscope.assistant.answers import answer
 from overlapscope.assistant.folders import Folders
+from overlapscope.base.words import listed
 from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.errors import NotInTrace, UsageError
 from overlapscope.inputs import read_baseline, read_report
 from overlapscope.query.rows import Job
 from overlapscope.query.tables import OF, TABLES, unit_of
 from overlapscope.reading import load
-from overlapscope.reading.files import kind_of
+from overlapscope.reading.files import file_and_part, kind_of
 from overlapscope.report.model import Report, build
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
@@ -39,7 +40,13 @@ UNION ALL SELECT start_ns, end_ns, 'idle', call, NULL, NULL, cause, op FROM idle
 WHERE device = {device} AND end_ns > {start} AND start_ns < {end}
 ORDER BY start_ns, end_ns, what, stream
 """
+_WIDTH: Final = 100
+"""Of explanations, in characters."""
 _RECORDED: Final = OF["recorded"]
+_NO_PLAIN: Final = (
+    "What a step takes without the profiler is not known: the recorder did not time it, and this recording does not "
+    "let it be estimated. Pass plain_step_ns if you know it."
+)
 _SPOKEN: Final = OF["spoken"]
 
 Trace = Annotated[str, Field(description="name of a trace, as list_traces gives it")]
@@ -58,10 +65,10 @@ class Tools:
     folders: Folders
 
     def list_traces(self, page: PageNumber = 1) -> str:
-        """List the trace files that can be asked about."""
-        items = [{"path": name, "bytes": size} for name, size in self.folders.listing()]
+        """List the files that can be asked about: traces, reports, baselines and histories."""
+        items = [{"path": name, "kind": kind, "bytes": size} for name, kind, size in self.folders.listing()]
         head = {"directories": [str(root) for root in self.folders.roots]}
-        return answer(head, items, figures="none", called="traces", page=page)
+        return answer(head, items, figures="none", called="files", page=page)
 
     def open_trace(self, path: Trace, page: PageNumber = 1) -> str:
         """What was recorded: the program that recorded, GPUs, ranks, steps, streams, and whether it can be trusted."""
@@ -97,7 +104,7 @@ class Tools:
             found = {} if section.device is None else _figures(section.device)
             items.append({**said, **{name: text for name, text in doubts.items() if text}, **found})
         figures = "of the recording under recorded, of a step without the profiler under plain_step"
-        return answer({}, items, figures=figures, unknown=_doubts(report), called="verdicts", page=page)
+        return answer({}, items, figures=figures, unknown=_doubts(report, device), called="verdicts", page=page)
 
     def findings(
         self,
@@ -138,13 +145,13 @@ class Tools:
     ) -> str:
         """What a word in an answer means, how it is computed, and how it is fixed. `words` lists all words."""
         from overlapscope import glossary
-        from overlapscope.render import markdown
+        from overlapscope.render import terminal
 
         if word.strip() == "words":
             items: list[Any] = [f"{entry.word} ({entry.kind}): {entry.summary}" for entry in glossary.entries()]
             return answer({}, items, figures="none", called="words", page=page)
-        text = markdown.render(glossary.explain(word))
-        return answer({}, list(_pieces(text)), figures="none", called="text", page=page)
+        text = terminal.render(glossary.explain(word), width=_WIDTH)
+        return answer({}, text.strip().split("\n\n"), figures="none", called="text", page=page)
 
     def timeline(
         self,
@@ -314,7 +321,7 @@ class Tools:
             for one in result.verdicts
         ]
         head = {"outcome": result.outcome, "summary": result.summary, "exit_code": result.exit_code}
-        figures = result.program or _SPOKEN
+        figures = _RECORDED if result.program is None else OF["plain"]
         return answer(head, items, figures=figures, unknown=result.warnings, called="verdicts", page=page)
 
     def ranks(
@@ -377,7 +384,8 @@ class Tools:
         """One trace. Raises UsageError for a directory, and what reading raises."""
         files = self.folders.files(path)
         if len(files) != 1:
-            raise UsageError(f"{path}: holds {len(files):,} traces; name one of them.")
+            names = listed(map(self.folders.name, files), 20)
+            raise UsageError(f"{path}: holds {len(files):,} traces; name one of them: {names}.")
         return _read((_version(files[0]),))
 
     def _jobs(self, path: str) -> Job:
@@ -410,7 +418,7 @@ _Version = tuple[Path, int, int]
 
 
 def _version(path: Path) -> _Version:
-    status = path.stat()
+    status = file_and_part(path)[0].stat()
     return path, status.st_mtime_ns, status.st_size
 
 
@@ -446,8 +454,17 @@ def _in_doubt(trace: TraceResult) -> Iterator[str]:
         yield "This is a timeline that whatif predicted, not a recording."
 
 
-def _doubts(report: Report) -> list[str]:
-    return [*(said for trace in report.traces for said in _in_doubt(trace)), *report.notes]
+def _doubts(report: Report, device: int | None = None) -> list[str]:
+    """Of the traces of one device, or of all."""
+    traces = [trace for trace in report.traces if device is None or device in {one.device for one in trace.devices}]
+    said = [
+        f"rank {trace.rank}, {sentence}" if len(report.traces) > 1 and trace.rank is not None else sentence
+        for trace in traces
+        for sentence in _in_doubt(trace)
+    ]
+    if any(one.plain is None for trace in traces for one in trace.devices):
+        said.append(_NO_PLAIN)
+    return [*said, *report.notes]
 
 
 def _opened(device: Device) -> dict[str, Any]:
@@ -506,10 +523,6 @@ def _without(value: Any, less: dict[str, Any]) -> dict[str, Any]:
 
 def _since(group: Any) -> dict[str, Any]:
     return {"since_ns": group.at_ns, "commit": group.commit}
-
-
-def _pieces(text: str) -> Iterable[str]:
-    return (part for part in text.split("\n") if part.strip())
 
 
 def _device_of(report: Report, path: str, ordinal: int | None) -> Device:

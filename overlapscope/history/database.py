@@ -18,6 +18,8 @@ from overlapscope.errors import UsageError
 
 _APPLICATION: Final = 0x4F564C53
 """`OVLS`, by which SQLite and `file` know whose file it is."""
+HEAD_BYTES: Final = 72
+"""By which a history is told."""
 _PATIENCE_S: Final = 20.0
 """How long another process' write is waited for."""
 
@@ -50,6 +52,11 @@ _VERSIONS: Final = (
 )
 """By what each version of the schema differs from the one before. `figures` lies on the disk by metric: one metric of
 all reports is read in one go."""
+
+
+def is_history(head: bytes) -> bool:
+    """Whether a file that begins so is one (https://www.sqlite.org/fileformat.html#application_id)."""
+    return head.startswith(b"SQLite format 3\0") and head[68:HEAD_BYTES] == _APPLICATION.to_bytes(4, "big")
 
 
 def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:

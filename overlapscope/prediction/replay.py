@@ -1,10 +1,12 @@
 """Discrete-event simulation of a dependency graph.
 
-Threads and lanes advance as far as what they wait for is known; that needs no clock, since an item's start is the
-largest of what precedes it. Only copy engines need one: two lanes may want one engine, and copies in opposite
-directions slow each other while both run. So whenever nothing else can advance, the earliest of the engines' next
-events happens: a copy takes a free engine, or one ends. That is exact: whatever has not yet been computed depends on a
-copy that has not ended, and so lies behind the earliest event.
+Threads and lanes are chains: what is on one goes one after another. They advance as far as what they wait for is known;
+that needs no clock, since an item's start is the largest of what precedes it. Where a long stretch of a chain waits for
+nothing but itself and calls that come to be known at one go, it is a running maximum, and numpy's. Only copy engines
+need a clock: two lanes may want one engine, and copies in opposite directions slow each other while both run. So
+whenever nothing else can advance, the earliest of the engines' next events happens: a copy takes a free engine, or one
+ends. That is exact: whatever has not yet been computed depends on a copy that has not ended, and so lies behind the
+earliest event.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ import numpy as np
 
 from overlapscope.analysis.edges import HANDOVER_NS
 from overlapscope.analysis.grouping import distinct, rows_by
-from overlapscope.base.intervals import I64
-from overlapscope.prediction.graph import Graph
+from overlapscope.base.intervals import I64, Bool
+from overlapscope.prediction.graph import Graph, Items
 from overlapscope.trace.model import Kind
 
 if TYPE_CHECKING:
@@ -29,6 +31,14 @@ if TYPE_CHECKING:
 
 _NEVER = float("inf")
 _NEVER_NS = 2**61
+_UNKNOWN = 2**62
+"""A time that has not been computed."""
+_NO_ENGINE = 0
+"""A kernel's kind, in place of a copy's."""
+_LONG = 48
+"""Of a stretch that numpy computes: from there on it is faster than a loop."""
+_LARGEST_SUM_NS = 2.0**60
+"""A chain of longer times might have sums that 64 bits do not hold."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,9 +66,9 @@ def replay(graph: Graph) -> Replay:
 class _Engine:
     """A copy engine: the copies that are ready for it, and the one it works on."""
 
-    __slots__ = ("at", "beside", "free", "item", "lag", "other", "ready", "work")
+    __slots__ = ("at", "beside", "free", "item", "lag", "other", "ready", "when", "work")
 
-    def __init__(self, beside: float, lag: list[int]) -> None:
+    def __init__(self, beside: float, lag: memoryview[int]) -> None:
         self.beside = beside
         """Its rate beside the other direction, alone being 1."""
         self.other: _Engine = self
@@ -72,40 +82,46 @@ class _Engine:
         self.at = 0.0
         self.free = -_NEVER_NS
         """When its last copy ended."""
-
-    def next_event(self) -> float:
+        self.when = _NEVER
         """When it takes its next copy, or ends the one it has, as things stand."""
+
+    def foresee(self) -> None:
+        """Find out when its next event is."""
         if self.item < 0:
-            return max(self.ready[0][0], self.free) if self.ready else _NEVER
+            self.when = max(self.ready[0][0], self.free) if self.ready else _NEVER
+            return
         alone = self.other.at - self.at if self.other.item >= 0 else _NEVER
         if alone >= self.work:
-            return self.at + self.work
-        alone = max(alone, 0.0)
-        return self.at + alone + (self.work - alone) / self.beside
+            self.when = self.at + self.work
+        else:
+            alone = max(alone, 0.0)
+            self.when = self.at + alone + (self.work - alone) / self.beside
+
+    def want(self, item: int, at: int) -> None:
+        """Let a copy that is ready then wait for it."""
+        heappush(self.ready, (at, item))
+        if self.item < 0:
+            self.when = max(self.ready[0][0], self.free)
 
     def take(self, now: float) -> None:
         """Begin the next copy. Of those that are ready, or as good as, the one that came first when recorded."""
-        possible = []
+        ready_at, self.item = heappop(self.ready)
+        passed = []
         while self.ready and self.ready[0][0] <= now + HANDOVER_NS:
-            possible.append(heappop(self.ready)[::-1])
-        self.item, ready_at = chosen = min(possible)
-        for item, ready in possible:
-            if (item, ready) != chosen:
-                heappush(self.ready, (ready, item))
+            passed.append(heappop(self.ready))
+            if passed[-1][1] < self.item:
+                (ready_at, self.item), passed[-1] = passed[-1], (ready_at, self.item)
+        for one in passed:
+            heappush(self.ready, one)
         self.at = max(now, ready_at, self.free + self.lag[self.item])
 
-    def done(self, to: float) -> float:
-        """How much work it does until then, if it has begun by then."""
-        if self.item < 0 or to <= self.at:
-            return 0.0
-        beside = max(0.0, to - max(self.at, self.other.at)) if self.other.item >= 0 else 0.0
-        return to - self.at - beside * (1 - self.beside)
-
     def advance(self, to: float) -> None:
-        """Work until then, and so the other."""
-        for engine, work in [(self, self.done(to)), (self.other, self.other.done(to))]:
-            engine.work -= work
-            engine.at = max(engine.at, to)
+        """Work until then."""
+        if to <= self.at:
+            return
+        beside = max(0.0, to - max(self.at, self.other.at)) if self.other.item >= 0 else 0.0
+        self.work -= to - self.at - beside * (1 - self.beside)
+        self.at = to
 
 
 class _Simulation:
@@ -113,17 +129,28 @@ class _Simulation:
         items, calls = graph.items, graph.calls
         self._graph = graph
         self._origin = int(min(items.start_ns.min(initial=2**62), calls.start_ns.min(initial=2**62)))
-        self._start = [0] * len(items)
-        self._end: list[int | None] = [None] * len(items)
-        self._call_start: list[int | None] = [None] * len(calls)
-        self._call_end: list[int | None] = [None] * len(calls)
-        self._work = items.duration_ns.tolist()
+        # Loops read and write single values of memoryviews, which is faster.
+        self._start, self._end = np.full(len(items), _UNKNOWN), np.full(len(items), _UNKNOWN)
+        self._starts, self._ends = memoryview(self._start.data), memoryview(self._end.data)
+        # When each call begins, and when it ends; and, last, what an item without a call waits for.
+        self._call = np.append(np.full(2 * len(calls), _UNKNOWN), -_NEVER_NS)
+        self._called = memoryview(self._call.data)
+        self._after = np.where(items.call >= 0, 2 * items.call + items.after_call, -1)
+        """Of each item: what it waits for there."""
+        self._go = _goes(graph)
+        self._duration = np.rint(np.where(items.gone, 0, items.duration_ns)).astype(np.int64)
+        self._before = _by_row(graph.orders.then, graph.orders.first, graph.orders.lag_ns)
+        self._waits = _by_row(graph.waits.call, graph.waits.item, graph.waits.lag_ns)
         self._todo: list[_Actor] = []
         # Those who wait for something go on when it is known.
         self._for_item: dict[int, list[_Actor]] = defaultdict(list)
         self._for_call: dict[int, list[_Actor]] = defaultdict(list)
+        self._behind: dict[int, Iterator[tuple[int, int, int]]] = {}
+        """Of each copy that an engine has or is to have: those behind it on its lane, with their gaps and when each is
+        ready as far as its call goes."""
         self._engines: dict[tuple[int, int], _Engine] = {}
-        known, lag = graph.constants, items.engine_lag_ns.tolist()
+        self._work = memoryview(np.ascontiguousarray(items.duration_ns).data)
+        known, lag = graph.constants, memoryview(np.ascontiguousarray(items.engine_lag_ns).data)
         for device in distinct(items.device).tolist():
             h2d, d2h = _Engine(known.h2d_two_way or 1.0, lag), _Engine(known.d2h_two_way or 1.0, lag)
             h2d.other, d2h.other = d2h, h2d
@@ -131,7 +158,8 @@ class _Simulation:
 
     def run(self) -> Replay:
         items, calls = self._graph.items, self._graph.calls
-        todo = [self._lane(rows) for _, rows in reversed(rows_by(items.lane))]
+        shared = items.on_engine & ~_on_own_engine(items)
+        todo = [self._lane(rows, shared[rows]) for _, rows in reversed(rows_by(items.lane))]
         todo += [self._thread(rows) for _, rows in reversed(rows_by(calls.thread))]
         self._todo = todo
         while todo or self._engine_event():
@@ -140,118 +168,195 @@ class _Simulation:
                 waiting = next(actor, None)
                 if waiting is not None:
                     waiting.append(actor)
-        if None in self._end or None in self._call_end:
+        if (self._end == _UNKNOWN).any() or (self._call == _UNKNOWN).any():
             raise Deadlock
-        columns = (self._start, self._end, self._call_start, self._call_end)
-        return Replay(*(np.array(times, np.int64) + self._origin for times in columns))
+        columns = (self._start, self._end, self._call[:-1:2], self._call[1::2])
+        return Replay(*(times + self._origin for times in columns))
 
-    def _lane(self, rows: I64) -> _Actor:
-        """Runs the items of a lane in order; yields the list to be put on whenever something is not known yet."""
-        items, orders = self._graph.items, self._graph.orders
-        call_start, call_end, for_call = self._call_start, self._call_end, self._for_call
-        starts, ends, for_item = self._start, self._end, self._for_item
-        todo = self._todo
-        before = _by_row(orders.then, orders.first, orders.lag_ns, rows)
+    def _lane(self, rows: I64, shared: Bool) -> _Actor:
+        """Runs the items of a lane in order; yields the list to be put on whenever something is not known yet.
+
+        `shared`: which of them take an engine that others may want, or that others slow.
+        """
+        items, before, todo = self._graph.items, self._before, self._todo
+        called, for_call, for_item = self._called, self._for_call, self._for_item
+        starts, ends, engines, device = self._starts, self._ends, self._engines, int(items.device[rows[0]])
+        after, launch_lag, length = self._after[rows], items.launch_lag_ns[rows], self._duration[rows]
+        gap = items.queue_lag_ns[rows]
+        alone, taken = items.on_engine[rows] & ~shared, np.where(shared, items.kind[rows], _NO_ENGINE)
+        gap[alone] = np.maximum(gap, np.maximum(items.engine_lag_ns[rows], 0))[alone]
+        release = np.maximum(items.release_ns[rows], self._origin - _NEVER_NS) - self._origin
+        apart = np.isin(rows, self._graph.orders.then)
         ended = -_NEVER_NS
-        for item, call, after_call, launch_lag, queue_lag, release, copies, length in zip(
-            rows.tolist(),
-            items.call[rows].tolist(),
-            items.after_call[rows].tolist(),
-            items.launch_lag_ns[rows].tolist(),
-            items.queue_lag_ns[rows].tolist(),
-            (items.release_ns[rows] - self._origin).tolist(),
-            items.on_engine[rows].tolist(),
-            np.rint(np.where(items.gone, 0, items.duration_ns)[rows]).astype(np.int64).tolist(),
-            strict=True,
-        ):
-            ready = max(ended + queue_lag, release)
-            if call >= 0:
-                known = call_end if after_call else call_start
-                while (at := known[call]) is None:
+        for part, long in _stretches(len(Kind) * self._go[after] + taken, apart, gap, length):
+            if long:
+                call, last = int(after[part].max()), int(rows[part][-1])
+                while called[call] == _UNKNOWN:
                     yield for_call[call]
-                if at + launch_lag > ready:
-                    ready = at + launch_lag
-            for first, lag in before.get(item, ()):
-                while (at := ends[first]) is None:
-                    yield for_item[first]
-                if at + lag > ready:
-                    ready = at + lag
-            if copies:
-                heappush(self._engine_of(item).ready, (ready, item))
-                while (at := ends[item]) is None:
-                    yield for_item[item]
-                ended = at
-            else:
-                starts[item] = ready
-                ends[item] = ended = ready + length
-                if item in for_item:
-                    todo += for_item.pop(item)
+                begins = np.maximum(self._call[after[part]] + launch_lag[part], release[part])
+                if kind := int(taken[part][0]):
+                    copies = zip(rows[part].tolist(), gap[part].tolist(), begins.tolist(), strict=True)
+                    self._want(engines[device, kind], ended, copies)
+                    while ends[last] == _UNKNOWN:
+                        yield for_item[last]
+                else:
+                    self._start[rows[part]], self._end[rows[part]] = _run(ended, gap[part], begins, length[part])
+                    self._wake(for_item, ends)
+                ended = ends[last]
+                continue
+            columns = (rows, after, launch_lag, gap, release, taken, length)
+            for item, call, lag, queue_lag, earliest, kind, takes in zip(
+                *(column[part].tolist() for column in columns), strict=True
+            ):
+                while (at := called[call]) == _UNKNOWN:
+                    yield for_call[call]
+                ready = max(ended + queue_lag, earliest, at + lag)
+                for first, lag in before.get(item, ()):
+                    while (at := ends[first]) == _UNKNOWN:
+                        yield for_item[first]
+                    if at + lag > ready:
+                        ready = at + lag
+                if kind:
+                    engines[device, kind].want(item, ready)
+                    while (at := ends[item]) == _UNKNOWN:
+                        yield for_item[item]
+                    ended = at
+                else:
+                    starts[item] = ready
+                    ends[item] = ended = ready + takes
+                    if item in for_item:
+                        todo += for_item.pop(item)
 
     def _thread(self, rows: I64) -> _Actor:
         """Makes the calls of a thread in order; yields likewise."""
-        calls, waits = self._graph.calls, self._graph.waits
-        begun, done, for_call = self._call_start, self._call_end, self._for_call
-        ends, for_item = self._end, self._for_item
-        todo = self._todo
-        waited = _by_row(waits.call, waits.item, waits.lag_ns, rows)
+        calls, waits, todo = self._graph.calls, self._waits, self._todo
+        called, ends, for_call, for_item = self._called, self._ends, self._for_call, self._for_item
+        gap, length, handed_by = calls.before_ns[rows], calls.length_ns[rows], calls.handed_by[rows]
+        release = np.maximum(calls.release_ns[rows], self._origin - _NEVER_NS) - self._origin
+        apart = (handed_by >= 0) | np.isin(rows, self._graph.waits.call)
         ended = -_NEVER_NS
-        for call, before, length, other, release in zip(
-            rows.tolist(),
-            calls.before_ns[rows].tolist(),
-            calls.length_ns[rows].tolist(),
-            calls.handed_by[rows].tolist(),
-            (calls.release_ns[rows] - self._origin).tolist(),
-            strict=True,
-        ):
-            if other >= 0:
-                while (handed := done[other]) is None:
-                    yield for_call[other]
-                at = max(handed + before, ended)
-            else:
-                at = max(ended + before, release)
-            begun[call] = at
-            if call in for_call:
-                todo += for_call.pop(call)
-            at += length
-            for item, lag in waited.get(call, ()):
-                while (over := ends[item]) is None:
-                    yield for_item[item]
-                if over + lag > at:
-                    at = over + lag
-            done[call] = ended = at
-            if call in for_call:
-                todo += for_call.pop(call)
+        for part, long in _stretches(self._go[2 * rows], apart, gap, length):
+            if long:
+                start, end = _run(ended, gap[part], release[part], length[part])
+                self._call[2 * rows[part]], self._call[2 * rows[part] + 1], ended = start, end, int(end[-1])
+                self._wake(for_call, called)
+                continue
+            columns = (rows, gap, length, handed_by, release)
+            for call, before, takes, other, earliest in zip(
+                *(column[part].tolist() for column in columns), strict=True
+            ):
+                if other >= 0:
+                    while (handed := called[2 * other + 1]) == _UNKNOWN:
+                        yield for_call[2 * other + 1]
+                    at = max(handed + before, ended)
+                else:
+                    at = max(ended + before, earliest)
+                called[2 * call] = at
+                if 2 * call in for_call:
+                    todo += for_call.pop(2 * call)
+                at += takes
+                for item, lag in waits.get(call, ()):
+                    while (over := ends[item]) == _UNKNOWN:
+                        yield for_item[item]
+                    if over + lag > at:
+                        at = over + lag
+                called[2 * call + 1] = ended = at
+                if 2 * call + 1 in for_call:
+                    todo += for_call.pop(2 * call + 1)
 
-    def _engine_of(self, item: int) -> _Engine:
-        items = self._graph.items
-        return self._engines[int(items.device[item]), int(items.kind[item])]
+    def _wake(self, waiting: dict[int, list[_Actor]], known: memoryview[int]) -> None:
+        """Let those go on who wait for something that has come to be known."""
+        for row in [row for row in waiting if known[row] != _UNKNOWN]:
+            self._todo += waiting.pop(row)
 
     def _engine_event(self) -> bool:
-        """Let the earliest of all engines' events happen; False where there is none."""
-        engine, at = None, _NEVER
-        for candidate in self._engines.values():
-            when = candidate.next_event()
-            # At the same instant an end comes before a start: what it sets free may want the engine.
-            if when < at or (when == at < _NEVER and candidate.item >= 0 and engine is not None and engine.item < 0):
-                engine, at = candidate, when
-        if engine is None:
-            return False
-        engine.advance(at)
-        if engine.item < 0:
-            engine.take(at)
-            engine.work = self._work[engine.item]
-            self._start[engine.item] = round(engine.at)
-        else:
-            item, engine.item = engine.item, -1
-            engine.free = self._end[item] = round(at)
-            self._todo += self._for_item.pop(item, [])
-        return True
+        """Let the engines' events happen, the earliest first, up to one that somebody waits for; False if none is."""
+        engines = list(self._engines.values())
+        while True:
+            engine = engines[0]
+            for other in engines:
+                # At the same instant an end comes before a start: what it sets free may want the engine.
+                if other.when < engine.when or (other.when == engine.when and engine.item < 0 <= other.item):
+                    engine = other
+            other, at, item = engine.other, engine.when, engine.item
+            if at == _NEVER:
+                return False
+            if other.item >= 0:
+                other.advance(at)
+            if item < 0:
+                # Nobody waits for a start.
+                engine.take(at)
+                engine.work = self._work[engine.item]
+                self._starts[engine.item] = round(engine.at)
+            else:
+                engine.item = -1
+                engine.free = self._ends[item] = round(at)
+                self._want(engine, engine.free, self._behind.pop(item, iter(())))
+            engine.foresee()
+            if other.item >= 0:
+                other.foresee()
+            if item in self._for_item:
+                self._todo += self._for_item.pop(item)
+                return True
+
+    def _want(self, engine: _Engine, ended_ns: int, copies: Iterator[tuple[int, int, int]]) -> None:
+        """Let the next of some copies that follow each other on their lane wait for an engine, and the rest for it."""
+        for item, gap, ready in copies:
+            engine.want(item, max(ended_ns + gap, ready))
+            self._behind[item] = copies
+            break
 
 
-def _by_row(row: I64, other: I64, lag: I64, rows: I64) -> dict[int, list[tuple[int, int]]]:
-    """For each of the given rows that has any: the others it waits for, each with its lag."""
+def _by_row(row: I64, other: I64, lag: I64) -> dict[int, list[tuple[int, int]]]:
+    """For each row that waits for any: the others it waits for, each with its lag."""
     by_row: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    chosen = np.isin(row, rows)
-    for one, two, three in zip(row[chosen].tolist(), other[chosen].tolist(), lag[chosen].tolist(), strict=True):
+    for one, two, three in zip(row.tolist(), other.tolist(), lag.tolist(), strict=True):
         by_row[one].append((two, three))
     return by_row
+
+
+def _on_own_engine(items: Items) -> Bool:
+    """Copies of lanes that hold nothing else and have an engine to themselves, while the other direction's rests: no
+    clock is needed for these. Without fractions of nanoseconds: a clock would round their sums."""
+    own = np.zeros(len(items), np.bool_)
+    copies = items.on_engine
+    for device in distinct(items.device[copies]).tolist():
+        there = copies & (items.device == device)
+        lane = items.lane[there][0]
+        one_way = (items.kind[there] == items.kind[there][0]).all() and (there == (items.lane == lane)).all()
+        if one_way and (items.duration_ns[there] % 1 == 0).all():
+            own |= there
+    return own
+
+
+def _goes(graph: Graph) -> I64:
+    """Of each time of a call (start, end, start...): the number of the go at which it comes to be known, with all
+    around it on its thread up to the next wait or handover. Last that of no call: -1."""
+    calls = graph.calls
+    begins = np.zeros((len(calls), 2), np.bool_)
+    begins[:, 0] = (calls.handed_by >= 0) | (calls.previous < 0)
+    begins[graph.waits.call, 1] = True
+    order = np.argsort(calls.thread, kind="stable")
+    go = np.empty((len(calls), 2), np.int64)
+    go[order] = np.cumsum(begins[order].ravel()).reshape(-1, 2)
+    return np.append(go.ravel(), -1)
+
+
+def _stretches(go: I64, apart: Bool, gap: I64, length: I64) -> Iterator[tuple[slice, bool]]:
+    """A chain in parts: long ones of one go, in which nothing is `apart`, and what is between these."""
+    if len(go) < _LONG or np.abs(gap).sum(dtype=np.float64) + length.sum(dtype=np.float64) > _LARGEST_SUM_NS:
+        yield slice(0, len(go)), False
+        return
+    first = np.flatnonzero(np.append(True, (go[1:] != go[:-1]) | apart[1:] | apart[:-1]))
+    long = np.diff(first, append=len(go)) >= _LONG
+    parts = long | np.append(True, long[:-1])
+    first, long = first[parts], long[parts]
+    for begin, end, is_long in zip(first.tolist(), [*first[1:].tolist(), len(go)], long.tolist(), strict=True):
+        yield slice(begin, end), is_long
+
+
+def _run(ended_ns: int, gap: I64, ready: I64, length: I64) -> tuple[I64, I64]:
+    """When things on a chain begin and end: each a gap after the one before has ended, and not before it is ready."""
+    unhindered = np.cumsum(gap + length)
+    end = unhindered + np.maximum(np.maximum.accumulate(ready + length - unhindered), ended_ns)
+    return end - length, end

@@ -195,13 +195,14 @@ def plain_sentence(device: Device) -> str:
         return ""
     recorded = f"in the recording it takes {duration(plain.recorded_step_ns)}"
     interval = between(plain.low_ns, plain.high_ns)
+    what = "a step takes" if device.steps else "all that was recorded takes"
     if plain.origin == "estimated":
-        said = f"Without the profiler a step takes {interval} ({_HOW[plain.origin]}); {recorded}."
+        said = f"Without the profiler {what} {interval} ({_HOW[plain.origin]}); {recorded}."
         if plain.step_ns >= (1 - _HARDLY) * plain.recorded_step_ns:
             return said
         return f"{said} All figures are of the recording; pass the real step as --plain-step."
     spread = "" if plain.low_ns == plain.high_ns else f", {interval}"
-    said = f"Without the profiler a step takes {duration(plain.step_ns)} ({_HOW[plain.origin]}{spread}); {recorded}."
+    said = f"Without the profiler {what} {duration(plain.step_ns)} ({_HOW[plain.origin]}{spread}); {recorded}."
     if plain.program is None:
         return f"{said} The recording cannot be replayed, so all figures are of the recording."
     return f"{said} Verdict, findings and savings are of the program without the profiler."

@@ -48,7 +48,7 @@ NOT_RUN = {
     "scenarios list": "needs PyTorch: tests/torch",
 }
 """Commands whose arguments are parsed and no more, and why."""
-OTHER_PROGRAMS = {"nsys", "pip", "cd", "make", "mkdir", "ssh", "torchrun", "dask", "pytest", "python", "git"}
+OTHER_PROGRAMS = {"claude", "nsys", "pip", "cd", "make", "mkdir", "ssh", "torchrun", "dask", "pytest", "python", "git"}
 """Programs that a block may call that are not ours; their lines are not run."""
 REASONS = {"needs a GPU", "needs PyTorch", "needs HolisticTraceAnalysis"}
 LANGUAGES = {"sh", "console", "python", "toml", "text", "json", "yaml", "groovy", "html"}

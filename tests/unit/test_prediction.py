@@ -84,6 +84,52 @@ def test_a_made_up_program_is_replayed_to_the_nanosecond(step: list[Do], times: 
     assert np.abs(base.replayed.call_end_ns - base.graph.calls.end_ns).max() <= 2
 
 
+def one_at_a_time(graph: Graph) -> Replay:
+    """The same for graphs of uploads alone: one thing at a time, again and again until nothing changes."""
+    items, calls, never = graph.items, graph.calls, -(2**61)
+    times = [[never] * len(table) for table in (items, items, calls, calls)]
+    start, end, call_start, call_end = times
+    waits = list(zip(graph.waits.call.tolist(), graph.waits.item.tolist(), graph.waits.lag_ns.tolist(), strict=True))
+    columns = (items.lane, items.call, items.after_call, items.launch_lag_ns, items.queue_lag_ns, items.release_ns)
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    lengths, engine = np.rint(items.duration_ns).astype(np.int64).tolist(), items.on_engine.tolist()
+    before = None
+    while before != (before := [column.copy() for column in times]):
+        free, lanes, uploaded = never, dict[int, int](), never
+        for call, (gap, length, release) in enumerate(
+            zip(calls.before_ns.tolist(), calls.length_ns.tolist(), calls.release_ns.tolist(), strict=True)
+        ):
+            call_start[call] = max(free + gap, release)
+            overs = [end[item] + lag for waiting, item, lag in waits if waiting == call]
+            free = call_end[call] = max([call_start[call] + length, *overs])
+        for item, (lane, call, after, launch_lag, queue_lag, release) in enumerate(rows):
+            called = (call_end if after else call_start)[call] + launch_lag
+            start[item] = max(lanes.get(lane, never) + queue_lag, called, release)
+            if engine[item]:
+                start[item] = max(start[item], uploaded, uploaded + int(items.engine_lag_ns[item]))
+                uploaded = start[item] + lengths[item]
+            lanes[lane] = end[item] = start[item] + lengths[item]
+    return Replay(*(np.array(column) for column in times))
+
+
+@given(
+    st.lists(LAUNCHES.filter(lambda do: do.what in ("kernel", "h2d")), min_size=1, max_size=6),
+    st.integers(60, 120),
+    st.booleans(),
+    st.sets(st.integers(0, 119), max_size=3),
+)
+def test_long_stretches_are_replayed_as_one_thing_after_another(
+    step: list[Do], times: int, apart: bool, waiting: set[int]
+) -> None:
+    begin, sync = Do("step", work_ns=1), Do("sync")
+    program = [[begin, *on_streams(step, apart), *([sync] if number in waiting else [])] for number in range(times)]
+    graph = prepare(record(itertools.chain(*program)), None, None).graph
+    assert (graph.calls.handed_by < 0).all() and not len(graph.orders)
+    expected, found = one_at_a_time(graph), replay(graph)
+    for name in ("start_ns", "end_ns", "call_start_ns", "call_end_ns"):
+        assert getattr(found, name).tolist() == getattr(expected, name).tolist()
+
+
 # -- what every prediction keeps to ---------------------------------------------------------------
 
 
