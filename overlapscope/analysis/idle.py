@@ -18,7 +18,7 @@ from overlapscope.analysis.late_launch import Late, attribute_host
 from overlapscope.analysis.missing_ops import find_missing
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.columns import Columns
+from overlapscope.base.columns import Columns, quantile
 from overlapscope.base.intervals import I64, Bool, complement, cut
 from overlapscope.catalog.causes import IDLE_RANK as RANK
 from overlapscope.catalog.causes import IdleCause
@@ -179,7 +179,7 @@ def _latency_limit(gaps: _Gaps) -> int:
     if int(gaps.drained.sum()) >= _ENOUGH:
         typical = int(np.median(latency[gaps.drained]))
     else:
-        quick, middle = (0, 0) if gaps.held.all() else np.quantile(latency[~gaps.held], (0.1, 0.5))
+        quick, middle = (0, 0) if gaps.held.all() else (quantile(latency[~gaps.held], share) for share in (0.1, 0.5))
         typical = int(middle) if middle - quick <= LAUNCH_LATENCY_NS else 0
     return LAUNCH_LATENCY_NS + min(max(typical - LAUNCH_LATENCY_NS // 2, 0), _MOST_LATENCY_NS)
 

@@ -29,7 +29,7 @@ from overlapscope.analysis.host import (
 )
 from overlapscope.analysis.pieces import IdleTime
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.columns import Columns, pick
+from overlapscope.base.columns import Columns, locate, pick
 from overlapscope.base.intervals import (
     I64,
     Bool,
@@ -347,7 +347,7 @@ def _long_ops(trace: Trace) -> HostEvents:
 def _overhead_elsewhere(trace: Trace) -> Intervals:
     """Profiler overhead on threads that are not the program's, such as a buffer flush."""
     overheads = trace.overheads
-    foreign = ~np.isin(overheads.thread, distinct(trace.runtime_calls.thread))
+    foreign = locate(distinct(trace.runtime_calls.thread), overheads.thread) < 0
     return union(overheads.start_ns[foreign], overheads.end_ns[foreign])
 
 

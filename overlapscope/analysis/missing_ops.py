@@ -118,7 +118,8 @@ def _quiet(trace: Trace, timeline: Timeline, waits: I64) -> Intervals:
     """When no device worked, behind the lead-in, and neither the profiler nor another call can have held a wait up."""
     calls, ops = trace.runtime_calls, trace.gpu_ops
     idle = complement(union(ops.start_ns, ops.end_ns), timeline.judged_from_ns, timeline.end_ns)
-    others = np.setdiff1d(np.flatnonzero(calls.end_ns - calls.start_ns >= _LONG_CALL_NS), waits)
+    others = calls.end_ns - calls.start_ns >= _LONG_CALL_NS
+    others[waits] = False
     idle = subtract(idle, union(calls.start_ns[others], calls.end_ns[others]))
     return subtract(idle, union(trace.overheads.start_ns, trace.overheads.end_ns))
 

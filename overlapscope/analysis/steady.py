@@ -9,6 +9,7 @@ import numpy as np
 
 from overlapscope.analysis.periods import Periods, judged_steps
 from overlapscope.analysis.results import Check
+from overlapscope.base.columns import quantile
 from overlapscope.base.drift import FEWEST_PLAIN, drifted, middle_half_ns
 from overlapscope.base.intervals import I64, covered, union
 from overlapscope.trace.model import HostEvents, TimedSteps, Trace
@@ -68,7 +69,7 @@ def _against_plain(trace: Trace, spans: I64, *, loads: bool) -> Iterator[str]:
     if not sides or not len(spans):
         return
     plain = min(statistics.median(side) for side in sides)
-    recorded = float(np.median(spans))
+    recorded = quantile(spans, 0.5)
     if plain - recorded > max(SHORTER * plain, *map(middle_half_ns, sides)):
         reserve = (
             "the DataLoader may have had batches queued"
@@ -92,11 +93,11 @@ def _trend(spans: I64) -> Iterator[str]:
     change = spans[later] - spans[earlier]
     s = int(np.sign(change).sum())
     deviation = np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
-    drift = float(np.median(change / (later - earlier))) * (count - 1)
-    if (abs(s) - 1) / deviation > _SIGNIFICANT and abs(drift) > TREND * float(np.median(spans)):
+    drift = quantile(change / (later - earlier), 0.5) * (count - 1)
+    if (abs(s) - 1) / deviation > _SIGNIFICANT and abs(drift) > TREND * quantile(spans, 0.5):
         yield (
             f"Steps get {'longer' if drift > 0 else 'shorter'} from first to last, by {_ms(abs(drift))} of "
-            f"{_ms(float(np.median(spans)))}: the program had not settled. Begin later (--wait, --warmup), or record "
+            f"{_ms(quantile(spans, 0.5))}: the program had not settled. Begin later (--wait, --warmup), or record "
             "more steps (--active)."
         )
 

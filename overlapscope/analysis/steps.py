@@ -8,7 +8,7 @@ import numpy as np
 
 from overlapscope.analysis.periods import Periods
 from overlapscope.analysis.results import Device, Period
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import pick, quantile
 from overlapscope.base.intervals import I64, Bool
 
 FEWEST = 5
@@ -54,9 +54,9 @@ def find_outliers(steps: Sequence[Period]) -> Bool:
     spans = np.array([step.span_ns for step in steps], np.float64)
     if len(spans) < FEWEST:
         return np.zeros(len(spans), np.bool_)
-    median = np.median(spans)
-    away = np.abs(spans - median)
-    unusual: Bool = (away > DEVIATIONS * _SCALE * np.median(away)) & (away >= LEAST_SHARE * median)
+    usual = quantile(spans, 0.5)
+    away = np.abs(spans - usual)
+    unusual: Bool = (away > DEVIATIONS * _SCALE * quantile(away, 0.5)) & (away >= LEAST_SHARE * usual)
     return unusual
 
 

@@ -56,6 +56,14 @@ def locate(column: Integers, wanted: Integers) -> I64:
     return np.where((rows >= 0) & (pick(column, rows) == wanted), rows, -1)
 
 
+def quantile(values: F64 | Integers, share: float) -> float:
+    """As `np.quantile` has it, which loads numpy's masked arrays, as `np.median` does. There must be a value."""
+    ordered = np.sort(values)
+    place, part = divmod(share * (len(values) - 1), 1)
+    low, high = float(ordered[int(place)]), float(ordered[-1 if int(place) + 1 == len(values) else int(place) + 1])
+    return low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Columns:
     """A table: fields that are arrays are columns of equal length, any others are shared by what is taken from it."""

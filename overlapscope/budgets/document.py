@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace as changed
 from typing import Final
 
 from msgspec.structs import replace
@@ -73,7 +72,7 @@ def page(result: CheckResult, room: Room, *, folded: bool = False) -> Document:
         blocks += [panel("Warnings", Items(tuple(item.items[0] for item in said[:count])), *_rest(said, count))]
     told = [verdict for verdict in result.verdicts if verdict.status != "pass"]
     blocks += _fitted(_table(told), room.part(4))
-    sections = [changed(section, folded=folded) for section in _sections(result, full=True)]
+    sections = [replace(section, folded=folded) for section in _sections(result, full=True)]
     count = room.part(4).fitting(sections)
     blocks += [*sections[:count], *_rest(sections, count)]
     passed = [verdict for verdict in result.verdicts if verdict.status == "pass"]
@@ -101,7 +100,7 @@ def _kept(result: CheckResult) -> Iterator[Block]:
     short = [verdict for verdict in result.verdicts if verdict.status in _SHORT]
     if short:
         # The name of a budget says where and what is allowed.
-        yield changed(_table(short).without(("on", "limit")), few=_FEW_KEPT)
+        yield replace(_table(short).without(("on", "limit")), few=_FEW_KEPT)
 
 
 def _has_reasons(verdict: Verdict) -> bool:
@@ -131,7 +130,7 @@ def _table(verdicts: Iterable[Verdict]) -> Table:
 def _fitted(whole: Table, room: Room) -> Iterator[Block]:
     """As many rows of a table as there is room for."""
     count = room.rows(whole)
-    yield changed(whole, rows=whole.rows[:count])
+    yield replace(whole, rows=whole.rows[:count])
     yield from _rest(whole.rows, count)
 
 
@@ -208,7 +207,7 @@ def _reason(reason: Reason, explained: set[str] | None) -> Words:
         said.append(Span(f"See {rule} above." if again else f"More: overlapscope explain {rule}", "muted"))
         if explained is not None:
             explained.add(reason.rule)
-    return (said[0], *(changed(span, text=f"\n{span.text}") for span in said[1:]))
+    return (said[0], *(replace(span, text=f"\n{span.text}") for span in said[1:]))
 
 
 def _lines(text: str) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -322,6 +321,8 @@ def _check(args: argparse.Namespace) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     check_output(args.output, force=args.force, inputs=[args.history])
+    from msgspec.structs import replace
+
     from overlapscope.base.saved import encode
     from overlapscope.documents.model import Text
     from overlapscope.history.course import DEFAULT, JobCourse, courses

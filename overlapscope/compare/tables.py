@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.base.words import Unit, clean, plural
 from overlapscope.compare.difference import (
@@ -129,8 +131,7 @@ def summary(diff: Diff) -> Table:
 # -- changes as rows ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(Struct, frozen=True):
     """A change as a row."""
 
     name: str

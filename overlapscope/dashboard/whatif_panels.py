@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import dash_mantine_components as dmc
 import msgspec
 from dash import html
 from dash.development.base_component import Component
+from msgspec.structs import replace
 
 from overlapscope.analysis.results import Device, Window
 from overlapscope.analysis.steps import median_step

@@ -8,8 +8,10 @@ made harmless by `clean` before it gets here; what a syntax gives a meaning to i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.base.words import listed
 from overlapscope.documents.strip import Drawing, Glyphs
@@ -19,8 +21,7 @@ Figure = dict[str, Any]
 """A Plotly figure: `data` and `layout`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """A piece of a sentence that stands out."""
 
     text: str
@@ -46,8 +47,7 @@ def with_code(text: str) -> Words:
     return tuple(Span(part, code=True) if number % 2 else part for number, part in enumerate(text.split("`")) if part)
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
+class Heading(Struct, frozen=True):
     """A title above what follows: 1 is the document's, 2 a chapter's, 3 a part's."""
 
     text: str
@@ -57,8 +57,7 @@ class Heading:
     tone: Tone = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """A paragraph."""
 
     words: Words
@@ -69,8 +68,7 @@ class Text:
     the tone, where there is one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Items:
+class Items(Struct, frozen=True):
     """Sentences one below the other."""
 
     items: tuple[Words, ...]
@@ -81,8 +79,7 @@ class Items:
     """So many are the answer, the others a detail; None: all are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(Struct, frozen=True):
     """Text as it is, such as a program."""
 
     text: str
@@ -91,16 +88,14 @@ class Code:
     """As markdown names it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(Struct, frozen=True):
     """What a long HTML file holds, to jump to."""
 
     texts: dict[str, str]
     """Of each link, by the `id` of the part that it leads to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """A figure, for whatever can draw it; there are others for the same facts where nothing can."""
 
     id: str
@@ -112,8 +107,7 @@ class Chart:
     wide: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(Struct, frozen=True):
     """One figure and the words for it."""
 
     name: str
@@ -123,15 +117,13 @@ class Card:
     meaning: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Cards:
+class Cards(Struct, frozen=True):
     """The figures at the head of a page: not for a terminal, whose tables have them."""
 
     cards: tuple[Card, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A part of a whole, with the palette's name of its colour."""
 
     name: str
@@ -141,22 +133,19 @@ class Part:
     color: str
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """Parts of a whole side by side: not for a terminal, whose tables have them."""
 
     parts: tuple[Part, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Strip:
+class Strip(Struct, frozen=True):
     """A timeline in characters."""
 
     draw: Callable[[Glyphs], Drawing]
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """A timeline to zoom into, in an HTML file only."""
 
     id: str
@@ -166,8 +155,7 @@ class Timeline:
     styles: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(Struct, frozen=True):
     """A case in a timeline of the document, relative to its origin, and what to show around it."""
 
     timeline: str
@@ -177,8 +165,7 @@ class Example:
     view_end_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """Advice: what costs how much, how that is known, and what to change."""
 
     severity: Literal["error", "warning", "info"]
@@ -204,8 +191,7 @@ class Finding:
     example: Example | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """Blocks that belong together."""
 
     blocks: tuple[Block, ...]
@@ -224,8 +210,7 @@ class Section:
 Block = Heading | Text | Items | Code | Links | Table | Chart | Cards | Bar | Strip | Timeline | Finding | Section
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """All there is to show of a result."""
 
     title: str
@@ -298,8 +283,7 @@ def _without_spans(words: Words) -> Words:
 # -- what fits ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(Struct, frozen=True):
     """So many bytes of what a renderer draws, where a place takes only so much text, as a comment on GitHub does."""
 
     drawn: Callable[[Iterable[Block]], Iterable[str]]

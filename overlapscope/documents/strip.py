@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from overlapscope.trace.model import Kind
 
@@ -10,8 +10,7 @@ LABEL_WIDTH = 14
 """Columns to the left of the drawing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Glyphs:
+class Glyphs(Struct, frozen=True):
     """The characters of a drawing."""
 
     compute: str
@@ -26,8 +25,7 @@ UNICODE = Glyphs(compute="░▒▓█", level="▁▂▃▄▅▆▇█", empty
 ASCII = Glyphs(compute="-+=#", level=".:-=+*#", empty=".", rule="-")
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A label and its characters, each with the kind it stands for (None for none)."""
 
     label: str
@@ -35,8 +33,7 @@ class Line:
     kinds: tuple[Kind | None, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
+class Drawing(Struct, frozen=True):
     """A strip as text."""
 
     title: str

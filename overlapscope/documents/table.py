@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 T = TypeVar("T")
 
@@ -12,8 +14,7 @@ Tone = Literal["", "good", "fair", "poor", "muted", "accent"]
 """What a colour says; a word beside it always says the same. The palette has a colour of each name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column's title and how it is set."""
 
     title: str
@@ -32,8 +33,7 @@ class Column:
     """CSS pixels in a table that can be sorted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """What stands in one place of a table."""
 
     text: str
@@ -42,8 +42,7 @@ class Cell:
     tone: Tone = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """A row's cells, as many as there are columns."""
 
     cells: tuple[Cell, ...]
@@ -51,13 +50,12 @@ class Row:
     """Where in the trace's timeline it is: start and end in ns."""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """Rows of cells."""
 
     title: str
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...] = field(default=())
+    rows: tuple[Row, ...] = ()
     note: str = ""
     total: bool = False
     """The last row is what the others add up to."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from overlapscope.base.words import NOTHING, clean, plural
 from overlapscope.documents.model import Block, Document, Heading, Text

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.analysis.trust import clocks_agree, judge_file
+from overlapscope.base.columns import quantile
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import check_device, duration, percent, plural, unit_for
 from overlapscope.errors import UsageError
@@ -121,7 +123,7 @@ def judge(
     """Compare the replay of the unchanged graph with the recording."""
     items = graph.items
     here = items.device == device
-    error_pct = float(100 * np.median(np.abs(steps.known - measured.known) / np.maximum(measured.known, 1)))
+    error_pct = 100 * quantile(np.abs(steps.known - measured.known) / np.maximum(measured.known, 1), 0.5)
     # Where each begins within its step: an error in one step is not carried into the next.
     step = np.maximum(np.searchsorted(measured.start_ns, items.start_ns[here], side="right") - 1, 0)
     late = replayed.start_ns[here] - steps.start_ns[step] - (items.start_ns[here] - measured.start_ns[step])
@@ -169,7 +171,7 @@ def judge(
 def _untied(graph: Graph) -> list[str]:
     """A doubt about threads of which nothing tells what they wait for."""
     calls = graph.calls
-    untied = np.unique(calls.thread[(calls.maybe_by >= 0) & (calls.handed_by < 0)])
+    untied = distinct(calls.thread[(calls.maybe_by >= 0) & (calls.handed_by < 0)])
     if not len(untied):
         return []
     made = plural(int(np.isin(calls.thread, untied).sum()), "call")

@@ -20,6 +20,7 @@ import numpy as np
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.plain_step import PlainStep, measured, told
+from overlapscope.base.columns import quantile
 from overlapscope.base.intervals import covered, union
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.calibration import Constants
@@ -52,8 +53,8 @@ launch call."""
 _USUAL_ADDED_NS = 2500.0
 """For recordings with too few launches to tell."""
 _FEWEST = 20
-_QUICK = 10
-"""Percentile of launch calls: others wait for room in a queue, or load a module."""
+_QUICK = 0.1
+"""Quantile of launch calls: others wait for room in a queue, or load a module."""
 _LEFT = 0.2
 """What is left at least of each stretch of host work by what its events cost."""
 
@@ -181,7 +182,7 @@ def _event_cost(trace: Trace, calibrated: Constants) -> tuple[float, float, floa
     launches = np.flatnonzero(call_kinds.named(calls, KERNEL_LAUNCH))
     added = _USUAL_ADDED_NS
     if len(launches) >= _FEWEST:
-        quick = float(np.percentile(calls.end_ns[launches] - calls.start_ns[launches], _QUICK))
+        quick = quantile(calls.end_ns[launches] - calls.start_ns[launches], _QUICK)
         added = max(quick - PLAIN_LAUNCH_NS, 0.0)
     op, call, around, frame = _OP, _CALL, _AROUND_CALL, _FRAME
     if calibrated.op_cost_ns and calibrated.call_cost_ns and calibrated.frame_cost_ns:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final
+
+from msgspec.structs import replace
 
 from overlapscope.base.words import NOTHING, Unit, bare_percent, bare_share, clean, plural, unit_for
 from overlapscope.documents.table import Cell, Column, Table, Tone, table_of, words

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
-from operator import attrgetter
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from overlapscope.reading._categories import Table, table_of
@@ -23,14 +23,15 @@ from overlapscope.reading._events import (
     decoded_args,
 )
 from overlapscope.reading._times import UNREADABLE, text_to_ns, to_ns
-from overlapscope.trace.model import I32, I64, Index
+from overlapscope.trace.model import F64, I32, I64, Index
 
 _LARGEST_US = 2.0**43
 """Doubles from here on are further apart than one nanosecond."""
 
 _NUMBER_BEGINS = frozenset(bytes([byte]) for byte in b"-0123456789")
 
-_ts = attrgetter("ts")
+_packer = msgspec.msgpack.Encoder()
+_PACKED = np.dtype([("mark", np.uint8), ("double", ">f8")])
 _NO_ARGS: dict[Table, CallArgs | OpArgs] = {
     Table.RUNTIME: CallArgs(),
     Table.GPU: OpArgs(),
@@ -68,16 +69,24 @@ class Batch:
     """Events of any phase."""
 
 
+def doubles(values: list[float]) -> F64:
+    """An array of them, by way of MessagePack, which has each behind a byte: in half the time that numpy takes."""
+    packed = _packer.encode(values)
+    begin = len(packed) - len(values) * _PACKED.itemsize
+    return np.frombuffer(packed, _PACKED, len(values), begin)["double"].astype(np.float64)
+
+
 def usual_batch(events: list[Any]) -> Batch | None:
     """Of events decoded by category. None where a start is so large that a double does not hold its nanoseconds."""
-    number = np.fromiter(map(NUMBER_OF.__getitem__, map(type, events)), np.int32, len(events))
-    kept = number >= 0
-    rows = list(compress(events, kept.tolist()))
-    start_us = np.fromiter(map(_ts, rows), np.float64, len(rows))
+    numbers = bytes(map(NUMBER_OF.__getitem__, map(type, events)))
+    rows = list(compress(events, numbers))
+    start_us = doubles([row.ts for row in rows])
     if (start_us >= _LARGEST_US).any():
         return None
-    category = number[kept]
-    batch = Batch(rows, CATEGORIES, category, np.flatnonzero(kept).astype(np.int32), to_ns(start_us), count=len(events))
+    number = np.frombuffer(numbers, np.uint8)
+    place = np.flatnonzero(number).astype(np.int32)
+    category = number[place].astype(np.int32) - 1
+    batch = Batch(rows, CATEGORIES, category, place, to_ns(start_us), count=len(events))
     for table, at in rows_of(_TABLE_OF[category]):
         default = _NO_ARGS.get(table)
         batch.parts[table] = at, [rows[i].args or default for i in at.tolist()] if default else []
@@ -87,7 +96,7 @@ def usual_batch(events: list[Any]) -> Batch | None:
 def fast_batch(events: list[Any]) -> Batch | None:
     """Of events decoded by phase. None where a start is so large that a double does not hold its nanoseconds."""
     place = [i for i, event in enumerate(events) if type(event) is Complete and table_of[event.cat]]
-    start_us = np.fromiter((events[i].ts for i in place), np.float64, len(place))
+    start_us = doubles([events[i].ts for i in place])
     if (start_us >= _LARGEST_US).any():
         return None
     return _batch(events, place, to_ns(start_us))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Raw
 
-from overlapscope.reading._batch import Batch
+from overlapscope.reading._batch import Batch, doubles
 from overlapscope.reading._categories import Table, table_of
 from overlapscope.reading._events import ABSENT, NOTHING, OpArgs, decoded_text
 from overlapscope.reading._times import to_ns
@@ -36,7 +36,6 @@ _MOST_DEVICES = 256
 _FIRST_LARGE_STREAM = 1_000_000_000
 
 _name = attrgetter("name")
-_dur = attrgetter("dur")
 
 
 class Numbered(dict[Any, int]):
@@ -111,7 +110,7 @@ class Columns:
             return
         number = np.array([self.categories[category] for category in batch.categories], dtype=np.int32)
         name = np.fromiter(map(self.names.__getitem__, map(_name, rows)), np.int32, count)
-        dur_us = np.fromiter(map(_dur, rows), np.float64, count)
+        dur_us = doubles([row.dur for row in rows])
         missing = np.isnan(dur_us)
         if missing.any():
             self.repaired += int(missing.sum())

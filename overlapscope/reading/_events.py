@@ -148,8 +148,8 @@ _UNREAD = [
     for category, phases in _PASSED_OVER.items()
 ]
 
-NUMBER_OF: dict[type[Struct], int] = {**dict.fromkeys(_UNREAD, -1), **{kind: n for n, kind in enumerate(_KNOWN)}}
-"""The place in `CATEGORIES` of each type of event decoded by category; -1 for those that are passed over."""
+NUMBER_OF: dict[type[Struct], int] = {**dict.fromkeys(_UNREAD, 0), **{kind: n for n, kind in enumerate(_KNOWN, 1)}}
+"""The place in `CATEGORIES` of each type of event decoded by category, from 1; 0 for those that are passed over."""
 
 _FAST: Any = Union[(Complete, Instant, *_IGNORED)]
 _EXACT: Any = Union[(ExactComplete, Instant, *_IGNORED)]

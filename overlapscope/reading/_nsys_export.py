@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Final
@@ -19,6 +18,8 @@ def export(report: Path, target: Path) -> None:
 
     Raises UnreadableTrace where there is no `nsys`, or it fails.
     """
+    import subprocess
+
     nsys = shutil.which("nsys")
     if nsys is None:
         raise UnreadableTrace(

@@ -7,24 +7,18 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final
 
 from overlapscope.base.marks import FRAMEWORK, METADATA, RECORDER
 from overlapscope.base.words import plural
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading import kineto
-from overlapscope.reading._columns import Columns
-from overlapscope.reading._jax_json import read_json
-from overlapscope.reading._jax_lines import Recording
-from overlapscope.reading._jax_rows import batch_of
-from overlapscope.reading._progress import ReadingBar
-from overlapscope.reading._stream import Losses
-from overlapscope.reading._xplane import NotAnXSpace, read_xspace
 from overlapscope.reading.files import SourceFile
 from overlapscope.reading.source import Request, Source
 from overlapscope.trace.model import Trace
+
+if TYPE_CHECKING:
+    from overlapscope.reading._jax_lines import Recording
+    from overlapscope.reading._stream import Losses
 
 _XSPACE: Final = re.compile(
     rb"\n[\x80-\xff]{0,9}[\0-\x7f](?:\x08[\x80-\xff]{0,9}[\0-\x7f])?\x12[\x01-\x7f](?:/host:|/device:|Task Environment)"
@@ -48,6 +42,11 @@ def _recognises(head: bytes) -> bool:
 
 
 def _read(path: Path, request: Request) -> Trace:
+    from overlapscope.reading import kineto
+    from overlapscope.reading._columns import Columns
+    from overlapscope.reading._jax_rows import batch_of
+    from overlapscope.reading._progress import ReadingBar
+
     file = SourceFile(path, limit_bytes=min(request.limit_bytes, _LARGEST_BYTES))
     with ReadingBar(str(path), file.packed_bytes, request.progress) as bar:
         blocks = []
@@ -71,6 +70,11 @@ def _read(path: Path, request: Request) -> Trace:
 
 def _decoded(path: Path, data: bytes) -> Recording:
     """Raises UnreadableTrace."""
+    import msgspec
+
+    from overlapscope.reading._jax_json import read_json
+    from overlapscope.reading._xplane import NotAnXSpace, read_xspace
+
     try:
         return read_xspace(data) if _XSPACE.match(data) else read_json(data)
     except NotAnXSpace as error:
@@ -84,6 +88,8 @@ def _decoded(path: Path, data: bytes) -> Recording:
 
 
 def _losses(recording: Recording) -> Losses:
+    from overlapscope.reading._stream import Losses
+
     dropped = sum(int(match[1] or match[2]) for text in recording.warnings for match in _DROPPED.finditer(text))
     losses = Losses(truncated=recording.truncated, lost_events=dropped)
     losses.remember([f"the profiler says: {text}" for text in recording.warnings])

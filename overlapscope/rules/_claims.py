@@ -265,10 +265,10 @@ def _tiny_copies(trace: Trace, timeline: Timeline, windows: Intervals) -> I64:
     if len(rows) < MANY:
         return rows[:0]
     # Values read back one by one are a matter of synchronisation, whatever their size.
-    launched = rows[ops.launch[rows] >= 0]
-    launch = ops.launch[launched]
-    scalar = inside_named(trace, "aten::_local_scalar_dense", calls.thread[launch], calls.start_ns[launch])
-    rows = np.setdiff1d(rows, launched[scalar])
+    kept = ops.launch[rows] < 0
+    launch = ops.launch[rows[~kept]]
+    kept[~kept] = ~inside_named(trace, "aten::_local_scalar_dense", calls.thread[launch], calls.start_ns[launch])
+    rows = rows[kept]
     return rows if len(rows) >= MANY else rows[:0]
 
 
@@ -292,7 +292,9 @@ def _claim_copies(trace: Trace, device: DeviceAnalysis, windows: Intervals, wait
         call[blocked] = np.where(last >= 0, pick(syncs, last), call[blocked])
 
     judged = cause != COPY_RANK[CopyCause.LEAD_IN]
-    rule[judged & np.isin(copy, tiny)] = _NUMBER["tiny-copies"]
+    is_tiny = np.zeros(len(ops), np.bool_)
+    is_tiny[tiny] = True
+    rule[judged & is_tiny[copy]] = _NUMBER["tiny-copies"]
     at, thread = pick(calls.start_ns, call, 0), pick(calls.thread, call)
     return Pieces(start, end, rule, cause, copy, call, at, thread)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
+from overlapscope.analysis.grouping import distinct
 from overlapscope.base.intervals import covered
 from overlapscope.base.words import duration, plural
 from overlapscope.rules._claims import Claims
@@ -24,7 +23,8 @@ def _check(claims: Claims) -> Iterator[Draft]:
     start, end = claims.device.result.window.start_ns, claims.device.result.window.end_ns
     waits = (syncs.kind == Sync.STREAM_WAIT_EVENT) & (syncs.stream >= 0)
     waits &= (syncs.device < 0) | (syncs.device == claims.device.result.device)
-    for stream in np.setdiff1d(syncs.stream[waits], [claims.device.result.main_stream]).tolist():
+    waits &= syncs.stream != claims.device.result.main_stream
+    for stream in distinct(syncs.stream[waits]).tolist():
         on_stream = ops.stream == stream
         work = int(covered(claims.windows, ops.start_ns[on_stream], ops.end_ns[on_stream]).sum())
         times = int((waits & (syncs.stream == stream)).sum())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Period
 from overlapscope.analysis.steps import find_outliers
+from overlapscope.base import columns
 from overlapscope.trace.model import Kind
 from tests.support.helpers import Host, Op, make_trace
 
@@ -61,3 +63,9 @@ def test_the_rule_is_the_one_in_the_docstring(spans: list[int]) -> None:
     limit = 3 * 1.4826 * median(away)
     expected = [len(spans) >= 5 and a > limit and a >= 0.05 * middle for a in away]
     assert find_outliers(periods(*spans)).tolist() == expected
+
+
+@given(st.lists(st.floats(-1e15, 1e15) | st.integers(-(1 << 50), 1 << 50), min_size=1, max_size=9))
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
+def test_quantiles_are_those_of_numpy(share: float, values: list[float]) -> None:
+    assert columns.quantile(np.array(values), share) == pytest.approx(np.quantile(np.array(values), share), abs=1)

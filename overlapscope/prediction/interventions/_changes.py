@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from overlapscope.analysis import calls as call_kinds
+from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import around, on_thread
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, covered
@@ -39,7 +40,7 @@ def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, Told]:
     items = graph.items
     moved = np.zeros(len(items), np.bool_)
     moved[rows] = True
-    lines = [np.flatnonzero((items.lane == source) & ~items.gone) for source in np.unique(items.lane[rows]).tolist()]
+    lines = [np.flatnonzero((items.lane == source) & ~items.gone) for source in distinct(items.lane[rows]).tolist()]
     lane, streams = _own_lanes(graph, lines, moved)
     noted_first, noted_then = graph.notes
     tied = (lane[noted_first] != lane[noted_then]) & (moved[noted_first] | moved[noted_then])
