@@ -20,6 +20,7 @@ from overlapscope.base.intervals import (
     total,
     union,
 )
+from overlapscope.base.kept import kept
 from overlapscope.trace.model import GpuOps, Kind, RuntimeCalls, Trace
 
 
@@ -55,6 +56,7 @@ class Timeline:
         return self.start_ns if self.lead_in_end_ns is None else self.lead_in_end_ns
 
 
+@kept()
 def build(trace: Trace, device: int) -> Timeline:
     """The timeline of a device that has at least one GPU op."""
     ops = trace.gpu_ops if len(trace.devices) == 1 else trace.gpu_ops.take(trace.gpu_ops.device == device)

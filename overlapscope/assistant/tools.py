@@ -104,7 +104,7 @@ class Tools:
             found = {} if section.device is None else _figures(section.device)
             items.append({**said, **{name: text for name, text in doubts.items() if text}, **found})
         figures = "of the recording under recorded, of a step without the profiler under plain_step"
-        return answer({}, items, figures=figures, unknown=_doubts(report), called="verdicts", page=page)
+        return answer({}, items, figures=figures, unknown=_doubts(report, device), called="verdicts", page=page)
 
     def findings(
         self,
@@ -454,9 +454,15 @@ def _in_doubt(trace: TraceResult) -> Iterator[str]:
         yield "This is a timeline that whatif predicted, not a recording."
 
 
-def _doubts(report: Report) -> list[str]:
-    said = [sentence for trace in report.traces for sentence in _in_doubt(trace)]
-    if any(device.plain is None for device in report.devices):
+def _doubts(report: Report, device: int | None = None) -> list[str]:
+    """Of the traces of one device, or of all."""
+    traces = [trace for trace in report.traces if device is None or device in {one.device for one in trace.devices}]
+    said = [
+        f"rank {trace.rank}, {sentence}" if len(report.traces) > 1 and trace.rank is not None else sentence
+        for trace in traces
+        for sentence in _in_doubt(trace)
+    ]
+    if any(one.plain is None for trace in traces for one in trace.devices):
         said.append(_NO_PLAIN)
     return [*said, *report.notes]
 

@@ -91,7 +91,10 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
 
 def clip(a: Intervals, start: int, end: int) -> Intervals:
     """Instants of `a` in `[start, end)`."""
-    return intersect(a, union([start], [end]))
+    if end <= start:
+        return EMPTY
+    first, last = np.searchsorted(a.ends, start, side="right"), np.searchsorted(a.starts, end)
+    return Intervals(np.maximum(a.starts[first:last], start), np.minimum(a.ends[first:last], end))
 
 
 def covered_before(a: Intervals, at: I64) -> I64:

@@ -16,7 +16,7 @@ import msgspec
 
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Device, Environment, Period, TraceResult
-from overlapscope.base.saved import MOST, decode, published
+from overlapscope.base.saved import MOST, decode
 from overlapscope.base.words import clean, plural
 from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Direction, Metric, Sample
 from overlapscope.budgets.missing import doubt, refuse_predicted
@@ -355,8 +355,3 @@ def _check_line(line: BaselineSeries, device: BaselineDevice | None, samples: in
     most = 100 if metric.unit == "pct" else MOST
     if not all(0 <= value <= most for value in line.values if value is not None):
         raise UnreadableTrace(f"{what}: has an impossible value; {_ANEW}.")
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema (2020-12) of a baseline."""
-    return published(BaselineFile, "baseline")

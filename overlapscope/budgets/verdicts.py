@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from overlapscope.base.saved import published
 from overlapscope.base.shown import Shown
 from overlapscope.report.model import Tool
 
@@ -136,8 +135,3 @@ class CheckResult(Shown, msgspec.Struct, frozen=True, kw_only=True):
     def exit_code(self) -> int:
         """0 pass, 1 a budget failed, 3 inconclusive."""
         return {"pass": PASSED, "fail": FAILED, "inconclusive": INCONCLUSIVE}[self.outcome]
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema (2020-12) of a check's result."""
-    return published(CheckResult, "check")

@@ -11,30 +11,33 @@ from overlapscope.commands._options import add_output
 from overlapscope.commands._output import check_output, write
 
 WRITERS = {
-    "report": "report.model",
-    "diff": "compare.diff",
-    "whatif": "prediction.result",
-    "check": "budgets.verdicts",
-    "baseline": "budgets.baseline",
-    "ranks": "ranks.result",
-    "doctor": "doctor.result",
-    "trial": "trials.result",
-    "query": "query.written",
-    "history-entry": "history.entry",
+    "report": "report.model:Report",
+    "diff": "compare.difference:Diff",
+    "whatif": "prediction.result:WhatIf",
+    "check": "budgets.verdicts:CheckResult",
+    "baseline": "budgets.baseline:BaselineFile",
+    "ranks": "ranks.result:RanksReport",
+    "doctor": "doctor.result:Diagnosis",
+    "trial": "trials.result:Trial",
+    "query": "query.written:Result",
+    "history-entry": "history.entry:Entry",
+    "history-levels": "history.course:JobCourse",
+    "history-check": "history.course:HistoryCheck",
 }
-"""What can be asked for, and the module that knows its schema."""
+"""What is written for programs to read, and the structure that it has."""
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    """The schema of one of `WRITERS`."""
-    schema: dict[str, Any] = load(f"overlapscope.{WRITERS[kind]}:schema")()
-    return schema
+    """The JSON schema (2020-12) of one of `WRITERS`."""
+    from overlapscope.base.saved import published
+
+    return published(load(f"overlapscope.{WRITERS[kind]}"), kind)
 
 
 class Command:
     """Print the JSON schema (2020-12) of what `overlapscope analyze`, `diff`,
     `whatif`, `check`, `ranks`, `doctor`, `try` and `query` print with `--format
-    json`, of a baseline, or of an entry of `overlapscope history`.
+    json`, of a baseline, or of what `overlapscope history` keeps and prints.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

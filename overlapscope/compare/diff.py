@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from overlapscope.analysis.results import Device, Period, TraceResult
 from overlapscope.analysis.steps import whole
-from overlapscope.base.saved import encode, published
+from overlapscope.base.saved import encode
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff, RangeDiff, Side
 from overlapscope.compare.doubts import find_doubts, lost_in
 from overlapscope.compare.environment import fingerprint, is_plain
@@ -45,11 +44,6 @@ def diff(before: Report, after: Report) -> Diff:
 def to_json(found: Diff) -> bytes:
     """The diff as indented JSON, ending in a newline."""
     return encode(found)
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema (2020-12) of a diff."""
-    return published(Diff, "diff")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-from overlapscope.base.saved import published
 from overlapscope.version import __version__
 
 SCHEMA_VERSION = 1
@@ -62,8 +61,3 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     def having(self, status: Status) -> list[str]:
         """The parts of that status, by id."""
         return [check.id for check in self.checks if check.status == status]
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema (2020-12) of a diagnosis."""
-    return published(Diagnosis, "doctor")

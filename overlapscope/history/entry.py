@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
 from overlapscope.base import zstd
-from overlapscope.base.saved import decode, published
+from overlapscope.base.saved import decode
 from overlapscope.base.words import clean
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.errors import UnreadableTrace
@@ -113,8 +113,3 @@ def unpack(packed: bytes, source: str) -> Entry:
     if entry.id != digest(entry.origin, entry.report, plain=entry.plain):
         raise UnreadableTrace(f"{source}: was changed after it was written (its id does not match).")
     return entry
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema (2020-12) of an entry."""
-    return published(Entry, "history entry")

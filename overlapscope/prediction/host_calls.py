@@ -262,7 +262,8 @@ def _paired_events(trace: Trace, calls: Calls) -> dict[int, int]:
     known = syncs.take((syncs.kind == Sync.EVENT) & (syncs.event >= 0) & (syncs.correlation > 0))
     event_of = dict(zip(known.correlation.tolist(), known.event.tolist(), strict=True))
     correlation = runtime.correlation[calls.row]
-    synced = {int(row): number for number, row in enumerate(calls.row) if int(correlation[number]) in event_of}
+    waiting = np.flatnonzero(np.isin(correlation, known.correlation))
+    synced = dict(zip(calls.row[waiting].tolist(), waiting.tolist(), strict=True))
     if not synced:
         return {}
     records = call_kinds.records_event(runtime)
@@ -271,8 +272,8 @@ def _paired_events(trace: Trace, calls: Calls) -> dict[int, int]:
         recorded: list[int] = []
         of_thread = np.flatnonzero(runtime.thread == thread)
         calls_of_events = of_thread[records[of_thread] | np.isin(of_thread, list(synced))].tolist()
-        for waiting, rows in groupby(calls_of_events, key=synced.__contains__):
-            if waiting:
+        for waits, rows in groupby(calls_of_events, key=synced.__contains__):
+            if waits:
                 recorded_at |= _in_pairs([synced[row] for row in rows], recorded, correlation, event_of)
             else:
                 recorded = [int(runtime.start_ns[row]) for row in rows]

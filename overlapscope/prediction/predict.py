@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from overlapscope.analysis.grouping import groups_of
 from overlapscope.analysis.host import sites_of_calls
 from overlapscope.analysis.results import Buckets, Overlap
 from overlapscope.analysis.timeline import build, lengths, measured
@@ -88,7 +89,7 @@ def outcome(
     changed = any(done.touched for done in applied)
     if changed:
         graph = spread(graph, run, plain=base.plain is not None)
-    replayed = replay(graph)
+    replayed = base.replayed if graph is base.graph and base.replayed is not None else replay(graph)
     steps = step_times(graph, base.device, base.main_stream, base.numbers, replayed.start_ns, replayed.end_ns)
     step_ns = steps.median_ns
     if changed and not steps.whole:
@@ -250,9 +251,15 @@ def _change(trace: Trace, choice: Choice, done: Applied) -> Change:
 
 def _places(trace: Trace, rows: I64) -> tuple[str, ...]:
     """Python lines, or else ops, around the given runtime calls, the most frequent first."""
+    if not len(rows):
+        return ()
     sites = sites_of_calls(trace, rows)
-    told = (sites.told(trace, number) for number in range(len(rows)))
-    counts = Counter(place for site in told if (place := site.line or site.op))
+    _, first, times = np.unique(groups_of((sites.line, sites.op)), return_index=True, return_counts=True)
+    counts = Counter[str]()
+    for number, many in zip(first.tolist(), times.tolist(), strict=True):
+        site = sites.told(trace, number)
+        if place := site.line or site.op:
+            counts[place] += many
     return tuple(sorted(counts, key=lambda place: (-counts[place], place))[:_PLACES])
 
 

@@ -33,6 +33,8 @@ _NEVER = float("inf")
 _NEVER_NS = 2**61
 _UNKNOWN = 2**62
 """A time that has not been computed."""
+_NO_ENGINE = 0
+"""A kernel's kind, in place of a copy's."""
 _LONG = 48
 """Of a stretch that numpy computes: from there on it is faster than a loop."""
 _LARGEST_SUM_NS = 2.0**60
@@ -64,7 +66,7 @@ def replay(graph: Graph) -> Replay:
 class _Engine:
     """A copy engine: the copies that are ready for it, and the one it works on."""
 
-    __slots__ = ("at", "beside", "free", "item", "lag", "other", "ready", "work")
+    __slots__ = ("at", "beside", "free", "item", "lag", "other", "ready", "when", "work")
 
     def __init__(self, beside: float, lag: memoryview[int]) -> None:
         self.beside = beside
@@ -80,16 +82,26 @@ class _Engine:
         self.at = 0.0
         self.free = -_NEVER_NS
         """When its last copy ended."""
-
-    def next_event(self) -> float:
+        self.when = _NEVER
         """When it takes its next copy, or ends the one it has, as things stand."""
+
+    def foresee(self) -> None:
+        """Find out when its next event is."""
         if self.item < 0:
-            return max(self.ready[0][0], self.free) if self.ready else _NEVER
+            self.when = max(self.ready[0][0], self.free) if self.ready else _NEVER
+            return
         alone = self.other.at - self.at if self.other.item >= 0 else _NEVER
         if alone >= self.work:
-            return self.at + self.work
-        alone = max(alone, 0.0)
-        return self.at + alone + (self.work - alone) / self.beside
+            self.when = self.at + self.work
+        else:
+            alone = max(alone, 0.0)
+            self.when = self.at + alone + (self.work - alone) / self.beside
+
+    def want(self, item: int, at: int) -> None:
+        """Let a copy that is ready then wait for it."""
+        heappush(self.ready, (at, item))
+        if self.item < 0:
+            self.when = max(self.ready[0][0], self.free)
 
     def take(self, now: float) -> None:
         """Begin the next copy. Of those that are ready, or as good as, the one that came first when recorded."""
@@ -105,7 +117,7 @@ class _Engine:
 
     def advance(self, to: float) -> None:
         """Work until then."""
-        if self.item < 0 or to <= self.at:
+        if to <= self.at:
             return
         beside = max(0.0, to - max(self.at, self.other.at)) if self.other.item >= 0 else 0.0
         self.work -= to - self.at - beside * (1 - self.beside)
@@ -133,6 +145,9 @@ class _Simulation:
         # Those who wait for something go on when it is known.
         self._for_item: dict[int, list[_Actor]] = defaultdict(list)
         self._for_call: dict[int, list[_Actor]] = defaultdict(list)
+        self._behind: dict[int, Iterator[tuple[int, int, int]]] = {}
+        """Of each copy that an engine has or is to have: those behind it on its lane, with their gaps and when each is
+        ready as far as its call goes."""
         self._engines: dict[tuple[int, int], _Engine] = {}
         self._work = memoryview(np.ascontiguousarray(items.duration_ns).data)
         known, lag = graph.constants, memoryview(np.ascontiguousarray(items.engine_lag_ns).data)
@@ -168,23 +183,29 @@ class _Simulation:
         starts, ends, engines, device = self._starts, self._ends, self._engines, int(items.device[rows[0]])
         after, launch_lag, length = self._after[rows], items.launch_lag_ns[rows], self._duration[rows]
         gap = items.queue_lag_ns[rows]
-        alone = items.on_engine[rows] & ~shared
+        alone, taken = items.on_engine[rows] & ~shared, np.where(shared, items.kind[rows], _NO_ENGINE)
         gap[alone] = np.maximum(gap, np.maximum(items.engine_lag_ns[rows], 0))[alone]
         release = np.maximum(items.release_ns[rows], self._origin - _NEVER_NS) - self._origin
-        apart = shared | np.isin(rows, self._graph.orders.then)
+        apart = np.isin(rows, self._graph.orders.then)
         ended = -_NEVER_NS
-        for part, long in _stretches(self._go[after], apart, gap, length):
+        for part, long in _stretches(len(Kind) * self._go[after] + taken, apart, gap, length):
             if long:
-                last = int(after[part].max())
-                while called[last] == _UNKNOWN:
-                    yield for_call[last]
-                ready = np.maximum(self._call[after[part]] + launch_lag[part], release[part])
-                self._start[rows[part]], end = _run(ended, gap[part], ready, length[part])
-                self._end[rows[part]], ended = end, int(end[-1])
-                self._wake(for_item, ends)
+                call, last = int(after[part].max()), int(rows[part][-1])
+                while called[call] == _UNKNOWN:
+                    yield for_call[call]
+                begins = np.maximum(self._call[after[part]] + launch_lag[part], release[part])
+                if kind := int(taken[part][0]):
+                    copies = zip(rows[part].tolist(), gap[part].tolist(), begins.tolist(), strict=True)
+                    self._want(engines[device, kind], ended, copies)
+                    while ends[last] == _UNKNOWN:
+                        yield for_item[last]
+                else:
+                    self._start[rows[part]], self._end[rows[part]] = _run(ended, gap[part], begins, length[part])
+                    self._wake(for_item, ends)
+                ended = ends[last]
                 continue
-            columns = (rows, after, launch_lag, gap, release, shared, items.kind[rows], length)
-            for item, call, lag, queue_lag, earliest, copies, kind, takes in zip(
+            columns = (rows, after, launch_lag, gap, release, taken, length)
+            for item, call, lag, queue_lag, earliest, kind, takes in zip(
                 *(column[part].tolist() for column in columns), strict=True
             ):
                 while (at := called[call]) == _UNKNOWN:
@@ -195,8 +216,8 @@ class _Simulation:
                         yield for_item[first]
                     if at + lag > ready:
                         ready = at + lag
-                if copies:
-                    heappush(engines[device, kind].ready, (ready, item))
+                if kind:
+                    engines[device, kind].want(item, ready)
                     while (at := ends[item]) == _UNKNOWN:
                         yield for_item[item]
                     ended = at
@@ -249,27 +270,41 @@ class _Simulation:
             self._todo += waiting.pop(row)
 
     def _engine_event(self) -> bool:
-        """Let the earliest of all engines' events happen, and those up to the first end; False where there is none."""
+        """Let the engines' events happen, the earliest first, up to one that somebody waits for; False if none is."""
+        engines = list(self._engines.values())
         while True:
-            engine, at = None, _NEVER
-            for candidate in self._engines.values():
-                when = candidate.next_event()
+            engine = engines[0]
+            for other in engines:
                 # At the same instant an end comes before a start: what it sets free may want the engine.
-                if when < at or (when == at and engine is not None and engine.item < 0 <= candidate.item):
-                    engine, at = candidate, when
-            if engine is None:
+                if other.when < engine.when or (other.when == engine.when and engine.item < 0 <= other.item):
+                    engine = other
+            other, at, item = engine.other, engine.when, engine.item
+            if at == _NEVER:
                 return False
-            engine.other.advance(at)
-            if engine.item >= 0:
-                break
-            # Nobody waits for a start.
-            engine.take(at)
-            engine.work = self._work[engine.item]
-            self._starts[engine.item] = round(engine.at)
-        item, engine.item = engine.item, -1
-        engine.free = self._ends[item] = round(at)
-        self._todo += self._for_item.pop(item, ())
-        return True
+            if other.item >= 0:
+                other.advance(at)
+            if item < 0:
+                # Nobody waits for a start.
+                engine.take(at)
+                engine.work = self._work[engine.item]
+                self._starts[engine.item] = round(engine.at)
+            else:
+                engine.item = -1
+                engine.free = self._ends[item] = round(at)
+                self._want(engine, engine.free, self._behind.pop(item, iter(())))
+            engine.foresee()
+            if other.item >= 0:
+                other.foresee()
+            if item in self._for_item:
+                self._todo += self._for_item.pop(item)
+                return True
+
+    def _want(self, engine: _Engine, ended_ns: int, copies: Iterator[tuple[int, int, int]]) -> None:
+        """Let the next of some copies that follow each other on their lane wait for an engine, and the rest for it."""
+        for item, gap, ready in copies:
+            engine.want(item, max(ended_ns + gap, ready))
+            self._behind[item] = copies
+            break
 
 
 def _by_row(row: I64, other: I64, lag: I64) -> dict[int, list[tuple[int, int]]]:

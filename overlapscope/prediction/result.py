@@ -6,12 +6,11 @@ known: all but the last, which ends where the recording does. Where the trace ha
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from overlapscope.analysis.results import PlainOrigin
-from overlapscope.base.saved import published
 from overlapscope.base.shown import Shown
 from overlapscope.version import __version__
 
@@ -182,8 +181,3 @@ class WhatIf(Shown, msgspec.Struct, frozen=True, kw_only=True):
     def unchanged_step_ns(self) -> int:
         """What gains are counted from: the plain step, or where it is not known the replayed one."""
         return self.replayed_step_ns if self.plain is None else self.plain.step_ns
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema (2020-12) of a prediction."""
-    return published(WhatIf, "whatif")

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64
 from overlapscope.prediction.graph import Graph
 from overlapscope.trace.model import Bool, Kind
+
+_NEVER_NS = 2**62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,10 +67,10 @@ def find_steps(graph: Graph, device: int, stream: int, judged_from_ns: int) -> I
     number = step_of_items(graph)
     warm_up = graph.trace.warm_up_steps if len(judged_steps(graph.trace)) else 0
     there = (items.device == device) & (number >= warm_up) & _launched_on(graph, stream)
-    judged = [
-        step for step in distinct(number[there]) if items.start_ns[there & (number == step)].min() >= judged_from_ns
-    ]
-    return np.array(judged, np.int64)
+    # Items are in order, so the first of a step is the first that begins.
+    steps, first = np.unique(number[there], return_index=True)
+    judged: I64 = steps[items.start_ns[there][first] >= judged_from_ns]
+    return judged
 
 
 def step_times(graph: Graph, device: int, stream: int, numbers: I64, start_ns: I64, end_ns: I64) -> StepTimes:
@@ -83,15 +84,14 @@ def step_times(graph: Graph, device: int, stream: int, numbers: I64, start_ns: I
     last = int(end_ns[present].max())
     number = step_of_items(graph)
     there = present & _launched_on(graph, stream)
-    begins = []
-    for step in numbers.tolist():
-        its = there & (number == step)
-        stayed = its & ~items.moved
-        if its.any():
-            begins.append(int(start_ns[stayed if stayed.any() else its].min()))
-    if not begins:
+    begins, begins_moved = np.full((2, len(numbers)), _NEVER_NS)
+    for into, its in ((begins, there & ~items.moved), (begins_moved, there & items.moved)):
+        rows = np.flatnonzero(its & np.isin(number, numbers))
+        np.minimum.at(into, np.searchsorted(numbers, number[rows]), start_ns[rows])
+    begins = np.where(begins < _NEVER_NS, begins, begins_moved)
+    starts = np.sort(begins[begins < _NEVER_NS])
+    if not len(starts):
         return StepTimes(start_ns[present].min(keepdims=True), np.array([last]), True)
-    starts = np.sort(np.array(begins, np.int64))
     return StepTimes(starts, np.append(starts[1:], last), False)
 
 

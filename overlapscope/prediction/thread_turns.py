@@ -8,7 +8,6 @@ either's times were shifted, they take turns.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from enum import IntEnum
 from itertools import combinations
@@ -57,8 +56,11 @@ def relations(trace: Trace, threads: Sequence[int]) -> dict[tuple[int, int], Rel
 
     Of very many threads, the busiest alone: nothing is said of the others, which wait for none of them then.
     """
-    begun = Counter((*trace.cpu_ops.thread.tolist(), *trace.runtime_calls.thread.tolist()))
-    busiest = sorted(range(len(threads)), key=lambda number: -begun[threads[number]])[:_MOST_THREADS]
+    if len(threads) < 2:
+        return {}
+    beginning = np.sort(np.concatenate([trace.cpu_ops.thread, trace.runtime_calls.thread]))
+    begun = np.searchsorted(beginning, threads, side="right") - np.searchsorted(beginning, threads)
+    busiest = np.argsort(-begun, kind="stable")[:_MOST_THREADS].tolist()
     works = {number: _work(trace, threads[number]) for number in sorted(busiest)}
     return {(one, other): _relation(works[one], works[other]) for one, other in combinations(works, 2)}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from overlapscope.base.saved import encode, published
+from overlapscope.base.saved import encode
 from overlapscope.base.words import in_spreadsheet
 from overlapscope.query.engine import Answer
 from overlapscope.query.tables import OF, TABLES, unit_of
@@ -85,11 +85,6 @@ def result(answer: Answer) -> Result:
 def to_json(answer: Answer) -> bytes:
     """The answer as indented JSON, ending in a newline."""
     return encode(result(answer))
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema (2020-12) of an answer."""
-    return published(Result, "query")
 
 
 def tables_json() -> bytes:

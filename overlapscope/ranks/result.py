@@ -6,12 +6,12 @@ median is the lower middle one, so that it is the figure of some rank.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from overlapscope.analysis.results import Buckets, Window
-from overlapscope.base.saved import decode, encode, published
+from overlapscope.base.saved import decode, encode
 from overlapscope.base.shown import Shown
 from overlapscope.catalog.causes import Subject
 from overlapscope.report.model import Tool
@@ -340,8 +340,3 @@ def from_json(data: bytes) -> RanksReport:
     Raises msgspec.ValidationError where it is not one, msgspec.DecodeError where it is not JSON.
     """
     return decode(data, RanksReport)
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema (2020-12) of a report of ranks."""
-    return published(RanksReport, "ranks")

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Device, TraceResult
-from overlapscope.base.saved import decode, encode, published
+from overlapscope.base.saved import decode, encode
 from overlapscope.base.shown import Shown
 from overlapscope.errors import UsageError
 from overlapscope.prediction.program import Program, find_program, summary
@@ -149,8 +149,3 @@ def from_json(data: bytes) -> Report:
             if len(values) != len(device.steps):
                 raise msgspec.ValidationError("Expected a number for each step - at `by_step`")
     return report
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema (2020-12) of a report."""
-    return published(Report, "report")

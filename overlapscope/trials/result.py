@@ -6,11 +6,10 @@ faster.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
-from overlapscope.base.saved import published
 from overlapscope.base.shown import Shown
 from overlapscope.version import __version__
 
@@ -132,8 +131,3 @@ class Trial(Shown, msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float
     plain_runs_s: float
     """What the plain runs took of that, from start to end of their processes."""
-
-
-def schema() -> dict[str, Any]:
-    """The JSON schema (2020-12) of a trial."""
-    return published(Trial, "trial")

@@ -16,8 +16,8 @@ import jsonschema
 import pytest
 
 import overlapscope
+from overlapscope.commands.schema import schema_of
 from overlapscope.trials import processes
-from overlapscope.trials.result import schema
 from tests.support import pretended_trial
 
 PROGRAM = Path(pretended_trial.__file__)
@@ -48,7 +48,7 @@ def attempt(script: Path, *like: str, options: Sequence[str] = (), stdin: str = 
 def trial(done: Done) -> Any:
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    jsonschema.validate(told, schema())
+    jsonschema.validate(told, schema_of("trial"))
     return told
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import torch
 
-from overlapscope.doctor.result import schema
+from overlapscope.commands.schema import schema_of
 
 CODE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from overlapscope.commands import main; sys.exit(main())"
 
@@ -28,7 +28,7 @@ def doctor(code: int, place: Path, **environment: str) -> dict[str, Any]:
     )
     assert (done.returncode, done.stderr) == (code, "")
     found: dict[str, Any] = json.loads(done.stdout)
-    jsonschema.validate(found, schema())
+    jsonschema.validate(found, schema_of("doctor"))
     return found
 
 

@@ -18,8 +18,9 @@ from overlapscope.budgets import config
 from overlapscope.budgets.check import check
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.settings import Budget, Ranks, Settings
-from overlapscope.budgets.verdicts import CheckResult, Verdict, schema
+from overlapscope.budgets.verdicts import CheckResult, Verdict
 from overlapscope.commands import main
+from overlapscope.commands.schema import schema_of
 from overlapscope.inputs import read_report
 from overlapscope.report.model import Report
 from tests.support.stepped_traces import write_steps
@@ -543,7 +544,7 @@ def test_json_matches_its_published_schema(trace: str, capsys: pytest.CaptureFix
     jsonschema = pytest.importorskip("jsonschema")
     assert main(["schema", "check"]) == 0
     published = json.loads(capsys.readouterr().out)
-    assert published == json.loads(json.dumps(schema()))
+    assert published == json.loads(json.dumps(schema_of("check")))
     jsonschema.Draft202012Validator.check_schema(published)
     for args in (["--budget", "step_time <= 1 us"], [], ["--budget", "exposed_comm_pct <= 5%"]):
         main(["check", trace, *args, "--format", "json"])

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import overlapscope as ov
-from overlapscope.compare.diff import diff, schema, to_json
+from overlapscope.commands.schema import schema_of
+from overlapscope.compare.diff import diff, to_json
 from overlapscope.compare.difference import Change, DeviceDiff, Diff, Figures
 from overlapscope.compare.figures import averaged, compared
 from overlapscope.compare.noise import DRAWS, draw, interval, weights
@@ -372,7 +373,7 @@ def test_a_graph_launches_the_kernels_that_ops_launched() -> None:
 def test_the_json_holds_all_and_follows_its_schema(name: str) -> None:
     found = diff(report(name), report(name))
     data = to_json(found)
-    jsonschema.validate(msgspec.json.decode(data), schema())
+    jsonschema.validate(msgspec.json.decode(data), schema_of("diff"))
     assert msgspec.json.decode(data, type=Diff) == found
     assert not any(change.change for device in found.devices for change in every_change(device))
 

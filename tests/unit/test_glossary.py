@@ -11,9 +11,9 @@ import pytest
 
 from overlapscope import glossary
 from overlapscope.commands import main
+from overlapscope.commands.schema import schema_of
 from overlapscope.errors import UsageError
 from overlapscope.render import terminal
-from overlapscope.report.model import schema
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*.md"))
 WORDS_OF_ROWS = {"h2d, d2h, both at once", "engines busy, ideal", "a plain step"}
@@ -34,7 +34,7 @@ def _enums(node: Any) -> Iterator[str]:
             yield from _enums(inner)
 
 
-@pytest.mark.parametrize("word", sorted({*_enums(schema())}))
+@pytest.mark.parametrize("word", sorted({*_enums(schema_of("report"))}))
 def test_every_word_that_the_json_report_chooses_from_is_explained(word: str) -> None:
     assert told(word)
 

@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 
 from overlapscope.commands import main
+from overlapscope.commands.schema import schema_of
 from overlapscope.history.document import listing
-from overlapscope.history.entry import schema
 from overlapscope.history.store import EVERYTHING, Store
 from overlapscope.reading.samples import SAMPLES
 from overlapscope.render import html, markdown, terminal
@@ -148,4 +148,4 @@ def test_a_dropped_entry_is_what_its_schema_says(tmp_path: Path) -> None:
 
     assert main(["history", "add", NAIVE, "--job", "train.py", "--to", str(tmp_path / "drop")]) == 0
     [file] = (tmp_path / "drop").iterdir()
-    jsonschema.validate(json.loads(zstd.unpack(file.read_bytes(), 1 << 24)), schema())
+    jsonschema.validate(json.loads(zstd.unpack(file.read_bytes(), 1 << 24)), schema_of("history-entry"))

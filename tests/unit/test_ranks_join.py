@@ -18,11 +18,12 @@ import pytest
 
 from overlapscope import load
 from overlapscope.base.intervals import Intervals, union
+from overlapscope.commands.schema import schema_of
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.collectives import gather, match
 from overlapscope.ranks.join import MOST_RANKS, Joined
 from overlapscope.ranks.reduced import CommKind, ReducedRank, reduce
-from overlapscope.ranks.result import RanksReport, Unreadable, from_json, schema, to_json
+from overlapscope.ranks.result import RanksReport, Unreadable, from_json, to_json
 from tests.support.ranks_schedules import Ran, as_by, made_rank
 
 TRACES = Path(__file__).parents[2] / "traces"
@@ -422,7 +423,7 @@ def test_a_reduced_rank_travels_and_is_small() -> None:
 def test_the_report_is_read_back_as_it_was() -> None:
     report = join([*real(), Unreadable(source="x", reason="y")])
     assert from_json(to_json(report)) == report
-    assert set(schema()["$defs"]["RanksReport"]["properties"]) == set(msgspec.to_builtins(report))
+    assert set(schema_of("ranks")["$defs"]["RanksReport"]["properties"]) == set(msgspec.to_builtins(report))
 
 
 def test_no_ranks_are_a_report_too() -> None:

@@ -105,6 +105,8 @@ def time_in(graph: Graph, events: HostEvents) -> I64:
 def without_time_in(graph: Graph, events: HostEvents) -> tuple[Graph, I64, int]:
     """The graph without what threads did inside host events of theirs: work between calls, and calls' own. Also the
     calls that changes, and how much time went in all."""
+    if not len(events):
+        return graph, NOTHING, 0
     calls = graph.calls
     new = calls.copied()
     spared, gone = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.bool_)

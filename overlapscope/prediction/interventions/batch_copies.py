@@ -81,8 +81,10 @@ def _runs(graph: Graph) -> list[I64]:
     waited = before[items.call]
     for column in (items.lane, items.kind, items.host_memory, calls.thread[items.call], step, waited):
         same &= column[order][1:] == column[order][:-1]
-    runs = np.split(order, np.flatnonzero(~same) + 1)
-    return [run for run in runs if len(run) > 1]
+    begins = np.flatnonzero(np.append(True, ~same))
+    ends = np.append(begins[1:], len(order))
+    several = ends - begins > 1
+    return [order[begin:end] for begin, end in zip(begins[several].tolist(), ends[several].tolist(), strict=True)]
 
 
 def _calls_of(graph: Graph, run: I64, line: I64, is_own: Bool) -> I64:

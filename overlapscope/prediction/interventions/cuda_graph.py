@@ -14,7 +14,7 @@ from overlapscope.base.intervals import I64, Bool, contains, union
 from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions._changes import LONG_WORK_NS, time_in
+from overlapscope.prediction.interventions._changes import LONG_WORK_NS, NOTHING, time_in
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
 from overlapscope.trace.model import F64
 
@@ -27,38 +27,51 @@ two graphs on an H200 (traces/laboratory/forward_backward and cuda_graph)."""
 
 def _apply(graph: Graph, request: Request) -> Applied:
     known, items, calls = graph.constants, graph.items, graph.calls
-    new_items, new_calls = items.copied(), calls.copied()
-    graphs, spared, touched = 0, 0, []
-    by_call = np.argsort(items.call, kind="stable")
-    called = items.call[by_call]
+    rows, run = _runs(graph, request)
+    launches = np.bincount(items.call[items.call >= 0], minlength=len(calls))
+    launched = np.bincount(run, weights=launches[rows]).astype(np.int64)
+    rows, run = rows[launched[run] >= _FEWEST], run[launched[run] >= _FEWEST]
+    begins = np.flatnonzero(np.append(True, run[1:] != run[:-1])[: len(run)])
+    first, rest = rows[begins], np.delete(rows, begins)
+    # The first kernel begins when the call has handed over all of them.
+    further = np.rint((launched[run[begins]] - 1) * (known.graph_node_call_ns or 0.0)).astype(np.int64)
+    before_ns, length_ns = calls.before_ns.copy(), calls.length_ns.copy()
+    before_ns[rest] = length_ns[rest] = 0
+    before_ns[first] -= np.rint(_dispatch_ns(graph, request.stance)[first]).astype(np.int64)
+    length_ns[first] = (known.graph_call_ns or 0) + further
+    last_ns = np.maximum.reduceat(calls.end_ns[rows], begins) if len(rows) else calls.end_ns[:0]
+    spared = int((last_ns - calls.start_ns[first] - length_ns[first]).sum())
+
+    graph_of_call = np.full(len(calls), -1, np.int64)
+    graph_of_call[rows] = np.repeat(np.arange(len(first)), np.diff(begins, append=len(rows)))
+    graph_of_item = pick(graph_of_call, items.call)
+    inside = np.flatnonzero(graph_of_item >= 0)
+    number = graph_of_item[inside]
+    call, launch_lag_ns, after_call = items.call.copy(), items.launch_lag_ns.copy(), items.after_call.copy()
+    queue_lag_ns, duration_ns = items.queue_lag_ns.copy(), items.duration_ns.copy()
+    call[inside] = first[number]
+    launch_lag_ns[inside] = (known.graph_latency_ns or 0) + further[number]
+    after_call[inside] = False
+    # The first of each lane follows what came before the graph.
+    leading = np.unique(number * len(graph.streams) + items.lane[inside], return_index=True)[1]
+    later = np.delete(inside, leading)
+    queue_lag_ns[later] = np.minimum(items.queue_lag_ns[later], known.graph_gap_ns or 0)
     single = np.bincount(graph.item_of_op, minlength=len(items)) == 1
-    dispatch = _dispatch_ns(graph, request.stance)
-    for run in _runs(graph, request):
-        pieces = zip(np.searchsorted(called, run), np.searchsorted(called, run, side="right"), strict=True)
-        launched = np.sort(np.concatenate([by_call[low:high] for low, high in pieces]))
-        if len(launched) < _FEWEST:
-            continue
-        first, rest = int(run[0]), run[1:]
-        spared += int(calls.end_ns[run].max() - calls.start_ns[first])
-        new_calls.before_ns[rest] = new_calls.length_ns[rest] = 0
-        new_calls.before_ns[first] -= round(dispatch[first])
-        # The first kernel begins when the call has handed over all of them.
-        further = round((len(launched) - 1) * (known.graph_node_call_ns or 0.0))
-        new_calls.length_ns[first] = (known.graph_call_ns or 0) + further
-        new_items.call[launched] = first
-        new_items.launch_lag_ns[launched] = (known.graph_latency_ns or 0) + further
-        new_items.after_call[launched] = False
-        # The first of each lane follows what came before the graph.
-        later = np.delete(launched, np.unique(items.lane[launched], return_index=True)[1])
-        new_items.queue_lag_ns[later] = np.minimum(items.queue_lag_ns[later], known.graph_gap_ns or 0)
-        new_items.duration_ns[launched[single[launched]]] += _LONGER_NS[request.stance]
-        graphs += 1
-        touched.append(run)
-        spared -= int(new_calls.length_ns[first])
-    rows = np.concatenate([*touched, calls.row[:0]])
-    changed = replace(graph, items=new_items, calls=new_calls)
+    duration_ns[inside[single[inside]]] += _LONGER_NS[request.stance]
+    changed = replace(
+        graph,
+        items=replace(
+            items,
+            call=call,
+            launch_lag_ns=launch_lag_ns,
+            after_call=after_call,
+            queue_lag_ns=queue_lag_ns,
+            duration_ns=duration_ns,
+        ),
+        calls=replace(calls, before_ns=before_ns, length_ns=length_ns),
+    )
     what = (
-        f"{plural(len(rows), 'launch')} become {plural(graphs, 'graph launch')}, which takes the host "
+        f"{plural(len(rows), 'launch')} become {plural(len(first), 'graph launch')}, which takes the host "
         f"{duration(spared)} less."
     )
     return Applied(changed, rows, len(rows), what)
@@ -85,27 +98,27 @@ def _dispatch_ns(graph: Graph, stance: Stance) -> F64:
     return dispatch
 
 
-def _runs(graph: Graph, request: Request) -> list[I64]:
-    """Calls that become one graph launch each: of one device, that follow each other on a thread, or on threads that
-    hand over to each other, with nothing between them that a graph cannot hold."""
+def _runs(graph: Graph, request: Request) -> tuple[I64, I64]:
+    """Calls, and of each the number of the graph launch that it becomes part of, ascending. Those of one are of one
+    device and follow each other on a thread, or on threads that hand over to each other, with nothing between them
+    that a graph cannot hold."""
     calls, items = graph.calls, graph.items
     captured, divides = _capturable(graph), _divides(graph, request.stance)
     device = np.full(len(calls), -1, np.int64)
     launched = items.call >= 0
     device[items.call[launched]] = items.device[launched]
     together = _together(graph)[calls.thread]
-    runs = []
+    rows, runs, many = [NOTHING], [NOTHING], 0
     for start, end in _places(graph, request.argument):
         inside = np.arange(*np.searchsorted(calls.start_ns, (start, end)))
         for group in distinct(together[inside]):
             grouped = inside[together[inside] == group]
-            apart = (
-                (np.diff(captured[grouped].astype(np.int8)) != 0)
-                | (np.diff(device[grouped]) != 0)
-                | divides[grouped[1:]]
-            )
-            runs += [run for run in np.split(grouped, np.flatnonzero(apart) + 1) if len(run) and captured[run[0]]]
-    return runs
+            apart = np.diff(captured[grouped].astype(np.int8)) != 0
+            apart |= (np.diff(device[grouped]) != 0) | divides[grouped[1:]]
+            rows.append(grouped[captured[grouped]])
+            runs.append((many + np.append(0, np.cumsum(apart)))[captured[grouped]])
+            many += 1 + int(apart.sum())
+    return np.concatenate(rows), np.concatenate(runs)
 
 
 def _together(graph: Graph) -> I64:

@@ -47,20 +47,34 @@ def _apply(graph: Graph, request: Request) -> Applied:
 def _pinned(graph: Graph, request: Request, staged: I64, faster: I64) -> Graph:
     """The graph with the `staged` copies from and to pinned memory, and the `faster` ones as fast as these."""
     items, known = graph.items, graph.constants
-    new_items, new_calls = items.copied(), graph.calls.copied()
+    duration_ns, call_ns = items.duration_ns.copy(), graph.calls.length_ns.copy()
+    launch_lag_ns, engine_lag_ns = items.launch_lag_ns.copy(), items.engine_lag_ns.copy()
+    after_call, host_memory = items.after_call.copy(), items.host_memory.copy()
     for kind in (Kind.H2D, Kind.D2H):
         rows = faster[items.kind[faster] == kind]
         alone_ns = request.hardware.copy_ns(kind, items.bytes[rows], request.stance)
-        new_items.duration_ns[rows] = np.minimum(items.duration_ns[rows], alone_ns)
+        duration_ns[rows] = np.minimum(items.duration_ns[rows], alone_ns)
     launched = staged[items.call[staged] >= 0]
-    new_items.launch_lag_ns[launched] = known.copy_latency_ns or 0
-    new_items.after_call[launched] = False
-    new_items.engine_lag_ns[staged] = known.kernel_gap_ns or 0
-    new_items.host_memory[staged] = Memory.PINNED
+    launch_lag_ns[launched] = known.copy_latency_ns or 0
+    after_call[launched] = False
+    engine_lag_ns[staged] = known.kernel_gap_ns or 0
+    host_memory[staged] = Memory.PINNED
     called = graph.callers(faster)
-    new_calls.length_ns[called] = np.minimum(graph.calls.length_ns[called], known.copy_call_ns or 0)
+    call_ns[called] = np.minimum(graph.calls.length_ns[called], known.copy_call_ns or 0)
     of_copies = np.isin(graph.waits.item, staged) & (items.call[graph.waits.item] == graph.waits.call)
-    return replace(graph, items=new_items, calls=new_calls, waits=graph.waits.take(~of_copies))
+    return replace(
+        graph,
+        items=replace(
+            items,
+            duration_ns=duration_ns,
+            launch_lag_ns=launch_lag_ns,
+            engine_lag_ns=engine_lag_ns,
+            after_call=after_call,
+            host_memory=host_memory,
+        ),
+        calls=replace(graph.calls, length_ns=call_ns),
+        waits=graph.waits.take(~of_copies),
+    )
 
 
 INTERVENTION = Intervention(

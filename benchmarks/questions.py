@@ -1,0 +1,334 @@
+"""Writes `docs/evaluation/questions.md`: 40 questions about recordings, asked of `overlapscope mcp` as assistants ask.
+
+    python -m benchmarks.questions docs/evaluation/questions.md      # half a minute
+
+The questions are those of `tests/questions/questions.yaml`, which says how each is asked and what is expected.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import io
+import json
+import math
+import re
+import shlex
+import statistics
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+from mcp import Client, StdioServerParameters
+
+from benchmarks.noise import table
+from overlapscope.base.words import size
+from overlapscope.commands import main as overlapscope
+from tests.questions import truth
+from tests.questions.made import make
+from tests.support.helpers import TRACES
+
+ROOT: Final = TRACES.parent
+MOST_CALLS, MOST_BYTES = 3, 8_000
+_ENDS: Final = {"_ns": "ns", "_pct": "%", "bytes": "bytes", "gb_per_s": "GB/s"}
+_UNITS: Final = {"ns": "ns", "pct": "%"}
+_OF: Final = {"prediction": "predicted", "without the profiler": "plain", "plain": "plain", "record": "recorded"}
+"""Words by which an answer says which program its figures are of; the first that it has decides."""
+
+
+class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """As `questions.yaml` has it."""
+
+    question: str
+    calls: tuple[dict[str, dict[str, Any]], ...]
+    answer: str
+    expected: dict[str, Any]
+    unit: Literal["ns", "%", "bytes", "GB/s", "none"]
+    figures: Literal["recorded", "plain", "predicted", "none"]
+    holds: Literal["equal", "inside", "contains"] = "equal"
+    unknown: str = ""
+    changed: str = ""
+    """What was missing when it was first asked."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question and what came back."""
+
+    question: Question
+    answers: tuple[str, ...]
+    """JSON, or what the tool says against the call."""
+    expected: Any
+    wrong: tuple[str, ...]
+    """What is not as it should be, in words; empty where the answer is right."""
+
+
+def questions() -> tuple[Question, ...]:
+    """All of them."""
+    text = (ROOT / "tests/questions/questions.yaml").read_bytes()
+    return msgspec.yaml.decode(text, type=tuple[Question, ...])
+
+
+# -- asking ---------------------------------------------------------------------------------------------
+
+
+async def ask(made: Path) -> list[Asked]:
+    """Of one server that reads the bundled recordings, and the made files of a directory."""
+    server = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "overlapscope", "mcp", str(TRACES), str(made)],
+        env={"PYTHONPATH": str(ROOT)},
+    )
+    async with Client(server) as client:
+        return [await _ask(client, question, made) for question in questions()]
+
+
+async def _ask(client: Client, question: Question, made: Path) -> Asked:
+    answers: list[str] = []
+    wrong: list[str] = []
+    for call in question.calls:
+        [(tool, arguments)] = call.items()
+        given = {
+            name: at(json.loads(answers[value["from"] - 1]), value["at"]) if isinstance(value, dict) else value
+            for name, value in arguments.items()
+        }
+        result = await client.call_tool(tool, given)
+        answers.append("".join(getattr(part, "text", "") for part in result.content))
+        if result.is_error:
+            wrong.append(f"{tool} says: {answers[-1]}")
+            break
+    expected = _expected(question, made)
+    return Asked(question, tuple(answers), expected, tuple(wrong or _wrong(question, answers, expected)))
+
+
+def _wrong(question: Question, answers: list[str], expected: Any) -> Iterable[str]:
+    answer = json.loads(answers[-1])
+    try:
+        found = at(answer, question.answer)
+    except (LookupError, ValueError):
+        yield f"nothing stands at {question.answer}"
+        return
+    if not _holds(question.holds, found, expected):
+        yield f"{found!r} where {expected!r} is expected"
+    if question.unit != "none" and unit_at(answer, question.answer) != question.unit:
+        yield f"the unit is said to be {unit_at(answer, question.answer)}"
+    if question.figures != "none" and of_at(answer, question.answer) != question.figures:
+        yield f"it is said to be {of_at(answer, question.answer)}"
+    holder = [one for one in _along(answer, question.answer) if isinstance(one, dict)][1:]
+    if question.unknown not in " ".join([*answer["unknown"], *map(str, holder)]):
+        yield f"it is not said: {question.unknown}"
+    if len(answers) > MOST_CALLS or sum(len(one.encode()) for one in answers) > MOST_BYTES:
+        yield "too many calls, or too long answers"
+
+
+def _holds(how: str, found: Any, expected: Any) -> bool:
+    match how:
+        case "inside":
+            low, high = _ends(found)
+            return bool(low <= expected <= high)
+        case "contains":
+            return any(expected in text for text in found)
+        case _:
+            if isinstance(found, float) and isinstance(expected, float):
+                return math.isclose(found, expected, rel_tol=1e-12)
+            return bool(found == expected)
+
+
+def _ends(interval: Mapping[str, int]) -> tuple[int, int]:
+    low, high = (interval.get(end, interval.get(f"{end}_ns", 0)) for end in ("low", "high"))
+    return low, high
+
+
+# -- where an answer stands, and what is said of it ---------------------------------------------------------
+
+
+def at(answer: Any, path: str) -> Any:
+    """What stands at a path (`questions.yaml` says how they are written)."""
+    *_, last = _along(answer, path)
+    return last
+
+
+def _along(answer: Any, path: str) -> Iterable[Any]:
+    """All that a path leads through, from the whole answer on."""
+    yield answer
+    for part in re.findall(r"\[[^]]*\]|[^/]+", path):
+        if part.startswith("["):
+            name, _, value = part[1:-1].partition("=")
+            [answer] = [one for one in answer if str(one.get(name)) == value][:1]
+        elif part == "largest":
+            answer = max(answer, key=lambda one: answer[one])
+        else:
+            answer = answer[int(part)] if isinstance(answer, list) else answer[part]
+        yield answer
+
+
+def unit_at(answer: Mapping[str, Any], path: str) -> str | None:
+    """Which unit the answer says that a value has: beside it, in its column, or by its name."""
+    *_, holder, value = _along(answer, path)
+    if isinstance(holder, dict) and "unit" in holder:
+        return _UNITS.get(holder["unit"])
+    if isinstance(holder, list):
+        said: str | None = answer["columns"][int(path.rpartition("/")[2])]["unit"]
+        return said
+    # An interval has its unit in its own name, or in those of its ends.
+    names = [part for part in path.split("/") if part != "value"][-1:] + list(value if isinstance(value, dict) else ())
+    return next((unit for name in names for end, unit in _ENDS.items() if name.endswith(end)), None)
+
+
+def of_at(answer: Mapping[str, Any], path: str) -> str | None:
+    """Which program the answer says that a value is of: the nearest that says so, else the whole answer."""
+    for name in reversed(path.split("/")):
+        if name in ("recorded", "plain_step"):
+            return name.removesuffix("_step")
+    said = [one["figures"] for one in _along(answer, path) if isinstance(one, dict) and "figures" in one][-1]
+    of = {of for words, of in _OF.items() if words in said}
+    return "predicted" if "predicted" in of else of.pop() if len(of) == 1 else None
+
+
+# -- what is expected ---------------------------------------------------------------------------------------
+
+
+def _expected(question: Question, made: Path) -> Any:
+    how = question.expected
+    if "raw" in how:
+        given = {name: _file(value, made) if name in ("file", "before") else value for name, value in how.items()}
+        return truth.RAW[how["raw"]](given.pop("file"), **{name: given[name] for name in given if name != "raw"})
+    if "command" in how:
+        return at(json.loads(_printed(how["command"])), how["at"])
+    return how["value"]
+
+
+def _file(name: str, made: Path) -> Path:
+    return next(path for path in (TRACES / name, made / name) if path.exists())
+
+
+def _printed(command: str) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.chdir(TRACES):
+        overlapscope(shlex.split(command))
+    return printed.getvalue()
+
+
+# -- the page -----------------------------------------------------------------------------------------------
+
+HEAD = """# Questions of assistants
+
+Written by `python -m benchmarks.questions docs/evaluation/questions.md`; a test asks all questions again and fails when
+one is no longer answered.
+
+These are {count} questions of people who use PyTorch, about bundled recordings, asked of one `overlapscope mcp` over
+its standard streams with the client of the MCP SDK. `tests/questions/questions.yaml` has them in full: the calls, where
+in the answer the value stands, and what is expected. The calls are written down, too. So this page says what the tools
+can answer, not how well an assistant chooses among them. The questions were written while the tools were, with their
+answers at hand, and some of them changed the tools.
+
+An answer is right if it has the expected value, in nanoseconds to the last digit; if it says its unit, and whether it
+is of the recording, of the plain program or a prediction; if it says so, instead of giving a figure, where the file has
+no answer; and if it takes at most three calls and 8,000 bytes. {raw} expected values are computed from raw files by
+brute force (`tests/questions/truth.py`), without overlapscope's reader or analysis. {stated} follow from how a program
+or a file was made, or from its documentation. {command} is the published JSON of the command line. Predictions and
+estimates are intervals: the step of the changed or unrecorded program, as measured, must lie inside.
+
+**{right} of {count} questions are answered**, with {calls} call in the median and {most_calls} at most, and with
+{bytes:,} bytes in the median and {most_bytes:,} at most. The recordings that a question is about have {median_raw} in
+the median, unpacked.
+
+"""
+CHANGED = """
+## What the questions changed
+
+These were not answered, or not in full, when they were first asked, and the tools were changed for them:
+
+"""
+
+
+def page(asked: list[Asked], made: Path) -> str:
+    """The page."""
+    sizes = [sum(len(answer.encode()) for answer in one.answers) for one in asked]
+    ways = Counter(way for one in asked for way in one.question.expected)
+    head = HEAD.format(
+        count=len(asked),
+        raw=ways["raw"],
+        stated=ways["value"],
+        command=ways["command"],
+        right=sum(not one.wrong for one in asked),
+        calls=round(statistics.median(len(one.answers) for one in asked)),
+        most_calls=max(len(one.answers) for one in asked),
+        bytes=round(statistics.median(sizes)),
+        most_bytes=max(sizes),
+        median_raw=size(round(statistics.median(_raw_bytes(one.question, made) for one in asked))),
+    )
+    columns = ("question", "calls", "answer", "known from", "bytes")
+    rows = table(columns, map(_row, asked, sizes), words=len(columns) - 1)
+    changed = [f"- {one.question.question} {one.question.changed}" for one in asked if one.question.changed]
+    return f"{head}{rows}\n{CHANGED}{chr(10).join(changed)}\n"
+
+
+def _row(asked: Asked, size: int) -> tuple[str, ...]:
+    question = asked.question
+    calls = ", then ".join(f"`{tool}`" for call in question.calls for tool in call)
+    said = f"**{'; '.join(asked.wrong)}**" if asked.wrong else _said(asked)
+    known = question.expected.get("because") or ("raw file" if "raw" in question.expected else "command line")
+    return question.question, calls, said, known, f"{size:,}"
+
+
+def _said(asked: Asked) -> str:
+    """The answer, which is the expected one, or has it inside."""
+    question, expected = asked.question, asked.expected
+    if expected is None:
+        said = "null"
+    elif expected is False:
+        said = "not recorded"
+    elif question.unit == "%":
+        said = f"{expected:.4g}%"
+    elif question.unit != "none":
+        said = f"{expected:,}".removesuffix(".0") + f" {question.unit}"
+    elif isinstance(expected, list):
+        said = ": ".join(f"{one:,} ns" if isinstance(one, int) else one for one in expected)
+    else:
+        said = str(expected)
+    if question.holds == "inside":
+        low, high = _ends(at(json.loads(asked.answers[-1]), question.answer))
+        said = f"{low:,} to {high:,} {question.unit}, with {said} inside"
+    return said if question.figures in ("none", "recorded") else f"{said} ({question.figures})"
+
+
+def _raw_bytes(question: Question, made: Path) -> int:
+    """Of the recordings that a question is about, unpacked."""
+    names = {
+        value
+        for call in question.calls
+        for arguments in call.values()
+        for name, value in arguments.items()
+        if name in ("path", "before", "after", "baseline")
+    }
+    paths = [path for name in names for path in _recordings(_file(name, made))]
+    return sum(map(len, map(truth.unpacked, paths)))
+
+
+def _recordings(path: Path) -> list[Path]:
+    return sorted(path.glob("*.json.gz")) if path.is_dir() else [path]
+
+
+def main() -> None:
+    """Ask, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("page", type=Path)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        made = Path(directory)
+        make(made)
+        asked = asyncio.run(ask(made))
+        args.page.write_text(page(asked, made))
+    for one in asked:
+        for wrong in one.wrong:
+            print(f"{one.question.question} {wrong}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""What people ask about recordings is answered by `overlapscope mcp`, small and with nothing left to be guessed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from benchmarks.questions import Asked, ask, page, questions
+from tests.questions.made import make
+from tests.support.helpers import TRACES
+
+PAGE = TRACES.parent / "docs/evaluation/questions.md"
+TOOLS = {
+    *("list_traces", "open_trace", "verdict", "findings", "explain", "timeline", "query", "tables"),
+    *("whatif", "diff", "check", "ranks", "history"),
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("made")
+    make(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def asked(made: Path) -> list[Asked]:
+    return asyncio.run(ask(made))
+
+
+def test_all_questions_are_answered(asked: list[Asked]) -> None:
+    assert {one.question.question: one.wrong for one in asked if one.wrong} == {}
+
+
+def test_there_are_40_questions_and_each_tool_answers_one() -> None:
+    assert len(questions()) == 40
+    assert {tool for one in questions() for call in one.calls for tool in call} == TOOLS
+
+
+def test_the_page_about_them_is_up_to_date(asked: list[Asked], made: Path) -> None:
+    """But for bytes: an answer may name the directories, which lie elsewhere."""
+    written, new = (
+        [line.rpartition(" | ")[0] for line in text.splitlines() if line.startswith("| ")]
+        for text in (PAGE.read_text(), page(asked, made))
+    )
+    assert written == new, "stale: run python -m benchmarks.questions docs/evaluation/questions.md"

@@ -1,0 +1,287 @@
+"""Answers by brute force over a raw file, without overlapscope's reader or analysis.
+
+Each function of `RAW` takes a file and what `questions.yaml` states besides. Times are integer nanoseconds.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sqlite3
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from overlapscope.trace.model import Kind
+from tests.fuzz.sweep import Edges, lengths
+
+_JAX: Final = Path(__file__).parents[1] / "jax"
+_GPU: Final = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_CALLS: Final = frozenset({"cuda_runtime", "cuda_driver"})
+_COPIES: Final = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
+_MEMORY: Final = {0: "Pageable", 1: "Pinned"}
+
+
+class Op(NamedTuple):
+    """Of a GPU."""
+
+    device: int
+    stream: int
+    kind: Kind
+    name: str
+    start: int
+    end: int
+    bytes: int
+    correlation: int
+
+
+# -- files ----------------------------------------------------------------------------------------------
+
+
+@cache
+def document(path: Path) -> dict[str, Any]:
+    """JSON, with decimals as they are written."""
+    made: dict[str, Any] = json.loads(unpacked(path), parse_float=Decimal)
+    return made
+
+
+def unpacked(path: Path) -> bytes:
+    """The file as it was before somebody packed it."""
+    data = path.read_bytes()
+    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+
+
+@cache
+def ops(path: Path) -> tuple[Op, ...]:
+    """The GPU ops of a Chrome trace of PyTorch, of one of JAX, or of an exported report of Nsight Systems."""
+    found = {".sqlite": _of_nsys, ".pb": _of_jax}.get(path.suffix, _of_kineto)(path)
+    return tuple(sorted(found, key=lambda op: (op.start, op.end)))
+
+
+def _of_kineto(path: Path) -> Iterator[Op]:
+    for one in _events(path, _GPU):
+        args, name = one["args"], one["name"]
+        device, kind = args.get("device", one["pid"]), _kind(name, copy=one["cat"] != "kernel")
+        yield Op(device, args["stream"], kind, name, *_times(path, one), args.get("bytes", 0), args["correlation"])
+
+
+def _of_jax(path: Path) -> Iterator[Op]:
+    """From the Chrome trace that jax.profiler wrote beside the XSpace."""
+    events = document(_JAX / path.name.replace(".xplane.pb", ".trace.json.gz"))["traceEvents"]
+    [device] = [one["pid"] for one in events if one.get("name") == "process_name" and "GPU" in one["args"]["name"]]
+    for one in events:
+        if one.get("ph") == "X" and one["pid"] == device:
+            start = round(Decimal(one["ts"]) * 1000)
+            end, size = start + round(Decimal(one["dur"]) * 1000), re.search(r"size:(\d+)", str(one["args"]))
+            name = one["name"].replace("H2D", " HtoD").replace("D2H", " DtoH")
+            copy = name.startswith("Memcpy")
+            yield Op(0, one["tid"], _kind(name, copy=copy), name, start, end, int(size[1]) if size else 0, 0)
+
+
+def _of_nsys(path: Path) -> Iterator[Op]:
+    with closing(sqlite3.connect(path)) as file:
+        names = dict(file.execute("SELECT id, value FROM StringIds"))
+        kernels = "SELECT deviceId, streamId, demangledName, start, end, correlationId FROM CUPTI_ACTIVITY_KIND_KERNEL"
+        for device, stream, name, start, end, correlation in file.execute(kernels):
+            yield Op(device, stream, _kind(names[name], copy=False), names[name], start, end, 0, correlation)
+        copies = (
+            "SELECT deviceId, streamId, copyKind, srcKind, dstKind, start, end, bytes, correlationId "
+            "FROM CUPTI_ACTIVITY_KIND_MEMCPY"
+        )
+        for device, stream, way, source, target, start, end, size, correlation in file.execute(copies):
+            name = f"Memcpy {_COPIES[way]} ({_MEMORY.get(source, 'Device')} -> {_MEMORY.get(target, 'Device')})"
+            yield Op(device, stream, _kind(name, copy=True), name, start, end, size, correlation)
+        if file.execute("SELECT 1 FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_MEMSET'").fetchone():
+            sets = "SELECT deviceId, streamId, start, end, correlationId FROM CUPTI_ACTIVITY_KIND_MEMSET"
+            for device, stream, start, end, correlation in file.execute(sets):
+                yield Op(device, stream, Kind.OTHER, "Memset", start, end, 0, correlation)
+
+
+def _kind(name: str, *, copy: bool) -> Kind:
+    if copy:
+        return Kind.H2D if "HtoD" in name else Kind.D2H if "DtoH" in name else Kind.OTHER
+    return Kind.COMM if "nccl" in name.lower() else Kind.COMPUTE
+
+
+def _events(path: Path, categories: frozenset[str]) -> Iterator[dict[str, Any]]:
+    return (one for one in document(path)["traceEvents"] if one.get("cat") in categories and one.get("ph") == "X")
+
+
+def _times(path: Path, event: dict[str, Any]) -> tuple[int, int]:
+    start = document(path).get("baseTimeNanoseconds", 0) + round(Decimal(event["ts"]) * 1000)
+    return start, start + round(Decimal(event["dur"]) * 1000)
+
+
+# -- figures --------------------------------------------------------------------------------------------
+
+
+def bucket(path: Path, figure: str, device: int = 0) -> float | None:
+    """A figure of a device's whole window: a bucket, a length, or one of two percentages."""
+    mine = [op for op in ops(path) if op.device == device]
+    begin, over = min(op.start for op in mine), max(op.end for op in mine)
+    edges: Edges = []
+    for op in mine:
+        if op.end > op.start:
+            edges += ((op.start, op.kind, 1), (op.end, op.kind, -1))
+    [ns] = lengths(sorted(edges), [(begin, over)])
+    engines = (ns["sm_ns"], ns["h2d_ns"], ns["d2h_ns"])
+    hidden = ns["copy_ns"] - ns["exposed_copy_ns"]
+    percentages = {
+        "hidden_copy_pct": _percent(hidden, ns["copy_ns"]),
+        "efficiency_pct": _percent(sum(engines) - ns["busy_ns"], sum(engines) - max(engines)),
+    }
+    return percentages[figure] if figure in percentages else {**ns, "span_ns": over - begin}[figure]
+
+
+def _percent(part: int, whole: int) -> float | None:
+    return 100 * part / whole if whole else None
+
+
+def longest(path: Path, kind: str, stream: int) -> int:
+    """Of the ops of a kind on a stream."""
+    return max(op.end - op.start for op in ops(path) if (op.kind.name, op.stream) == (kind, stream))
+
+
+def total(path: Path, of: str, kind: str, device: int = 0, memory: str = "") -> int:
+    """Number, bytes or nanoseconds of the ops of a kind, of those whose name says so."""
+    mine = [op for op in ops(path) if (op.kind.name, op.device) == (kind, device) and memory in op.name]
+    return {"count": len(mine), "bytes": sum(op.bytes for op in mine), "ns": sum(op.end - op.start for op in mine)}[of]
+
+
+def rate(path: Path, kind: str) -> float:
+    """Of the only copy, in 1e9 bytes per second."""
+    [op] = (op for op in ops(path) if op.kind.name == kind)
+    return op.bytes / (op.end - op.start)
+
+
+def longest_gap(path: Path) -> int:
+    """The longest time between two ops in which nothing runs."""
+    found, end = 0, ops(path)[0].end
+    for op in ops(path):
+        found, end = max(found, op.start - end), max(op.end, end)
+    return found
+
+
+def longest_copy(path: Path, memory: str) -> str:
+    """Its name."""
+    return max((op for op in ops(path) if memory in op.name), key=lambda op: op.end - op.start).name
+
+
+def lead_in(path: Path) -> int:
+    """From the first op to the end of the last whose launch was not recorded."""
+    launched = {one["args"]["correlation"] for one in _events(path, _CALLS)}
+    return max(op.end for op in ops(path) if op.correlation not in launched) - ops(path)[0].start
+
+
+def calls(path: Path, name: str, of: str) -> int:
+    """Number of the calls of a name, or nanoseconds."""
+    mine = [_times(path, one) for one in _events(path, _CALLS) if one["name"] == name]
+    return len(mine) if of == "count" else sum(end - start for start, end in mine)
+
+
+def line(path: Path, call: str, script: str) -> str:
+    """The innermost line of a script around the longest call of a name."""
+    mine = [_times(path, one) for one in _events(path, _CALLS) if one["name"] == call]
+    return _line(path, max(mine, key=lambda pair: pair[1] - pair[0]), script)
+
+
+def exposed_line(path: Path, script: str) -> list[Any]:
+    """The line of a script whose copies are exposed longest, and how long; copies do not run beside each other."""
+    kernels = [op for op in ops(path) if op.kind in (Kind.COMPUTE, Kind.COMM)]
+    launches = {one["args"]["correlation"]: _times(path, one) for one in _events(path, _CALLS)}
+    exposed: dict[str, int] = {}
+    for copy in (op for op in ops(path) if op.kind in (Kind.H2D, Kind.D2H)):
+        free = copy.end - copy.start
+        free -= sum(max(0, min(op.end, copy.end) - max(op.start, copy.start)) for op in kernels)
+        where = _line(path, launches[copy.correlation], script)
+        exposed[where] = exposed.get(where, 0) + free
+    most = max(exposed, key=lambda where: exposed[where])
+    return [most, exposed[most]]
+
+
+def _line(path: Path, span: tuple[int, int], script: str) -> str:
+    """Of the innermost frame of a script around a span."""
+    frames = (
+        (*_times(path, one), str(one["name"]))
+        for one in _events(path, frozenset({"python_function"}))
+        if one["name"].startswith(f"{script}(")
+    )
+    _, _, name = max(frame for frame in frames if frame[0] <= span[0] and frame[1] >= span[1])
+    number, function = name.removeprefix(f"{script}(").split("): ")
+    return f"{script}:{number} in {function}"
+
+
+def step_spans(path: Path) -> list[int]:
+    """Of each step: from the first op launched from it on the busiest stream of kernels to the next step's; the last
+    ends with the window."""
+    launches = {one["args"]["correlation"]: _times(path, one)[0] for one in _events(path, _CALLS)}
+    busy: dict[int, int] = {}
+    for op in ops(path):
+        busy[op.stream] = busy.get(op.stream, 0) + (op.end - op.start if op.kind == Kind.COMPUTE else 0)
+    main = max(busy, key=lambda stream: busy[stream])
+    steps = sorted(
+        _times(path, one)
+        for one in _events(path, frozenset({"user_annotation"}))
+        if one["name"].startswith("ProfilerStep#")
+    )
+    starts = [
+        min(op.start for op in ops(path) if op.stream == main and begin <= launches.get(op.correlation, 0) < end)
+        for begin, end in steps
+    ]
+    ends = [*starts[1:], max(op.end for op in ops(path))]
+    return [end - start for start, end in zip(starts, ends, strict=True)]
+
+
+def median_step(path: Path) -> float:
+    """Of all steps."""
+    return statistics.median(step_spans(path))
+
+
+def timed_step(path: Path) -> int:
+    """What steps took right before and right behind the recording: between the two medians."""
+    sides = document(path)["overlapscope"]["plain_steps"].values()
+    return round(statistics.fmean(statistics.median(side["device_ns"]) for side in sides))
+
+
+def slower_by(path: Path, before: Path) -> int:
+    """How much longer a step is on average than in another recording."""
+    return round(statistics.fmean(step_spans(path))) - round(statistics.fmean(step_spans(before)))
+
+
+def straggler(path: Path) -> int:
+    """The rank whose late arrivals at collectives made the others wait longest.
+
+    All ranks have the host's clock, and their last collective is the same; one may have recorded earlier ones.
+    """
+    ranks = [[op for op in ops(file) if op.kind == Kind.COMM][::-1] for file in sorted(path.glob("*.json.gz"))]
+    waited = [0] * len(ranks)
+    for meeting in zip(*ranks, strict=False):
+        last = max(op.start for op in meeting)
+        waited[[op.start for op in meeting].index(last)] += sum(last - op.start for op in meeting)
+    return waited.index(max(waited))
+
+
+def size(path: Path) -> int:
+    """Of the file, in bytes."""
+    return path.stat().st_size
+
+
+def measured(path: Path, experiment: str, variant: str) -> int:
+    """What an iteration took in the laboratory while nothing was recorded."""
+    [mine] = (one for one in document(path)["experiments"] if one["name"] == experiment)
+    [wall] = (one["wall_ms"]["median"] for one in mine["variants"] if one["name"] == variant)
+    return round(float(wall) * 1_000_000)
+
+
+RAW: Final[dict[str, Callable[..., Any]]] = {
+    made.__name__: made
+    for made in (
+        *(bucket, longest, total, rate, longest_gap, longest_copy, lead_in, calls, line, exposed_line),
+        *(median_step, timed_step, slower_by, straggler, size, measured),
+    )
+}
