@@ -31,12 +31,12 @@ from overlapscope.reading import _crew, _processes, files, kineto
 from overlapscope.reading._columns import Columns, Share
 from overlapscope.reading._crew import Crew
 from overlapscope.trace.model import Damage, Table, Trace
-from tests.support.helpers import recordings
+from tests.support.helpers import various
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has helpers")
 
 DATA = Path(__file__).parents[2] / "traces"
-RECORDINGS = recordings()
+RECORDINGS = various()
 ALONE = Crew(processes=1)
 BASE_NS = 1_790_857_026_000_000_000
 

@@ -39,39 +39,90 @@ def _server() -> socket.socket:
     return ours
 
 
+class Program:
+    """One that runs, with what is needed of a `subprocess.Popen`."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str | Path],
+        cwd: Path,
+        *,
+        stdin: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start what would be `python ARGUMENTS`: a script, `-m module` or `-c text`, and what it takes."""
+        self.arguments = [str(one) for one in arguments]
+        self.returncode: int | None = None
+        self._printed: tuple[str, str] | None = None
+        self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+        variables = {**os.environ, **FINDS_US, **(environment or {})}
+        program = {"arguments": self.arguments, "cwd": str(cwd), "environment": variables}
+        with tempfile.TemporaryFile() as given:
+            given.write(stdin.encode())
+            given.seek(0)
+            self.pid = _ask(program, [one.fileno() for one in (given, self._out, self._err)])
+
+    def poll(self) -> int | None:
+        return self._ended(os.WNOHANG)
+
+    def wait(self, timeout: float = PATIENCE_S) -> int:
+        """Its exit code. Raises TimeoutExpired, and ends it, where it takes longer."""
+        server = _server()
+        server.settimeout(timeout)
+        try:
+            self._ended(0)
+        except TimeoutError:
+            os.kill(self.pid, signal.SIGKILL)
+            server.settimeout(None)
+            self.returncode = os.waitstatus_to_exitcode(_number(server))
+            raise subprocess.TimeoutExpired(self.arguments, timeout) from None
+        finally:
+            server.settimeout(None)
+        assert self.returncode is not None
+        return self.returncode
+
+    def communicate(self, timeout: float = PATIENCE_S) -> tuple[str, str]:
+        """All that it printed, once it has ended. Raises as `wait`."""
+        self.wait(timeout)
+        if self._printed is None:
+            with self._out, self._err:
+                self._out.seek(0)
+                self._err.seek(0)
+                self._printed = self._out.read().decode(), self._err.read().decode()
+        return self._printed
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _ended(self, options: int) -> int | None:
+        if self.returncode is None and (status := _ask({"wait": self.pid, "options": options})) >= 0:
+            self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
 def run(
     arguments: Sequence[str | Path], cwd: Path, *, stdin: str = "", environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run what would be `python ARGUMENTS`: a script, `-m module` or `-c text`, and what it takes."""
-    words = [str(one) for one in arguments]
-    program = {
-        "arguments": words,
-        "cwd": str(cwd),
-        "environment": dict(os.environ) | FINDS_US | dict(environment or {}),
-    }
-    message = json.dumps(program).encode()
+    """Run what would be `python ARGUMENTS` to its end."""
+    program = Program(arguments, cwd, stdin=stdin, environment=environment)
+    out, err = program.communicate()
+    return subprocess.CompletedProcess(program.arguments, program.wait(), out, err)
+
+
+def _ask(what: Mapping[str, object], streams: Sequence[int] = ()) -> int:
+    """What the server answers: the process that it started; how one ended, or -1 while it runs."""
+    message = json.dumps(what).encode()
     server = _server()
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        given.write(stdin.encode())
-        given.seek(0)
-        streams = [one.fileno() for one in (given, out, err)]
-        socket.send_fds(server, [len(message).to_bytes(4, "little")], streams)
-        server.sendall(message)
-        child = _number(server)
-        server.settimeout(PATIENCE_S)
-        try:
-            status = _number(server)
-        except TimeoutError:
-            os.kill(child, signal.SIGKILL)
-            server.settimeout(None)
-            _number(server)
-            raise subprocess.TimeoutExpired(words, PATIENCE_S) from None
-        finally:
-            server.settimeout(None)
-        out.seek(0)
-        err.seek(0)
-        code = os.waitstatus_to_exitcode(status)
-        return subprocess.CompletedProcess(words, code, out.read().decode(), err.read().decode())
+    socket.send_fds(server, [len(message).to_bytes(4, "little")], streams)
+    server.sendall(message)
+    return _number(server)
 
 
 def _number(server: socket.socket) -> int:

@@ -73,7 +73,7 @@ def load_torch() -> None:
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """What to run, and its standard streams; None at the end."""
+    """What to run, and its standard streams; or whom to wait for; None at the end."""
     head, streams, _, _ = socket.recv_fds(connection, 4, 3)
     if not head:
         return None
@@ -84,20 +84,24 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | Non
 
 
 def serve(connection: socket.socket) -> dict[str, Any] | None:
-    """Fork for each program and tell its process and its status; in the child, return what to run."""
+    """Fork for each program and tell its process, and how one ended when that is asked; in the child, return what to
+    run."""
     while (received := receive(connection)) is not None:
-        program, streams = received
-        child = os.fork()
-        if child == 0:
-            connection.close()
-            for number, stream in enumerate(streams):
-                os.dup2(stream, number)
-        for stream in streams:
-            os.close(stream)
-        if child == 0:
-            return program
-        connection.sendall(child.to_bytes(8, "little", signed=True))
-        connection.sendall(os.waitpid(child, 0)[1].to_bytes(8, "little", signed=True))
+        asked, streams = received
+        if "wait" in asked:
+            ended, status = os.waitpid(asked["wait"], asked["options"])
+            told = status if ended else -1
+        else:
+            told = os.fork()
+            if told == 0:
+                connection.close()
+                for number, stream in enumerate(streams):
+                    os.dup2(stream, number)
+            for stream in streams:
+                os.close(stream)
+            if told == 0:
+                return asked
+        connection.sendall(told.to_bytes(8, "little", signed=True))
     return None
 
 

@@ -26,6 +26,7 @@ from overlapscope.watching import places
 from overlapscope.watching.ask import Asking, status_of, statuses
 from overlapscope.watching.protocol import Request, Status
 from overlapscope.watching.together import ranks_of, record
+from tests.support import forked
 
 TRAINING = """
 import sys, time, torch
@@ -60,6 +61,7 @@ open("port", "w").write(str(server.server_port))
 server.serve_forever()
 """
 PATIENCE_S = 180.0
+Started = subprocess.Popen[str] | forked.Program
 
 
 @pytest.fixture
@@ -73,27 +75,30 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def started(place: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def started(place: Path, tmp_path: Path) -> Iterator[Callable[..., Started]]:
     with ExitStack() as stack:
 
-        def start(text: str, *launcher: str, **variables: str) -> subprocess.Popen[str]:
+        def start(text: str, *launcher: str, **variables: str) -> Started:
             (tmp_path / "program.py").write_text(text)
-            command = launcher or (sys.executable, "-m", "overlapscope", "run", "--on-demand")
-            process = subprocess.Popen(
-                [*command, "program.py"],
-                cwd=tmp_path,
-                env={**os.environ, **variables},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+            process: Started
+            if launcher:
+                process = subprocess.Popen(
+                    [*launcher, "program.py"],
+                    cwd=tmp_path,
+                    env={**os.environ, **variables},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            else:
+                process = forked.Program(["-m", "overlapscope", "run", "--on-demand", "program.py"], tmp_path)
             stack.callback(end, process)
             return process
 
         yield start
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def end(process: Started) -> None:
     """With all that it has started: a launcher ends its ranks when it is told to end."""
     process.terminate()
     try:
@@ -127,7 +132,7 @@ def overlapscope(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_training_is_recorded_again_and_again_and_goes_on(
-    started: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    started: Callable[..., Started], tmp_path: Path
 ) -> None:
     training = started(TRAINING)
     (status,) = stepping()
@@ -151,7 +156,7 @@ def test_a_training_is_recorded_again_and_again_and_goes_on(
 
 
 def test_a_server_without_steps_is_recorded_by_time(
-    started: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    started: Callable[..., Started], tmp_path: Path
 ) -> None:
     server = started(SERVER)
     written = tmp_path / "port"
@@ -171,7 +176,7 @@ def test_a_server_without_steps_is_recorded_by_time(
     assert server.poll() is None
 
 
-def test_all_ranks_begin_with_the_same_step(started: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+def test_all_ranks_begin_with_the_same_step(started: Callable[..., Started], tmp_path: Path) -> None:
     ranks_start = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     launcher = (*ranks_start, "-m", "overlapscope", "run", "--on-demand")
     started(TRAINING, *launcher)
@@ -187,7 +192,7 @@ def test_all_ranks_begin_with_the_same_step(started: Callable[..., subprocess.Po
 
 
 def test_whoever_goes_withdraws_what_was_asked_for(
-    started: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    started: Callable[..., Started], tmp_path: Path
 ) -> None:
     training = started(TRAINING)
     stepping()
@@ -206,7 +211,7 @@ def test_whoever_goes_withdraws_what_was_asked_for(
 
 
 def test_a_process_that_is_killed_leaves_neither_half_a_file_nor_a_socket(
-    started: Callable[..., subprocess.Popen[str]], place: Path, tmp_path: Path
+    started: Callable[..., Started], place: Path, tmp_path: Path
 ) -> None:
     training = started(TRAINING)
     stepping()
@@ -224,7 +229,7 @@ def test_a_process_that_is_killed_leaves_neither_half_a_file_nor_a_socket(
 
 
 def test_a_program_that_ends_meanwhile_leaves_what_was_recorded_and_says_so(
-    started: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    started: Callable[..., Started], tmp_path: Path
 ) -> None:
     training = started(TRAINING)
     [status] = stepping()
@@ -241,7 +246,7 @@ def test_a_program_that_ends_meanwhile_leaves_what_was_recorded_and_says_so(
 
 
 def test_what_the_program_records_itself_takes_precedence(
-    started: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    started: Callable[..., Started], tmp_path: Path
 ) -> None:
     own = TRAINING.replace(
         "for number in range(100_000):",
@@ -266,7 +271,7 @@ def test_what_the_program_records_itself_takes_precedence(
 
 
 def test_a_variable_watches_what_imports_torch(
-    started: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    started: Callable[..., Started], tmp_path: Path
 ) -> None:
     # An installed package has this in its metadata.
     metadata = tmp_path / "site" / "overlapscope_watch-0.dist-info"
@@ -282,7 +287,7 @@ def test_a_variable_watches_what_imports_torch(
 
 
 def test_a_process_that_never_heard_of_us_is_attached_to_or_it_is_said_what_that_needs(
-    started: Callable[..., subprocess.Popen[str]],
+    started: Callable[..., Started],
 ) -> None:
     program = started("import time\nwhile True: time.sleep(0.01)", sys.executable)
     done = overlapscope("attach", str(program.pid))
@@ -296,7 +301,7 @@ def test_a_process_that_never_heard_of_us_is_attached_to_or_it_is_said_what_that
 
 
 def test_what_comes_through_a_socket_and_is_not_from_us_harms_nothing(
-    started: Callable[..., subprocess.Popen[str]], place: Path
+    started: Callable[..., Started], place: Path
 ) -> None:
     training = started(TRAINING)
     stepping()
@@ -313,7 +318,7 @@ def test_what_comes_through_a_socket_and_is_not_from_us_harms_nothing(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_another_user_reaches_nobody(started: Callable[..., subprocess.Popen[str]], place: Path) -> None:
+def test_another_user_reaches_nobody(started: Callable[..., Started], place: Path) -> None:
     training = started(TRAINING)
     stepping()
     place.parent.chmod(0o755)
