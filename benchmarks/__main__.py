@@ -45,7 +45,7 @@ graph = build(trace, find_hardware(trace, None).known)
 begin = time.perf_counter()
 replay(graph)
 marks = [time.perf_counter() - begin]
-for work in (lambda: predict(trace, ["side-stream"]), lambda: best(trace)):
+for work in (lambda: predict(trace, ["pin"]), lambda: best(trace)):
     begin = time.perf_counter()
     work()
     marks.append(time.perf_counter() - begin)
@@ -99,7 +99,7 @@ def measured(folder: Path, *, large: bool) -> Iterator[Wait]:
         trace.unlink()
     say(f"predictions of {OPS:,} ops")
     every = [json.loads(run([sys.executable, "-c", SPEED, str(OPS)]).stdout) for _ in range(2)]
-    names = (("a replay", 0.5), ("`whatif --side-stream`", 3.0), ("`whatif --best`", 8.0))
+    names = (("a replay", 0.5), ("`whatif --pin`", 3.0), ("`whatif --best`", 8.0))
     for (name, wanted_s), seconds in zip(names, zip(*every, strict=True), strict=True):
         yield Wait(f"{name}, {OPS:,} GPU ops", wanted_s, min(seconds))
     if large:

@@ -17,9 +17,10 @@ from overlapscope.prediction.replay import replay
 from overlapscope.trace.model import Trace
 
 OPS = 1_000_000
-LIMIT_S = 10
+REPLAY_S, PREDICTION_S = 0.5, 3.0
 RUNS = 3
-CHANGE = "side-stream"
+CHANGE = "pin"
+"""One that changes something in a made-up trace."""
 
 
 def measured_speed() -> str:
@@ -27,12 +28,16 @@ def measured_speed() -> str:
     runs = [run([sys.executable, "-m", __spec__.name, str(OPS)]) for _ in range(RUNS)]
     each = [json.loads(one.stdout) for one in runs]
     seconds = {name: statistics.median(one[name] for one in each) for name in each[0]}
-    verdict = "met" if seconds["replay"] < LIMIT_S else "**missed**"
+    wanted = {"replay": REPLAY_S, "prediction": PREDICTION_S}
+    told = {
+        name: f"{seconds[name]:.1f} s (wanted: {limit} s, {'met' if seconds[name] <= limit else '**missed**'})"
+        for name, limit in wanted.items()
+    }
     return (
         f"A made-up trace of {OPS:,} GPU ops and as many launches ({hardware()}): building the graph takes "
-        f"{seconds['graph']:.1f} s, replaying it {seconds['replay']:.1f} s (wanted: under {LIMIT_S} s, {verdict}), and "
-        f"a whole prediction of `{CHANGE}`, with its interval, its assumptions and the predicted trace, "
-        f"{seconds['prediction']:.1f} s and {max(one.peak_mb for one in runs) / 1000:.1f} GB."
+        f"{seconds['graph']:.1f} s, replaying it {told['replay']}, and a whole prediction of `{CHANGE}`, with its "
+        f"interval, its assumptions and the predicted trace, {told['prediction']} and "
+        f"{max(one.peak_mb for one in runs) / 1000:.1f} GB."
     )
 
 
