@@ -125,9 +125,11 @@ def prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> N
 
 def _version(path: Path, connection: sqlite3.Connection) -> int:
     """That of the schema; 0 of an empty file. Raises UsageError where the file is of another program, or newer."""
-    [[application]] = connection.execute("PRAGMA application_id")
-    [[version]] = connection.execute("PRAGMA user_version")
-    [[tables]] = connection.execute("SELECT count(*) FROM sqlite_master")
+    # In one statement: another process may be making the schema.
+    [(tables, application, version)] = connection.execute(
+        "SELECT (SELECT count(*) FROM sqlite_master), application_id, user_version "
+        "FROM pragma_application_id, pragma_user_version"
+    )
     if application != _APPLICATION and tables:
         raise UsageError(f"{path}: is a database of another program, and was not changed; choose another file.")
     if version > len(_VERSIONS):
