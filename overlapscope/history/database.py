@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ HEAD_BYTES: Final = 72
 """By which a history is told."""
 _PATIENCE_S: Final = 20.0
 """How long another process' write is waited for."""
+_AGAIN_S: Final = 0.01
 
 _VERSIONS: Final = (
     """
@@ -111,7 +113,7 @@ def prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> N
             f"{path}: is a history of an older version (its schema is {version}, and {len(_VERSIONS)} is needed); "
             "`overlapscope history add` brings it up to date."
         )
-    connection.execute("PRAGMA journal_mode = WAL")
+    _write_ahead(connection)
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("BEGIN EXCLUSIVE")
     # Another process may have been quicker.
@@ -121,6 +123,19 @@ def prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> N
         connection.execute(f"PRAGMA user_version = {number + 1}")
     connection.execute(f"PRAGMA application_id = {_APPLICATION}")
     connection.execute("COMMIT")
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Switch to WAL, for which SQLite does not wait by itself while another process does the same."""
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+        time.sleep(_AGAIN_S)
 
 
 def _version(path: Path, connection: sqlite3.Connection) -> int:
