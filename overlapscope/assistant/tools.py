@@ -363,7 +363,7 @@ class Tools:
         from overlapscope.history.course import DEFAULT, courses
         from overlapscope.history.store import Query, Store
 
-        with Store.open(self.folders.path(path), read_only=True) as store:
+        with Store.open(self.folders.path(path), read_only=True, traceless=True) as store:
             found = courses(store, Query(job=job), DEFAULT if metric is None else (metric,), "report")
         items: list[Any] = []
         for course in found.courses:

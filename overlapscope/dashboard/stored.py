@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Stored:
         A browser would round numbers as large as times in nanoseconds.
         """
         found: list[str] = []
-        for path in (self.path, Path(f"{self.path}-wal")):
+        for path in (self.path, Path(f"{os.path.realpath(self.path)}-wal")):
             with suppress(OSError):
                 stat = path.stat()
                 # A reader, too, makes the second one.

@@ -61,8 +61,11 @@ def is_history(head: bytes) -> bool:
     return head.startswith(b"SQLite format 3\0") and head[68:HEAD_BYTES] == _APPLICATION.to_bytes(4, "big")
 
 
-def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
-    """The file, made where there is none and it is not only to be read. Raises UsageError, sqlite3.Error."""
+def connect(path: Path, *, read_only: bool, alone: bool = False) -> sqlite3.Connection:
+    """The file, made where there is none and it is not only to be read; `alone` as if nobody else could write to it.
+
+    Raises UsageError, sqlite3.Error.
+    """
     try:
         if not read_only:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -77,7 +80,7 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
             f"{path}: the history cannot be opened ({error.strerror or error}); choose another file."
         ) from None
     mode = "ro" if read_only else "rw"
-    if read_only and is_at_rest(path):
+    if read_only and (alone or (is_at_rest(path) and not os.access(path.parent, os.W_OK))):
         # SQLite would make files beside it to see who else writes, and leave them there.
         mode = "ro&immutable=1"
     return sqlite3.connect(
@@ -87,7 +90,7 @@ def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
 
 def is_at_rest(path: Path) -> bool:
     """Whether nobody has the file open to write: all that was written is in it alone."""
-    return not os.path.exists(f"{path}-wal")
+    return not os.path.exists(f"{os.path.realpath(path)}-wal")
 
 
 def changed(path: Path) -> object:

@@ -105,20 +105,28 @@ class Store:
 
     @classmethod
     @contextmanager
-    def open(cls, path: str | Path | None = None, *, read_only: bool = False) -> Iterator[Self]:
+    def open(
+        cls, path: str | Path | None = None, *, read_only: bool = False, traceless: bool = False
+    ) -> Iterator[Self]:
         """The store in a file, by default the user's; made where there is none, unless it is only to be read.
 
-        Raises UsageError where the file cannot be opened, holds something else, is of a newer version, or is written
-        to by somebody who was not there when it was opened to be read.
+        `traceless` leaves no file beside it, as SQLite does to see who else writes. Then whoever begins to write
+        meanwhile makes what was read worthless.
+
+        Raises UsageError where the file cannot be opened, holds something else, is of a newer version, or is changed
+        while it is read so.
         """
         place = default_path() if path is None else Path(path)
-        alone, before = read_only and is_at_rest(place), changed(place)
-        with in_words(place), closing(connect(place, read_only=read_only)) as connection:
-            connection.execute("PRAGMA trusted_schema = OFF")
-            prepare(place, connection, read_only=read_only)
-            yield cls(place, connection)
-        if alone and changed(place) != before:
-            raise UsageError(f"{place}: somebody wrote to the history meanwhile; try again.")
+        before = changed(place)
+        alone = read_only and traceless and is_at_rest(place)
+        try:
+            with in_words(place), closing(connect(place, read_only=read_only, alone=alone)) as connection:
+                connection.execute("PRAGMA trusted_schema = OFF")
+                prepare(place, connection, read_only=read_only)
+                yield cls(place, connection)
+        finally:
+            if alone and changed(place) != before:
+                raise UsageError(f"{place}: somebody wrote to the history meanwhile; try again.")
 
     # -- what is written ------------------------------------------------------------------------
 

@@ -272,7 +272,7 @@ class _Simulation:
     def _engine_event(self) -> bool:
         """Let the engines' events happen, the earliest first, up to one that somebody waits for; False if none is."""
         engines = list(self._engines.values())
-        while True:
+        while engines:
             engine = engines[0]
             for other in engines:
                 # At the same instant an end comes before a start: what it sets free may want the engine.
@@ -298,6 +298,7 @@ class _Simulation:
             if item in self._for_item:
                 self._todo += self._for_item.pop(item)
                 return True
+        return False
 
     def _want(self, engine: _Engine, ended_ns: int, copies: Iterator[tuple[int, int, int]]) -> None:
         """Let the next of some copies that follow each other on their lane wait for an engine, and the rest for it."""
@@ -316,17 +317,15 @@ def _by_row(row: I64, other: I64, lag: I64) -> dict[int, list[tuple[int, int]]]:
 
 
 def _on_own_engine(items: Items) -> Bool:
-    """Copies of lanes that hold nothing else and have an engine to themselves, while the other direction's rests: no
-    clock is needed for these. Without fractions of nanoseconds: a clock would round their sums."""
-    own = np.zeros(len(items), np.bool_)
+    """Copies of a lane that holds nothing else and has the engine to itself, while the other direction's rests: no
+    clock is needed for these. Without fractions of nanoseconds: a clock would round their sums. Not where another
+    device copies, too: its engines must know no more of what is to come than a clock would tell them."""
     copies = items.on_engine
-    for device in distinct(items.device[copies]).tolist():
-        there = copies & (items.device == device)
-        lane = items.lane[there][0]
-        one_way = (items.kind[there] == items.kind[there][0]).all() and (there == (items.lane == lane)).all()
-        if one_way and (items.duration_ns[there] % 1 == 0).all():
-            own |= there
-    return own
+    if not copies.any() or len(distinct(items.device[copies])) > 1:
+        return np.zeros(len(items), np.bool_)
+    lane = items.lane[copies][0]
+    one_way = (items.kind[copies] == items.kind[copies][0]).all() and (copies == (items.lane == lane)).all()
+    return copies if one_way and (items.duration_ns[copies] % 1 == 0).all() else np.zeros(len(items), np.bool_)
 
 
 def _goes(graph: Graph) -> I64:

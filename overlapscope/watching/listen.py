@@ -51,11 +51,12 @@ def listen(watcher: Watcher) -> Path:
         with suppress(OSError):
             path.unlink()
         watcher.finish()
+        until = time.monotonic() + _LAST_S
         for thread in threading.enumerate():
             if thread.name == _ANSWERING:
-                thread.join(_LAST_S)
+                thread.join(max(0.0, until - time.monotonic()))
 
-    # A recording that is under way ends before, as it has registered later.
+    # A recording that began on this thread ends before, as it has registered later.
     atexit.register(finish)
     threading.Thread(target=_serve, args=(server, watcher), name="overlapscope socket", daemon=True).start()
     return path

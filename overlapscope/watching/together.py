@@ -13,7 +13,7 @@ import msgspec
 
 from overlapscope.base.words import listed
 from overlapscope.errors import UsageError
-from overlapscope.watching.ask import Asking, statuses
+from overlapscope.watching.ask import Asking, lives, statuses
 from overlapscope.watching.protocol import Outcome, Request, Status
 
 _AHEAD_S: Final = 0.5
@@ -42,7 +42,9 @@ def record(found: Sequence[Status], request: Request, begun: Callable[[Status, i
     if len(found) == 1 or request.seconds is not None:
         return _ask(found, request, begun)
     for attempt in range(_ATTEMPTS):
-        latest = [one for one in statuses() if one.pid in {status.pid for status in found}]
+        answering = {one.pid: one for one in statuses()}
+        # One that is busy may not answer in time, and lives.
+        latest = [answering.get(one.pid, one) for one in found if one.pid in answering or lives(one.pid)]
         if len(latest) < len(found):
             gone = sorted({status.pid for status in found} - {one.pid for one in latest})
             raise UsageError(f"{'process' if len(gone) == 1 else 'processes'} {listed(gone)} ended or cannot be asked.")

@@ -33,6 +33,7 @@ _PATIENCE_S: Final = 30.0
 """For the main thread to come to an instruction."""
 _BUSY: Final = "The program is being recorded already; ask again when that is over."
 
+_CUT_OFF: Final = "The program ended before its recording was complete."
 _WITHDRAWN: Final = "Nobody waits for it any more."
 
 Done = Callable[[Outcome], None]
@@ -71,6 +72,8 @@ class Watcher:
         """What is being recorded, from before the profiler starts until its trace is written."""
         self._begun = 0
         self._withdrawn = False
+        self._ending_now = self._finished = False
+        """The program ends."""
         self._recorded_at_ns: int | None = None
         self._wake = Wake()
         self._beginning = Interruption(self._begin_by_time)
@@ -142,11 +145,12 @@ class Watcher:
 
     def finish(self) -> None:
         """The program ends: what was recorded of it until now is all that there will be."""
-        self._guarded(self._end)
         with self._lock:
+            self._finished = True
             wanted, self._wanted = self._wanted, None
         if wanted is not None:
             wanted[1](Outcome(failure="The program ended before its recording began."))
+        self._guarded(self._end)
 
     @property
     def begun(self) -> int | None:
@@ -156,6 +160,8 @@ class Watcher:
     def _why_not(self) -> str:
         if "torch" not in sys.modules:
             return "The program has not imported torch, so there is nothing to record."
+        if self._finished:
+            return "The program ends."
         if self._wanted is not None or self._taken is not None:
             return _BUSY
         return ""
@@ -248,14 +254,18 @@ class Watcher:
         self._running = asked, done
 
     def _end(self) -> None:
-        if self._running is None:
-            return
+        with self._lock:
+            # Where the program ends on one thread, its steps may go on on another.
+            if self._running is None or self._ending_now:
+                return
+            self._ending_now = True
         (asked, done), failure = self._running, ""
         try:
             asked.end()
         except Exception as error:
-            failure = _said(error)
+            failure = _CUT_OFF if self._finished else _said(error)
         self._running = self._taken = None
+        self._ending_now = False
         self._attached = self._attached or cupti.stays_attached()
         self._forget_marks()
         failure = asked.given_up or failure

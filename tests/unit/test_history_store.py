@@ -260,15 +260,26 @@ def test_reading_leaves_nothing_beside_the_file_and_says_where_somebody_wrote_me
     path = tmp_path / "h"
     with Store.open(path) as store:
         store.add(made(1, [figure("step_time", 1.0)]))
-    with Store.open(path, read_only=True) as store:
+    with Store.open(path, read_only=True, traceless=True) as store:
         assert len(store.rows()) == 1
     assert [one.name for one in tmp_path.iterdir()] == ["h"]
-    with (
-        pytest.raises(UsageError, match="somebody wrote to the history meanwhile"),
-        Store.open(path, read_only=True),
-        Store.open(path) as writer,
-    ):
-        writer.add(made(2, [figure("step_time", 1.0)]))
+
+    def read_while_it_is_written() -> None:
+        with Store.open(path, read_only=True, traceless=True) as reader, Store.open(path) as writer:
+            writer.add(made(2, [figure("step_time", 1.0)]))
+            writer.compact()
+            reader.rows()
+
+    with pytest.raises(UsageError, match="somebody wrote to the history meanwhile"):
+        read_while_it_is_written()
+    with Store.open(path, read_only=True) as reader, Store.open(path) as writer:
+        writer.add(made(3, [figure("step_time", 1.0)]))
+        assert len(reader.rows()) == 3
+    (tmp_path / "link").symlink_to(path)
+    with Store.open(path) as writer:
+        writer.add(made(4, [figure("step_time", 1.0)]))
+        with Store.open(tmp_path / "link", read_only=True, traceless=True) as reader:
+            assert len(reader.rows()) == 4
 
 
 def test_a_damaged_store_is_told_in_a_sentence(tmp_path: Path) -> None:
