@@ -174,7 +174,7 @@ def unit_at(answer: Mapping[str, Any], path: str) -> str | None:
     if isinstance(holder, dict) and "unit" in holder:
         return _UNITS.get(holder["unit"])
     if isinstance(holder, list):
-        said: str | None = answer["columns"][int(path.rpartition("/")[2])]["unit"]
+        said: str | None = answer["columns"][int(path.rpartition("/")[2])]["unit_by_name"]
         return said
     # An interval has its unit in its own name, or in those of its ends.
     names = [part for part in path.split("/") if part != "value"][-1:] + list(value if isinstance(value, dict) else ())

@@ -37,6 +37,8 @@ def answer(
     Raises UsageError where there is no such page, and where a single item is too large.
     """
     doubts = list(dict.fromkeys(unknown))
+    if any(_longest(one) > _TEXTS[0] for one in items):
+        doubts.insert(0, f"Texts of more than {_TEXTS[0]:,} characters are given without their middle.")
     more = len(doubts) - _MOST_UNKNOWN
     said = [clean(one, _SENTENCE) for one in doubts[:_MOST_UNKNOWN]]
     about = {
@@ -45,12 +47,11 @@ def answer(
         "unknown": [*said, f"{plural(more, 'sentence')} more in the report."] if more > 0 else said,
         "names": NAMES,
     }
-    whole = _fitting({**head, **about}, _HEAD_BYTES)
+    whole = _fitting({**head, **about}, _HEAD_BYTES, "the answer is too large; ask about one trace, or one device.")
     pages = _pages(items, MOST_BYTES - len(_json(whole)) - 100)
     if not 1 <= page <= len(pages):
-        raise UsageError(f"there is no page {page}; the last one is {len(pages)}.")
-    if items or page > 1:
-        whole |= {called: pages[page - 1], "count": len(items), "page": page, "pages": len(pages)}
+        raise UsageError(f"there is no page {page}; pages go from 1 to {len(pages)}.")
+    whole |= {called: pages[page - 1], "count": len(items), "page": page, "pages": len(pages)}
     return _json(whole).decode()
 
 
@@ -58,7 +59,7 @@ def _pages(items: Sequence[Any], room: int) -> list[list[Any]]:
     pages: list[list[Any]] = [[]]
     left = room
     for item in items:
-        fitting = _fitting(item, room)
+        fitting = _fitting(item, room, "a single row does not fit into an answer; ask for fewer columns.")
         size = len(_json(fitting)) + 1
         if size > left:
             pages.append([])
@@ -68,13 +69,13 @@ def _pages(items: Sequence[Any], room: int) -> list[list[Any]]:
     return pages
 
 
-def _fitting(value: Any, most_bytes: int) -> Any:
-    """With texts as long as they may be for it to fit."""
+def _fitting(value: Any, most_bytes: int, too_large: str) -> Any:
+    """With texts as long as they may be for it to fit. Raises UsageError with that sentence where none fits."""
     for characters in _TEXTS:
         tidied = tidy(value, characters)
         if len(_json(tidied)) < most_bytes:
             return tidied
-    raise UsageError("a single row does not fit into an answer; ask for fewer columns, or shorter values.")
+    raise UsageError(too_large)
 
 
 def tidy(value: Any, characters: int) -> Any:
@@ -87,6 +88,15 @@ def tidy(value: Any, characters: int) -> Any:
     if isinstance(value, Sequence):
         return [tidy(one, characters) for one in value]
     return value
+
+
+def _longest(value: Any) -> int:
+    """Characters of the longest text."""
+    value = msgspec.to_builtins(value)
+    if isinstance(value, str):
+        return len(value)
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, Sequence) else ()
+    return max(map(_longest, parts), default=0)
 
 
 def _json(value: Any) -> bytes:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from overlapscope.base.words import shorten
-from overlapscope.errors import UsageError
+from overlapscope.base.words import clean, shorten
+from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.history.database import HEAD_BYTES, is_history
-from overlapscope.reading import is_trace_name, look, parts
+from overlapscope.reading import is_trace_name, jax, look, natural, parts
 from overlapscope.reading.files import file_and_part, kind_of
 
-_MOST_FILES: Final = 10_000
-"""Looked at while files are listed: somebody may give a home directory."""
+_MOST_LISTED: Final = 10_000
+"""Files looked at while they are listed: somebody may give a home directory."""
+_EXPORTED: Final = ".nsys-rep"
+"""Read by starting `nsys export`, which writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Folders:
     roots: tuple[Path, ...]
 
     @classmethod
-    def of(cls, names: Iterable[str]) -> Folders:
+    def of(cls, names: Sequence[str]) -> Folders:
         """Raises UsageError for what is no directory."""
         roots = [Path(os.path.realpath(name)) for name in names]
         for root, name in zip(roots, names, strict=True):
@@ -34,29 +36,46 @@ class Folders:
         return cls(tuple(dict.fromkeys(roots)))
 
     def path(self, name: str) -> Path:
-        """What a name stands for: relative to one of the directories, or absolute in one of them.
+        """The file or directory that a name stands for: relative to one of the directories, or absolute in one of them;
+        of several recordings in a file one, as `@2` behind its name says.
 
-        Raises UsageError where that lies outside, whether or not it exists; also through links.
+        Raises UsageError where that lies outside, whether or not it exists, also through links; where there is none;
+        and for what is read by starting a program, or may never end.
         """
-        inside = [path for root in self.roots if self.has(path := _real(root, name))]
-        for path in inside:
-            if file_and_part(path)[0].exists():
-                return path
-        if inside:
-            raise UsageError(f"{shorten(name, 200)}: there is no such file; `list_traces` lists what there is.")
-        raise UsageError(
-            f"{shorten(name, 200)}: is not in the directories that may be read; `list_traces` lists what there is."
-        )
+        shown = shorten(clean(name), 200)
+        inside = False
+        for root in self.roots:
+            try:
+                path, part = file_and_part(root / name)
+                real = Path(os.path.realpath(path))
+                if not self._has(real):
+                    continue
+                inside = True
+                if real.is_dir() or real.is_file():
+                    break
+            except (OSError, ValueError):
+                raise UsageError(f"{shown}: cannot be a name; `list_traces` lists what there is.") from None
+        else:
+            where = "there is no such file" if inside else "is not in the directories that may be read"
+            raise UsageError(f"{shown}: {where}; `list_traces` lists what there is.")
+        if real.name.lower().endswith(_EXPORTED):
+            raise UsageError(f"{shown}: has to be exported first, with `nsys export --type sqlite`; name the result.")
+        return real if part is None else real.with_name(f"{real.name}@{part}")
 
     def files(self, name: str) -> tuple[Path, ...]:
-        """The traces that a name stands for: a file, or those right inside a directory. Raises as `path`, and
-        UnreadableTrace where there are none."""
-        path = self.path(name)
-        return tuple(file for file in look([path]).files if self.has(Path(os.path.realpath(file))))
+        """The traces that a name stands for: one, those in a file, or those right inside a directory.
 
-    def has(self, path: Path) -> bool:
-        """Whether a path without links lies in one of the directories."""
-        return any(path.is_relative_to(root) for root in self.roots)
+        Raises as `path`, and UsageError where there are none.
+        """
+        path = self.path(name)
+        if not path.is_dir():
+            return look([path]).files
+        run = Path(os.path.realpath(jax.run_in(path)[0]))
+        inside = [Path(os.path.realpath(one)) for one in sorted(run.iterdir(), key=natural) if is_trace_name(one.name)]
+        named = [one for one in inside if self._has(one) and one.is_file() and not one.name.endswith(_EXPORTED)]
+        if not named or not self._has(run):
+            raise UsageError(f"{shorten(clean(name), 200)}: holds no trace; `list_traces` lists what there is.")
+        return look(jax.without_copies(named)).files
 
     def name(self, path: Path) -> str:
         """The shortest name by which `path` finds it: relative to its directory, if no other has the same."""
@@ -72,38 +91,34 @@ class Folders:
 
     def listing(self) -> Iterator[tuple[str, str, int]]:
         """Files that can be asked about: their names, kinds (`trace`, `report`, `history`...) and bytes; of very many
-        the first."""
-        left = _MOST_FILES
+        the first. Not those whose names nobody could write."""
+        left = _MOST_LISTED
         for root in self.roots:
             for directory, below, names in os.walk(root):
                 below[:] = sorted(one for one in below if not one.startswith("."))
                 for name in sorted(names)[:left]:
                     path = Path(directory, name)
-                    if path.is_file() and self.has(Path(os.path.realpath(path))):
-                        bytes = path.stat().st_size
-                        yield from ((self.name(one), kind, bytes) for one, kind in _contents(path))
+                    if clean(str(path)) == str(path) and path.is_file() and self._has(Path(os.path.realpath(path))):
+                        yield from ((self.name(one), kind, path.stat().st_size) for one, kind in _contents(path))
                 left -= len(names)
                 if left <= 0:
                     return
 
+    def _has(self, path: Path) -> bool:
+        """Whether a path without links lies in one of the directories."""
+        return any(path.is_relative_to(root) for root in self.roots)
 
-def _contents(path: Path) -> Iterator[tuple[Path, str]]:
-    """What can be asked about in a file, with its kind."""
+
+def _contents(path: Path) -> Iterable[tuple[Path, str]]:
+    """What can be asked about in a file, with its kind; nothing where it cannot be read."""
+    if path.name.lower().endswith(_EXPORTED):
+        return ()
     try:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
-    except OSError:
-        return
-    if is_history(head):
-        yield path, "history"
-    elif (written := kind_of(path)) is not None:
-        yield path, written
-    elif is_trace_name(path.name):
-        yield from ((part, "trace") for part in parts(path))
-
-
-def _real(root: Path, name: str) -> Path:
-    try:
-        return Path(os.path.realpath(root / name))
-    except ValueError:
-        raise UsageError("a name with a zero byte stands for no file.") from None
+        written = "history" if is_history(head) else kind_of(path)
+        if written is not None:
+            return ((path, written),)
+        return [(part, "trace") for part in parts(path)] if is_trace_name(path.name) else ()
+    except (OSError, OverlapscopeError):
+        return ()

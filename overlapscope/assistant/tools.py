@@ -11,10 +11,10 @@ from typing import Annotated, Any, Final
 import msgspec
 from pydantic import Field
 
-from overlapscope.analysis.results import Device, Plain, TraceResult
+from overlapscope.analysis.results import Device, Period, Plain, TraceResult
 from overlapscope.assistant.answers import answer
 from overlapscope.assistant.folders import Folders
-from overlapscope.base.words import listed
+from overlapscope.base.words import did_you_mean, listed
 from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.errors import NotInTrace, UsageError
 from overlapscope.inputs import read_baseline, read_report
@@ -25,9 +25,14 @@ from overlapscope.reading.files import file_and_part, kind_of
 from overlapscope.report.model import Report, build
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
+from overlapscope.rules import RULES
 
 _KEPT: Final = 4
 """Traces that are read and analysed once while they do not change."""
+_MOST_TRACES: Final = 64
+"""Read together; `ranks` takes more, one after the other."""
+_FEW: Final = 8
+"""Of what is named in one item."""
 _TIMEOUT_S: Final = 20.0
 _MOST_ROWS: Final = 10_000
 """Of a statement; who needs more asks for less."""
@@ -55,7 +60,7 @@ PageNumber = Annotated[int, Field(description="page of the answer, from 1")]
 PlainStep = Annotated[
     int | None, Field(description="what a step takes without the profiler, where the user measured it", gt=0)
 ]
-Ordinal = Annotated[int | None, Field(description="ordinal of the GPU; default: all, or the only one")]
+Ordinal = Annotated[int | None, Field(description="ordinal of the GPU; needed where there are several")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,11 @@ class Tools:
         return answer(head, devices, figures=_RECORDED, unknown=_in_doubt(trace), called="devices", page=page)
 
     def verdict(
-        self, path: Job_, device: Ordinal = None, plain_step_ns: PlainStep = None, page: PageNumber = 1
+        self,
+        path: Job_,
+        device: Annotated[int | None, Field(description="ordinal of one GPU; default: all")] = None,
+        plain_step_ns: PlainStep = None,
+        page: PageNumber = 1,
     ) -> str:
         """Does data move while the GPU computes, and if not, why: for each GPU the verdict, the five buckets (they add
         up to span_ns), overlap, causes (they add up to their bucket), and what a step takes without the profiler.
@@ -100,7 +109,8 @@ class Tools:
         for section in sections:
             verdict = judge(section)
             said = {"rank": section.trace.rank, "level": verdict.level, "verdict": verdict.text}
-            doubts = {"plain": verdict.plain, "doubt": verdict.doubt}
+            plain = verdict.plain.replace("--plain-step", "plain_step_ns")
+            doubts = {"plain": plain, "doubt": verdict.doubt}
             found = {} if section.device is None else _figures(section.device)
             items.append({**said, **{name: text for name, text in doubts.items() if text}, **found})
         figures = "of the recording under recorded, of a step without the profiler under plain_step"
@@ -114,6 +124,8 @@ class Tools:
         page: PageNumber = 1,
     ) -> str:
         """What costs time and what to change, the costliest first: evidence, advice, saving and place in the code."""
+        if rule is not None and rule not in RULES:
+            raise UsageError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}; rules: {', '.join(RULES)}.")
         report = self._report(path, plain_step_ns)
         items = [
             {
@@ -135,7 +147,7 @@ class Tools:
             for one in report.findings
             if rule in (None, one.rule)
         ]
-        head = {"cost_ns": "what the fix saves by replay, or at most (bound); savings do not add up"}
+        head = {"cost_ns": "saved by the fix over all that was recorded: by replay, or at most (bound); do not add up"}
         return answer(head, items, figures=_SPOKEN, unknown=_doubts(report), called="findings", page=page)
 
     def explain(
@@ -147,7 +159,7 @@ class Tools:
         from overlapscope import glossary
         from overlapscope.render import terminal
 
-        if word.strip() == "words":
+        if word.strip().lower() == "words":
             items: list[Any] = [f"{entry.word} ({entry.kind}): {entry.summary}" for entry in glossary.entries()]
             return answer({}, items, figures="none", called="words", page=page)
         text = terminal.render(glossary.explain(word), width=_WIDTH)
@@ -190,7 +202,8 @@ class Tools:
         """
         job = self._jobs(path)
         rows = _ask(job, sql)
-        head = {"columns": [{"name": name, "unit": unit_of(name)} for name in rows.names], "rows": rows.row_count}
+        columns = [{"name": name, "unit_by_name": unit_of(name)} for name in rows.names]
+        head = {"columns": columns, "rows": rows.row_count}
         unknown = list(rows.doubts)
         if len(rows.values) < rows.row_count:
             unknown.append(f"Only the first {len(rows.values):,} rows are kept; use LIMIT, or aggregate.")
@@ -218,9 +231,12 @@ class Tools:
         path: Trace,
         changes: Annotated[
             list[str] | None,
-            Field(description=f"of {', '.join(INTERVENTIONS)}; some take an argument behind a space; none: the best"),
+            Field(
+                description=f"of {', '.join(INTERVENTIONS)}, some with an argument, as in 'no-sync "
+                "cudaStreamSynchronize'; leave out to find those that save most"
+            ),
         ] = None,
-        device: Ordinal = None,
+        device: Annotated[int | None, Field(description="ordinal of the GPU; default: the busiest")] = None,
         plain_step_ns: PlainStep = None,
         page: PageNumber = 1,
     ) -> str:
@@ -294,12 +310,16 @@ class Tools:
         path: Job_,
         budgets: Annotated[
             list[str] | None,
-            Field(description="such as 'efficiency_pct >= 80%' or 'step_time increase <= 5%'; none: what moves data"),
+            Field(
+                description="such as 'efficiency_pct >= 80%', or 'step_time increase <= 5%' with a baseline; leave out "
+                "to fail where copies do not overlap with compute"
+            ),
         ] = None,
         baseline: Annotated[str | None, Field(description="a trace, report or baseline to compare with")] = None,
         page: PageNumber = 1,
     ) -> str:
         """Hold a recording to budgets, as in CI: pass, fail or inconclusive, with values, limits and reasons."""
+        from overlapscope.budgets.baseline import of
         from overlapscope.budgets.check import check
         from overlapscope.budgets.config import expression
         from overlapscope.budgets.settings import Settings
@@ -309,14 +329,15 @@ class Tools:
         if baseline is not None:
             place = self.folders.path(baseline)
             if place.is_dir():
-                self.folders.files(baseline)
-            past = read_baseline(place, ranges=settings.compared_ranges, cache=False)
+                past = of(self._compared(baseline), ranges=settings.compared_ranges)
+            else:
+                past = read_baseline(place, ranges=settings.compared_ranges, cache=False)
         result = check(self._compared(path), settings, baseline=past)
         items = [
             {
                 **{name: getattr(one, name) for name in ("budget", "status", "value", "limit", "unit", "message")},
                 "subject": _without(one.subject, {"source": ...}),
-                "reasons": [{"time_ns": why.time_ns, "title": why.title} for why in one.reasons],
+                "reasons": [{"time_ns": why.time_ns, "title": why.title} for why in one.reasons[:_FEW]],
             }
             for one in result.verdicts
         ]
@@ -343,9 +364,10 @@ class Tools:
         head = {
             "straggler": None
             if straggler is None
-            else _without(straggler, {"worst": ..., "collectives": ..., "source": ...}),
+            else _without(straggler, {"worst": ..., "collectives": ..., "source": ..., "waiting": ...}),
             "clocks": result.clocks,
-            "missing": result.missing,
+            "missing_count": len(result.missing),
+            "missing": result.missing[:_FEW],
         }
         less = {"source": ..., "step_spans_ns": ..., "device_name": ..., "doubts": ()}
         rows = [_without(row, less) for row in result.ranks]
@@ -389,7 +411,14 @@ class Tools:
         return _read((_version(files[0]),))
 
     def _jobs(self, path: str) -> Job:
-        return _read(tuple(map(_version, self.folders.files(path))))
+        """All traces of a directory, or one. Raises UsageError for very many, and what reading raises."""
+        files = self.folders.files(path)
+        if len(files) > _MOST_TRACES:
+            raise UsageError(
+                f"{path}: holds {len(files):,} traces, and at most {_MOST_TRACES} are read together; name one of them, "
+                "or compare them with ranks."
+            )
+        return _read(tuple(map(_version, files)))
 
     def _report(self, path: str, plain_step_ns: int | None = None) -> Report:
         """As `overlapscope analyze` makes it, or wrote it."""
@@ -413,18 +442,18 @@ class Tools:
 
 # -- traces -----------------------------------------------------------------------------------------
 
-_Version = tuple[Path, int, int]
-"""A file, when it was changed, and its bytes."""
+_Version = tuple[Path, int, int, int]
+"""A file, which one it is, when it was changed, and its bytes."""
 
 
 def _version(path: Path) -> _Version:
     status = file_and_part(path)[0].stat()
-    return path, status.st_mtime_ns, status.st_size
+    return path, status.st_ino, status.st_ctime_ns, status.st_size
 
 
 @lru_cache(_KEPT)
 def _read(versions: tuple[_Version, ...]) -> Job:
-    return Job(tuple(load(path, progress=False, cache=False) for path, _, _ in versions))
+    return Job(tuple(load(path, progress=False, cache=False) for path, *_ in versions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -478,9 +507,13 @@ def _opened(device: Device) -> dict[str, Any]:
         "main_stream": device.main_stream,
         "streams": [stream.stream for stream in device.streams],
         "step_count": len(device.steps),
-        "steps": [step.name for step in device.steps[:8]],
-        "ranges": [period.name for period in device.ranges[:8]],
+        "steps": [_place(step) for step in device.steps[:_FEW]],
+        "ranges": [_place(period) for period in device.ranges[:_FEW]],
     }
+
+
+def _place(period: Period) -> dict[str, Any]:
+    return {"name": period.name, "start_ns": period.window.start_ns, "end_ns": period.window.end_ns}
 
 
 def _figures(device: Device) -> dict[str, Any]:
@@ -540,6 +573,6 @@ def _span(device: Device, step: str | None, start_ns: int | None, end_ns: int | 
             if period.name == step:
                 return period.window.start_ns, period.window.end_ns
         raise NotInTrace(f"device {device.device} has no step {step!r}; open_trace lists the first ones.")
-    if start_ns is None or end_ns is None:
-        raise UsageError("give step, or start_ns and end_ns.")
+    if start_ns is None or end_ns is None or end_ns <= start_ns:
+        raise UsageError("give step, or start_ns and a larger end_ns.")
     return start_ns, end_ns

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from typing import NoReturn
 
 from overlapscope.base.extras import how_to_install, missing
-from overlapscope.commands import DONE
 from overlapscope.errors import MissingPackage
 
 
@@ -20,7 +20,7 @@ class Command:
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("directories", nargs="+", metavar="DIR", help="directory that may be read, with all below")
 
-    def run(self, args: argparse.Namespace) -> int:
+    def run(self, args: argparse.Namespace) -> NoReturn:
         if missing("mcp"):
             raise MissingPackage(f"This needs the MCP SDK, DuckDB and PyArrow. {how_to_install('mcp')}")
         from overlapscope.assistant.folders import Folders
@@ -29,4 +29,3 @@ class Command:
         from overlapscope.assistant.server import serve
 
         serve(folders)
-        return DONE

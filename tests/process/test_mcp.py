@@ -5,6 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -92,7 +96,7 @@ def test_pages_have_everything_once(asked: Assistant) -> None:
     assert numbers == [[number] for number in range(count[0][0])]
     pages = asked.ask("list_traces")["pages"]
     assert pages > 1
-    with pytest.raises(Refused, match=f"there is no page {pages + 1}; the last one is {pages}"):
+    with pytest.raises(Refused, match=f"there is no page {pages + 1}; pages go from 1 to {pages}"):
         asked.ask("list_traces", page=pages + 1)
     paths = all_traces(asked)
     assert len(paths) == len(set(paths)) and all((TRACES / path).is_file() for path in paths)
@@ -200,6 +204,75 @@ def test_links_to_files_outside_are_refused_and_nothing_is_written(tmp_path: Pat
 def content(folder: Path) -> dict[str, str]:
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_what_lies_in_a_folder_stops_nobody(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "traces", tmp_path / "outside"
+    folder.mkdir()
+    outside.mkdir()
+    write(folder / "good.json", [kernel(0, 5, correlation=1)])
+    (outside / "two.sqlite").write_bytes(lzma.decompress((TRACES / "nsys/offload_2gpu.sqlite.xz").read_bytes()))
+    write(outside / "secret.json", [kernel(0, 5, correlation=1)])
+    (folder / "two.sqlite").symlink_to(outside / "two.sqlite")
+    (folder / "away").symlink_to(outside)
+    (folder / "broken.json").symlink_to(folder / "nowhere.json")
+    (folder / "round.json").symlink_to(folder / "round.json")
+    (folder / "x.nsys-rep").write_text("x")
+    write(folder / "new\nline.json", [kernel(0, 5, correlation=1)])
+    os.mkfifo(folder / "pipe.json")
+    with assistant(folder) as asked:
+        assert [file["path"] for file in asked.ask("list_traces")["files"]] == ["good.json"]
+        assert len(asked.ask("verdict", path=".")["verdicts"]) == 2
+        links = ("two.sqlite", "two.sqlite@0", "away", "away/secret.json", "broken.json", "round.json")
+        for path in (*links, "pipe.json"):
+            with pytest.raises(Refused, match="list_traces"):
+                asked.ask("verdict", path=path)
+        with pytest.raises(Refused, match="nsys export"):
+            asked.ask("verdict", path="x.nsys-rep")
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("verdict", {"path": "x" * 100_000}, "cannot be a name|no such file"),
+        ("verdict", {"path": "a/" * 3000}, "cannot be a name|no such file"),
+        ("timeline", {"path": GPT2, "step": "x" * 9000}, "has no step"),
+        ("timeline", {"path": GPT2, "start_ns": 5, "end_ns": 1}, "larger end_ns"),
+        ("findings", {"path": GPT2, "rule": "nonsense"}, "there is no rule"),
+        ("tables", {"table": "x" * 9000}, "there is no table"),
+        ("check", {"path": GPT2, "budgets": ["x" * 20_000]}, "is not a budget"),
+        ("whatif", {"path": GPT2, "changes": ["pin " + "x" * 9000]}, "pin"),
+        ("query", {"path": GPT2, "sql": "SELECT * FROM nothing"}, "there is no table"),
+    ],
+)
+def test_errors_are_short_and_say_why(asked: Assistant, tool: str, arguments: dict[str, object], said: str) -> None:
+    with pytest.raises(Refused, match=said) as refused:
+        asked.ask(tool, **arguments)
+    assert len(str(refused.value)) < 1_200
+
+
+@pytest.mark.parametrize("way", ["stdin", "ctrl-c"])
+def test_it_ends_at_once_though_it_is_at_work(way: str) -> None:
+    command = [sys.executable, "-m", "overlapscope", "mcp", str(TRACES)]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert server.stdin is not None and server.stdout is not None
+    sql = "SELECT count(*) FROM range(10000000) a, range(10000000) b"
+    about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    for message in (
+        {"id": 1, "method": "initialize", "params": about},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": {"name": "query", "arguments": {"path": GPT2, "sql": sql}}},
+        {"id": 3, "method": "tools/call", "params": {"name": "explain", "arguments": {"word": "pin"}}},
+    ):
+        server.stdin.write(json.dumps({"jsonrpc": "2.0"} | message).encode() + b"\n")
+    server.stdin.flush()
+    assert [json.loads(server.stdout.readline())["id"] for _ in range(2)] == [1, 3]
+    if way == "ctrl-c":
+        server.send_signal(signal.SIGINT)
+    server.stdin.close()
+    assert server.wait(10) == (130 if way == "ctrl-c" else 0)
+    assert server.stderr is not None
+    assert server.stderr.read() == b""
 
 
 def test_many_ask_at_once(asked: Assistant) -> None:
