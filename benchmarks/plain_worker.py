@@ -19,8 +19,6 @@ import types
 from pathlib import Path
 from typing import Any
 
-# Else the import of torch imports a part of overlapscope, to be watched where that is asked for.
-os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 READY = "ready to run"
 
 
@@ -107,6 +105,8 @@ def run_script(script: str, arguments: list[str]) -> None:
 
 
 def main(task: str, *arguments: str) -> None:
+    # Else the import of torch imports a part of overlapscope, to be watched where that is asked for.
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     import_as(arguments[1] if task == "time" else arguments[0])
     print(READY, flush=True)
     sys.stdin.readline()

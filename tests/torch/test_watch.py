@@ -270,9 +270,7 @@ def test_what_the_program_records_itself_takes_precedence(
     assert training.poll() is None
 
 
-def test_a_variable_watches_what_imports_torch(
-    started: Callable[..., Started], tmp_path: Path
-) -> None:
+def test_a_variable_watches_what_imports_torch(started: Callable[..., Started], tmp_path: Path) -> None:
     # An installed package has this in its metadata.
     metadata = tmp_path / "site" / "overlapscope_watch-0.dist-info"
     metadata.mkdir(parents=True)
