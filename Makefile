@@ -16,7 +16,7 @@ PYTEST_FLAGS ?= -n 2
 FUZZ_SECONDS ?= 3600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test lint types docs fuzz bench dist clean python browser
+.PHONY: help demo quick test lint types docs fuzz bench waits dist clean python browser
 
 help:  ## list these targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
@@ -52,6 +52,9 @@ bench: $(VENV)/.ready browser  ## measure speed and memory into docs/ and benchm
 	$(VENV)/bin/python -m benchmarks.check
 	$(VENV)/bin/python -m benchmarks.dashboard
 	$(VENV)/bin/python -m benchmarks.ranks
+
+waits: $(VENV)/.ready browser  ## measure how long people wait, beside the last release, into docs/evaluation/waits.md
+	$(VENV)/bin/python -m benchmarks $(if $(RELEASE_NAME),--large --release $(RELEASE_NAME))
 
 dist: $(RELEASE)/.ready  ## build wheel and sdist into dist/, and check them
 	rm -rf dist
