@@ -21,7 +21,7 @@ from typing import Final
 
 from playwright.sync_api import sync_playwright
 
-from benchmarks import ranks, waits_plot
+from benchmarks import ranks, waits_plot, whatif_speed
 from benchmarks.dashboard import first_page
 from benchmarks.performance import staged
 from benchmarks.processes import HERE, OURS, SOURCE, grown, hardware, run, say
@@ -31,26 +31,8 @@ from tests.browser import chromium
 KEPT: Final = HERE / "measured" / "waits.json"
 PAGE: Final = HERE.parent / "docs" / "evaluation" / "waits.md"
 PICTURE: Final = PAGE.with_suffix(".png")
-OPS: Final = 1_000_000
+OPS: Final = whatif_speed.OPS
 _RUNS: Final = 5
-SPEED = """
-import json, sys, time
-from benchmarks.whatif_speed import _consistent
-from overlapscope.prediction import best, predict
-from overlapscope.prediction.graph_builder import build
-from overlapscope.prediction.hardware import find_hardware
-from overlapscope.prediction.replay import replay
-trace = _consistent(int(sys.argv[1]))
-graph = build(trace, find_hardware(trace, None).known)
-begin = time.perf_counter()
-replay(graph)
-marks = [time.perf_counter() - begin]
-for work in (lambda: predict(trace, ["pin"]), lambda: best(trace)):
-    begin = time.perf_counter()
-    work()
-    marks.append(time.perf_counter() - begin)
-print(json.dumps(marks))
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +80,13 @@ def measured(folder: Path, *, large: bool) -> Iterator[Wait]:
         yield from _pages(trace, f"{megabytes} MB", page_s)
         trace.unlink()
     say(f"predictions of {OPS:,} ops")
-    every = [json.loads(run([sys.executable, "-c", SPEED, str(OPS)]).stdout) for _ in range(2)]
-    names = (("a replay", 0.5), ("`whatif --pin`", 3.0), ("`whatif --best`", 8.0))
-    for (name, wanted_s), seconds in zip(names, zip(*every, strict=True), strict=True):
-        yield Wait(f"{name}, {OPS:,} GPU ops", wanted_s, min(seconds))
+    speeds = [json.loads(run([sys.executable, "-m", whatif_speed.__name__, str(OPS)]).stdout) for _ in range(2)]
+    for name, what, wanted_s in (
+        ("a replay", "replay", 0.5),
+        (f"`whatif --{whatif_speed.CHANGE}`", "prediction", 3.0),
+        ("`whatif --best`", "best", 8.0),
+    ):
+        yield Wait(f"{name}, {OPS:,} GPU ops", wanted_s, min(one[what] for one in speeds))
     if large:
         place = folder / "ranks"
         place.mkdir()

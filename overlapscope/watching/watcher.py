@@ -72,7 +72,9 @@ class Watcher:
         """What is being recorded, from before the profiler starts until its trace is written."""
         self._begun = 0
         self._withdrawn = False
-        self._ending_now = self._finished = False
+        self._ending_now = False
+        """A recording is being ended, on whatever thread."""
+        self._finished = False
         """The program ends."""
         self._recorded_at_ns: int | None = None
         self._wake = Wake()
