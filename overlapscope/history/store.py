@@ -122,6 +122,7 @@ class Store:
         try:
             with in_words(place), closing(connect(place, read_only=read_only, alone=alone)) as connection:
                 connection.execute("PRAGMA trusted_schema = OFF")
+                connection.create_function("has_labels", 2, _has_labels, deterministic=True)
                 prepare(place, connection, read_only=read_only)
                 yield cls(place, connection)
         finally:
@@ -288,11 +289,18 @@ def _where(query: Query) -> tuple[str, list[Any]]:
     parts: list[tuple[str, list[Any]]]
     parts = [(f"r.{column} = ?", [value]) for column, value in exact.items() if value is not None]
     if query.commit is not None:
-        parts.append(("substr(r.commit_id, 1, ?) = ?", [len(query.commit), query.commit]))
+        # As bytes: SQLite's functions of text end at the first NUL.
+        start = query.commit.encode()
+        parts.append(("substr(CAST(r.commit_id AS BLOB), 1, ?) = ?", [len(start), start]))
     if query.since_ns is not None:
         parts.append(("r.at_ns >= ?", [query.since_ns]))
     if query.until_ns is not None:
         parts.append(("r.at_ns < ?", [query.until_ns]))
-    has_label = "EXISTS (SELECT 1 FROM json_each(r.labels) WHERE key = ? AND value = ?)"
-    parts += [(has_label, [*label]) for label in query.labels.items()]
+    if query.labels:
+        parts.append(("has_labels(r.labels, ?)", [json.dumps(query.labels)]))
     return " AND ".join(["1", *(part for part, _ in parts)]), [value for _, values in parts for value in values]
+
+
+def _has_labels(labels: str, asked: str) -> bool:
+    """Whether one JSON object has all that another has; `json_each` of SQLite ends a name at its first NUL."""
+    return bool(json.loads(asked).items() <= json.loads(labels).items())

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from overlapscope.base.words import clean
@@ -36,7 +36,8 @@ from tests.support.helpers import TRACES, recordings, various
 from tests.support.history_entries import REPORT, figure, made
 from tests.support.recordings import report_of
 
-NAMES = st.sampled_from(["a", "b", "'; DROP TABLE reports --", "ä\n\0%_"])
+NUL = "ä\n\0%_"
+NAMES = st.sampled_from(["a", "b", "'; DROP TABLE reports --", NUL])
 METRICS = st.sampled_from(["step_time", "efficiency_pct", "idle_time/host-sync"])
 FIGURES = st.lists(
     st.builds(
@@ -95,6 +96,9 @@ def meant(one: Entry, query: Query) -> bool:
 
 
 @given(ENTRIES, QUERIES)
+@example([made(1, [], commit=NUL, labels={NUL: NUL})], Query(commit=NUL))
+@example([made(1, [], commit=NUL, labels={NUL: NUL})], Query(labels={NUL: NUL}))
+@example([made(1, [], labels={NUL: NUL})], Query(labels={"ä\n": "ä\n"}))
 def test_what_was_added_is_found_as_a_search_through_all_entries_finds_it(entries: list[Entry], query: Query) -> None:
     different = {one.id: one for one in entries}
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "h") as store:
