@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -69,6 +70,12 @@ def verdict_on(section: Section) -> Verdict:
     """The verdict on a device, without what it is on at its beginning."""
     found = judge(section)
     return replace(found, text=found.text.removeprefix(f"{section.title}: "))
+
+
+def first_and_rest(verdict: Verdict) -> tuple[str, str]:
+    """Its first sentence, which a page shows large, and the others; empty where there is one only."""
+    first, _, rest = re.sub(r"(?<=\.) (?=[A-Z])", "\n", verdict.text, count=1).partition("\n")
+    return first[:1].upper() + first[1:], rest
 
 
 # -- predictions ----------------------------------------------------------------------------------
