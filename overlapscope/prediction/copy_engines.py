@@ -119,11 +119,23 @@ class Pair:
                 item = -1
             else:
                 engine.item = -1
-                engine.free = ended = ends[item] = round(at)
+                ended = ends[item] = round(at)
                 for following, gap, ready_at in engine.then:
-                    ended += gap
-                    heappush(engine.ready, (ended if ended > ready_at else ready_at, following, engine.then))
+                    if ended + gap > ready_at:
+                        ready_at = ended + gap
+                    if not busy and not engine.ready and item not in awaited:
+                        # Nobody else wants the engine, and the other may rest until this copy has ended, too.
+                        begins = ended + engine.lag[following]
+                        if ready_at > begins:
+                            begins = ready_at
+                        over = begins + work[following]
+                        if over <= other.when and over < until:
+                            item, starts[following], ended = following, begins, round(over)
+                            ends[item] = ended
+                            continue
+                    heappush(engine.ready, (ready_at, following, engine.then))
                     break
+                engine.free = ended
             # When the next event of each is, as things stand now.
             if engine.item < 0:
                 engine.when = NEVER
