@@ -85,10 +85,9 @@ def outcome(
 ) -> Outcome:
     """Apply each choice, each at its stance, and replay what comes out, as in a run that is lucky or not."""
     applied = apply(base, choices, stances)
-    graph = applied[-1].graph if applied else base.graph
-    changed = any(done.touched for done in applied)
+    graph, changed = base.graph, any(done.touched for done in applied)
     if changed:
-        graph = spread(graph, run, plain=base.plain is not None)
+        graph = spread(applied[-1].graph, run, plain=base.plain is not None)
     replayed = base.replayed if graph is base.graph and base.replayed is not None else replay(graph)
     steps = step_times(graph, base.device, base.main_stream, base.numbers, replayed.start_ns, replayed.end_ns)
     step_ns = steps.median_ns
@@ -124,22 +123,32 @@ def plain_of(base: Base, told_ns: int | None) -> Base:
     return base if step is None or not base.fidelity.valid else as_plain(base, step)
 
 
-def conclude(recorded: Base, base: Base, choices: Sequence[Choice]) -> Prediction:
-    """Predict from a recording that has been made ready, and from its plain program (`plain_of`)."""
+def outcomes(base: Base, choices: Sequence[Choice], expected: Outcome | None = None) -> dict[Stance, Outcome]:
+    """The outcome at each stance, in a run that is as lucky; `expected` where that is known already."""
+    known = {} if expected is None else {Stance.EXPECTED: expected}
+    return {stance: known.get(stance) or outcome(base, choices, [stance] * len(choices), stance) for stance in Stance}
+
+
+def conclude(
+    recorded: Base, base: Base, choices: Sequence[Choice], taken: Mapping[Stance, Outcome] | None = None
+) -> Prediction:
+    """Predict from a recording that has been made ready, and from its plain program (`plain_of`); `taken` where the
+    choices' outcomes are known already."""
     if not base.fidelity.valid:
         return Prediction(_unpredicted(base), base.trace, None)
     try:
-        return _concluded(recorded, base, choices)
+        return _concluded(recorded, base, choices, taken or outcomes(base, choices))
     except Deadlock:
         reason = "With these changes, launches, ops and waits wait for each other in a circle."
         contradicted = msgspec.structs.replace(base.fidelity, valid=False, reasons=(reason,))
         return Prediction(_unpredicted(replace(base, fidelity=contradicted)), base.trace, None)
 
 
-def _concluded(recorded: Base, base: Base, choices: Sequence[Choice]) -> Prediction:
-    taken = {stance: outcome(base, choices, [stance] * len(choices), stance) for stance in Stance}
+def _concluded(
+    recorded: Base, base: Base, choices: Sequence[Choice], taken: Mapping[Stance, Outcome]
+) -> Prediction:
     expected = taken[Stance.EXPECTED]
-    step = _interval(base, taken)
+    step = interval(base, taken)
     was = base.step_ns
     after = [_figures_of(base, taken[stance]) for stance in Stance]
     constants = _constants(base, choices, expected)
@@ -165,7 +174,7 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice]) -> Predict
     return Prediction(result, base.trace, replace(timeline, predicted_by=by))
 
 
-def _interval(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
+def interval(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
     """What a step would take, and between what it may lie."""
     expected = taken[Stance.EXPECTED]
     times = [taken[stance].step_ns for stance in Stance]
