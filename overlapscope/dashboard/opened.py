@@ -10,6 +10,7 @@ from pathlib import Path
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.base.memory import give_back
 from overlapscope.dashboard.background import Background, Kept, Tell, attempt, raised
 from overlapscope.dashboard.entries import Entry
 from overlapscope.dashboard.url import RECORDED
@@ -40,7 +41,9 @@ class Opened:
     @cached_property
     def lanes(self) -> Lanes:
         """Prepared when first drawn: not everybody looks at both programs."""
-        return lanes.build(self.analysis)
+        built = lanes.build(self.analysis)
+        give_back()
+        return built
 
     def of(self, program: str | None) -> Opened:
         """What is shown: the plain program where there is one, unless the recording is asked for (`Place.of`)."""
