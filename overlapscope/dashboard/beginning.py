@@ -92,8 +92,8 @@ class Beginning:
         if context.trace is not None and url.page == FIRST_PAGE:
             found = verdict_on(context.section)
             first, rest = first_and_rest(found)
-            more = [sentence for sentence in (rest, found.plain, found.doubt) if sentence]
-            verdict = {"level": found.level, "first": first, "more": more}
+            verdict = {"level": found.level, "subject": context.section.title, "first": first, "rest": rest}
+            verdict |= {"plain": found.plain, "doubt": found.doubt}
         return {"done": self._whole.done(), "stage": self._stage(context), "verdict": verdict}
 
     def _stage(self, context: PageContext) -> str:
