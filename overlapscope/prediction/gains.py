@@ -53,7 +53,7 @@ def best(
     if not recorded.fidelity.valid:
         return conclude(recorded, base, ())
     was = base.step_ns
-    left = [choice for choice in _candidates(base) if apply(base, [choice])[0].touched]
+    left = [choice for choice in candidates(base) if apply(base, [choice])[0].touched]
     taken: tuple[Choice, ...] = ()
     now = was
     unchanged = Estimate(value=was, low=was, high=was)
@@ -82,8 +82,8 @@ def best(
     return Prediction(msgspec.structs.replace(chosen.result, ladder=tuple(rungs)), chosen.before, chosen.after)
 
 
-def _candidates(base: Base) -> list[Choice]:
-    """Every intervention; `no-sync` for each blocking call that the trace has."""
+def candidates(base: Base) -> list[Choice]:
+    """What the ladder is built from: every intervention; `no-sync` for each blocking call that the trace has."""
     runtime = base.trace.runtime_calls
     blocking = call_kinds.synchronises(runtime)
     rows = base.graph.calls.row[base.graph.waits.call]
