@@ -15,9 +15,19 @@ from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import INTERVENTIONS, Choice, in_order, parse
-from overlapscope.prediction.predict import Outcome, Prediction, apply, conclude, interval, outcome, outcomes, plain_of
+from overlapscope.prediction.predict import (
+    Outcome,
+    Prediction,
+    apply,
+    conclude,
+    interval,
+    outcomes,
+    plain_of,
+    replayed_as,
+)
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import Estimate, Rung
+from overlapscope.prediction.steps import least_step_ns
 from overlapscope.trace.model import Bool, Kind, Trace
 
 VALUE_BYTES = 1024
@@ -43,7 +53,7 @@ def best(
     if not recorded.fidelity.valid:
         return conclude(recorded, base, ())
     was = base.step_ns
-    left = [choice for choice in _candidates(base) if apply(base, [choice])[0].touched]
+    left = [choice for choice in candidates(base) if apply(base, [choice])[0].touched]
     taken: tuple[Choice, ...] = ()
     now = was
     unchanged = Estimate(value=was, low=was, high=was)
@@ -72,8 +82,8 @@ def best(
     return Prediction(msgspec.structs.replace(chosen.result, ladder=tuple(rungs)), chosen.before, chosen.after)
 
 
-def _candidates(base: Base) -> list[Choice]:
-    """Every intervention; `no-sync` for each blocking call that the trace has."""
+def candidates(base: Base) -> list[Choice]:
+    """What the ladder is built from: every intervention; `no-sync` for each blocking call that the trace has."""
     runtime = base.trace.runtime_calls
     blocking = call_kinds.synchronises(runtime)
     rows = base.graph.calls.row[base.graph.waits.call]
@@ -106,16 +116,22 @@ def _next(
 ) -> tuple[Outcome, tuple[Choice, ...]] | None:
     """The outcome with the shortest step that adding one of those left brings, or else two, and which, the first of
     equals; None where nothing gains enough on the step of `now_ns`."""
+    worth_ns = LEAST_GAIN * base.step_ns
     for many in (1, 2):
         best = None
         for added in combinations(left, many):
+            applied = apply(base, in_order((*taken, *added)))
+            # What cannot be short enough, whatever else waits for what, needs no replay.
+            least_ns = base.real_ns(least_step_ns(applied[-1].graph, base.device, base.main_stream, base.numbers))
+            if now_ns - least_ns < worth_ns or (best is not None and least_ns >= best[0].step_ns):
+                continue
             try:
-                tried = outcome(base, in_order((*taken, *added)))
+                tried = replayed_as(base, applied)
             except Deadlock:
                 continue
-            if best is None or tried.step_ns < best[0].step_ns:
+            if now_ns - tried.step_ns >= worth_ns and (best is None or tried.step_ns < best[0].step_ns):
                 best = tried, added
-        if best is not None and now_ns - best[0].step_ns >= LEAST_GAIN * base.step_ns:
+        if best is not None:
             return best
     return None
 

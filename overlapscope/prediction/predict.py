@@ -84,7 +84,11 @@ def outcome(
     base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = (), run: Stance = Stance.EXPECTED
 ) -> Outcome:
     """Apply each choice, each at its stance, and replay what comes out, as in a run that is lucky or not."""
-    applied = apply(base, choices, stances)
+    return replayed_as(base, apply(base, choices, stances), run)
+
+
+def replayed_as(base: Base, applied: tuple[Applied, ...], run: Stance = Stance.EXPECTED) -> Outcome:
+    """Replay what choices made of a recording (`apply`), as in a run that is lucky or not."""
     graph, changed = base.graph, any(done.touched for done in applied)
     if changed:
         graph = spread(applied[-1].graph, run, plain=base.plain is not None)
