@@ -53,12 +53,14 @@ def step_of_items(graph: Graph) -> I64:
     """Number of the step that each item was launched from; -1 for none."""
     trace = graph.trace
     rows = np.flatnonzero(is_step(trace.annotations))
-    starts, ends = trace.annotations.start_ns[rows], trace.annotations.end_ns[rows]
-    call = graph.items.call
-    at = pick(graph.calls.start_ns, call)
-    step = np.searchsorted(starts, at, side="right") - 1
-    inside = (step >= 0) & (at < pick(ends, step, 0))
-    return np.where(inside, step, -1)
+    # Calls are in order, so those of a step are one stretch: up to its end, and to the next one's start.
+    starts = np.searchsorted(graph.calls.start_ns, trace.annotations.start_ns[rows])
+    ends = np.searchsorted(graph.calls.start_ns, trace.annotations.end_ns[rows])
+    ends = np.minimum(ends, np.append(starts[1:], len(graph.calls))[: len(ends)])
+    step = np.full(len(graph.calls), -1, np.int64)
+    for number, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        step[begin:end] = number
+    return pick(step, graph.items.call)
 
 
 def find_steps(graph: Graph, device: int, stream: int, judged_from_ns: int) -> I64:
