@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 _PATH = "/api/beginning"
-_VERDICT_FIRST_S = 2.0
+_VERDICT_FIRST_S = 4.0
 """So long the application waits for the first trace: both would only slow each other down."""
 _ANSWER_S = 0.3
 _LOOK_S = 0.02
