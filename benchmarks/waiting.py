@@ -41,7 +41,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="os-") as directory:
         os.environ["XDG_RUNTIME_DIR"] = directory
         watcher = watcher_of_this_process()
-        hook = watcher._optimizer
+        hook = watcher._steps._optimizer
         added = []
         for _ in range(PAIRS):
             watched = each_ns(optimizer.step, STEPS)

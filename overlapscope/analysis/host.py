@@ -13,7 +13,7 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import groups_of, rows_by
 from overlapscope.analysis.periods import is_step
 from overlapscope.analysis.timeline import Timeline
-from overlapscope.base.columns import Columns, pick
+from overlapscope.base.columns import I32, Columns, pick
 from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, Nesting, contains, join, subtract, union
 from overlapscope.base.kept import kept
 from overlapscope.trace import op_names
@@ -24,7 +24,7 @@ _LIBRARY = re.compile(
     r"(^|/)(torch|jax|jaxlib|importlib|threading\.py|contextlib\.py|functools\.py|runpy\.py)(/|\(|$)"
     r"|site-packages|dist-packages|/lib(64)?/python\d|^<"
 )
-_NO_ROWS = np.empty(0, np.int64)
+_NO_ROWS = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,11 +134,12 @@ def around(table: HostEvents, thread: I64, at: I64) -> I64:
 
 
 @kept()
-def _rows_by_thread(table: HostEvents) -> dict[int, I64]:
-    return dict(rows_by(table.thread))
+def _rows_by_thread(table: HostEvents) -> dict[int, I32]:
+    # These are kept as long as the table: half as wide, they take half as much.
+    return {thread: rows.astype(np.int32) for thread, rows in rows_by(table.thread)}
 
 
-def rows_of(table: HostEvents, thread: int) -> I64:
+def rows_of(table: HostEvents, thread: int) -> I32:
     """The rows of a thread, ascending."""
     return _rows_by_thread(table).get(thread, _NO_ROWS)
 
@@ -147,6 +148,9 @@ def rows_of(table: HostEvents, thread: int) -> I64:
 def _nesting(table: HostEvents, thread: int) -> Nesting:
     """The events of a thread, prepared for look-up."""
     rows = rows_of(table, thread)
+    if len(rows) == len(table):
+        # All are of this thread, and the columns need no copy.
+        return Nesting(table.start_ns, table.end_ns)
     return Nesting(table.start_ns[rows], table.end_ns[rows])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -21,22 +21,13 @@ from overlapscope.base.intervals import (
     union,
 )
 from overlapscope.base.kept import kept
-from overlapscope.trace.model import GpuOps, Kind, RuntimeCalls, Trace
+from overlapscope.trace.model import I8, GpuOps, Kind, RuntimeCalls, Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Timeline:
-    """The ops of one device, sorted by start, and the sets of instants at which each kind ran."""
+class Instants:
+    """When each kind of a device's ops ran."""
 
-    device: int
-    ops: GpuOps
-    start_ns: int
-    """The window: first op's start..."""
-    end_ns: int
-    """...to the last op's end."""
-    lead_in_end_ns: int | None
-    """End of the lead-in; the window's start where there is none; None where it cannot be told."""
-    main_stream: int
     compute: Intervals
     comm: Intervals
     h2d: Intervals
@@ -49,6 +40,22 @@ class Timeline:
     exposed_d2h: Intervals
     exposed_other: Intervals
     idle: Intervals
+    """Within the window: from the first op's start to the last op's end."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline(Instants):
+    """The ops of one device, sorted by start, and the sets of instants at which each kind ran."""
+
+    device: int
+    ops: GpuOps
+    start_ns: int
+    """The window: first op's start..."""
+    end_ns: int
+    """...to the last op's end."""
+    lead_in_end_ns: int | None
+    """End of the lead-in; the window's start where there is none; None where it cannot be told."""
+    main_stream: int
 
     @property
     def judged_from_ns(self) -> int:
@@ -61,18 +68,29 @@ def build(trace: Trace, device: int) -> Timeline:
     """The timeline of a device that has at least one GPU op."""
     ops = trace.gpu_ops if len(trace.devices) == 1 else trace.gpu_ops.take(trace.gpu_ops.device == device)
     start, end = int(ops.start_ns.min()), int(ops.end_ns.max())
-    kinds = {kind: _when(ops, kind) for kind in Kind}
-    compute, comm, other = kinds[Kind.COMPUTE], kinds[Kind.COMM], kinds[Kind.OTHER]
-    copy = join(kinds[Kind.H2D], kinds[Kind.D2H])
-    kernels = join(compute, comm)
-    working = join(kernels, copy)
+    sets = instants(ops.kind, ops.start_ns, ops.end_ns)
     return Timeline(
+        **{field.name: getattr(sets, field.name) for field in fields(sets)},
         device=device,
         ops=ops,
         start_ns=start,
         end_ns=end,
         lead_in_end_ns=_lead_in_end(ops, trace.runtime_calls, start),
         main_stream=_main_stream(ops),
+    )
+
+
+def instants(kind: I8, start_ns: I64, end_ns: I64) -> Instants:
+    """When the ops of each `Kind` ran, in any order; there must be one."""
+    kinds = {}
+    for each in Kind:
+        rows = np.flatnonzero(kind == each)
+        kinds[each] = union(start_ns[rows], end_ns[rows])
+    compute, comm, other = kinds[Kind.COMPUTE], kinds[Kind.COMM], kinds[Kind.OTHER]
+    copy = join(kinds[Kind.H2D], kinds[Kind.D2H])
+    kernels = join(compute, comm)
+    working = join(kernels, copy)
+    return Instants(
         compute=compute,
         comm=comm,
         h2d=kinds[Kind.H2D],
@@ -84,13 +102,8 @@ def build(trace: Trace, device: int) -> Timeline:
         exposed_h2d=subtract(kinds[Kind.H2D], kernels),
         exposed_d2h=subtract(kinds[Kind.D2H], kernels),
         exposed_other=subtract(other, working),
-        idle=complement(join(working, other), start, end),
+        idle=complement(join(working, other), int(start_ns.min()), int(end_ns.max())),
     )
-
-
-def _when(ops: GpuOps, kind: Kind) -> Intervals:
-    of_kind = ops.kind == kind
-    return union(ops.start_ns[of_kind], ops.end_ns[of_kind])
 
 
 def _main_stream(ops: GpuOps) -> int:
@@ -125,9 +138,9 @@ def _lead_in_end(ops: GpuOps, calls: RuntimeCalls, start: int) -> int | None:
     return max(start, int(ops.end_ns[orphans[before]].max(initial=start)))
 
 
-def lengths(timeline: Timeline, starts: I64, ends: I64) -> dict[str, I64]:
+def lengths(instants: Instants, starts: I64, ends: I64) -> dict[str, I64]:
     """How long each set of instants is inside each of the given windows: input to `measured`."""
-    t = timeline
+    t = instants
     sm = join(t.compute, t.comm)
     sets = {
         "compute": t.compute,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from pydantic import Field
@@ -26,6 +26,9 @@ from overlapscope.report.model import Report, build
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
 from overlapscope.rules import RULES
+
+if TYPE_CHECKING:
+    from overlapscope.query.engine import Answer
 
 _KEPT: Final = 4
 """Traces that are read and analysed once while they do not change."""
@@ -180,11 +183,11 @@ class Tools:
         job = self._job(path)
         found = _device_of(job.report, path, device)
         begin, end = _span(found, step, start_ns, end_ns)
-        rows = _ask(job, _IN_SPAN.format(device=found.device, start=begin, end=end))
+        asked, rows = _ask(job, _IN_SPAN.format(device=found.device, start=begin, end=end))
         head = {"device": found.device, "start_ns": begin, "end_ns": end}
         return answer(
             head,
-            [dict(zip(rows.names, row, strict=True)) for row in rows.values],
+            [dict(zip(asked.rows.column_names, row, strict=True)) for row in rows],
             figures=_RECORDED,
             unknown=_doubts(job.report),
             called="pieces",
@@ -201,13 +204,14 @@ class Tools:
         and use LIMIT. The tool `tables` lists tables and columns.
         """
         job = self._jobs(path)
-        rows = _ask(job, sql)
-        columns = [{"name": name, "unit_by_name": unit_of(name)} for name in rows.names]
-        head = {"columns": columns, "rows": rows.row_count}
-        unknown = list(rows.doubts)
-        if len(rows.values) < rows.row_count:
-            unknown.append(f"Only the first {len(rows.values):,} rows are kept; use LIMIT, or aggregate.")
-        return answer(head, rows.values, figures=rows.figures, unknown=unknown, called="values", page=page)
+        asked, rows = _ask(job, sql)
+        figures = "; ".join(f"{name}: {asked.figures_of(name)}" for name in asked.tables) or "none"
+        columns = [{"name": name, "unit_by_name": unit_of(name)} for name in asked.rows.column_names]
+        head = {"columns": columns, "rows": asked.row_count}
+        unknown = list(asked.doubts())
+        if len(rows) < asked.row_count:
+            unknown.append(f"Only the first {len(rows):,} rows are kept; use LIMIT, or aggregate.")
+        return answer(head, rows, figures=figures, unknown=unknown, called="values", page=page)
 
     def tables(
         self,
@@ -456,22 +460,13 @@ def _read(versions: tuple[_Version, ...]) -> Job:
     return Job(tuple(load(path, progress=False, cache=False) for path, *_ in versions))
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    names: list[str]
-    values: list[tuple[Any, ...]]
-    row_count: int
-    figures: str
-    doubts: tuple[str, ...]
-
-
-def _ask(job: Job, sql: str) -> _Rows:
+def _ask(job: Job, sql: str) -> tuple[Answer, list[tuple[Any, ...]]]:
+    """What the statement gave, and its first rows."""
     from overlapscope.query.engine import ask
     from overlapscope.query.written import values
 
     found = ask(job, sql, most_rows=_MOST_ROWS, timeout_s=_TIMEOUT_S)
-    figures = "; ".join(f"{name}: {found.figures_of(name)}" for name in found.tables) or "none"
-    return _Rows(list(found.rows.column_names), list(values(found)), found.row_count, figures, found.doubts())
+    return found, list(values(found))
 
 
 # -- shapes -----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import stat
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,6 +14,21 @@ from pathlib import Path
 from types import FrameType
 
 _ENDS = (signal.SIGTERM, signal.SIGHUP)
+
+
+def of_user(on_mac: str, variable: str, elsewhere: str) -> Path | None:
+    """Our folder of a kind in this user's home: below `Library/on_mac`, or by the XDG base directory specification
+    below what a variable names, else `elsewhere`. None where this user has no home.
+    """
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    if sys.platform == "darwin":
+        return home / "Library" / on_mac / "overlapscope"
+    told = os.environ.get(variable, "")
+    # A relative path is to be ignored, says the specification.
+    return (Path(told) if os.path.isabs(told) else home / elsewhere) / "overlapscope"
 
 
 def write(target: Path, blocks: Iterable[bytes], *, over: bool = True) -> None:

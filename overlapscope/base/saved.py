@@ -6,6 +6,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from overlapscope.version import __version__
+
 _Kind = TypeVar("_Kind")
 
 MOST: Final = 10**15
@@ -17,6 +19,13 @@ _INSTANTS: Final = ("at_ns", "start_ns", "end_ns", "clock_offset_ns", "largest_o
 
 _NAMES: Final = ("rule", "id", "cause", "source_kind", "target_kind")
 """Words of ours, which are printed as they are. What a trace calls its ops and ranges may be anything."""
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """What wrote it."""
+
+    name: str = "overlapscope"
+    version: str = __version__
 
 
 def published(contract: type[msgspec.Struct], name: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import msgspec
 
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Device, Environment, Period, TraceResult
-from overlapscope.base.saved import MOST, decode
+from overlapscope.base.saved import MOST, Tool, decode
 from overlapscope.base.words import clean, plural
 from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Direction, Metric, Sample
 from overlapscope.budgets.missing import doubt, refuse_predicted
@@ -27,7 +27,7 @@ from overlapscope.compare.environment import fingerprint
 from overlapscope.compare.figures import without_warm_up
 from overlapscope.compare.noise import FEWEST
 from overlapscope.errors import UnreadableTrace, UsageError
-from overlapscope.report.model import Report, Tool, of_program
+from overlapscope.report.model import Report, of_program
 from overlapscope.trace.lost import FIGURES
 
 SCHEMA_VERSION: Final = 1

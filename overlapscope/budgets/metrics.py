@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.analysis.results import Period, missing_ns
@@ -106,6 +106,12 @@ def _moved(sample: Sample, direction: Direction | None) -> list[Moved]:
     return [moved for way, moved in sample.moved.items() if direction in (None, way)]
 
 
+def _as_share_and_time(id: str, meaning: str, of: str, *, whole: Amount, **more: Any) -> tuple[Metric, Metric]:
+    """A length as a percentage of another, and by itself; `more` are fields of both."""
+    share = Metric(id=f"{id}_pct", meaning=f"{meaning}, as a share of {of}", unit="pct", whole=whole, **more)
+    return share, Metric(id=f"{id}_time", meaning=meaning, unit="ns", **more)
+
+
 _ALL: Final = (
     Metric(
         id="efficiency_pct",
@@ -129,53 +135,30 @@ _ALL: Final = (
         blames=("exposed-copy",),
         needs="copies",
     ),
-    Metric(
-        id="exposed_copy_pct",
-        meaning="time in which copies ran and no kernel did, as a share of the time in which copies ran",
-        unit="pct",
+    *_as_share_and_time(
+        "exposed_copy",
+        "time in which copies ran and no kernel did",
+        "the time in which copies ran",
         part=_exposed_copy_ns,
         whole=copy_ns,
         blames=("exposed-copy",),
         needs="copies",
     ),
-    Metric(
-        id="exposed_copy_time",
-        meaning="time in which copies ran and no kernel did",
-        unit="ns",
-        part=_exposed_copy_ns,
-        blames=("exposed-copy",),
-        needs="copies",
-    ),
-    Metric(
-        id="exposed_comm_pct",
-        meaning="time in which collectives ran and no other kernel did, as a share of the time in which they ran",
-        unit="pct",
+    *_as_share_and_time(
+        "exposed_comm",
+        "time in which collectives ran and no other kernel did",
+        "the time in which they ran",
         part=_exposed_comm_ns,
         whole=_comm_ns,
         blames=("exposed-comm",),
         needs="comm",
     ),
-    Metric(
-        id="exposed_comm_time",
-        meaning="time in which collectives ran and no other kernel did",
-        unit="ns",
-        part=_exposed_comm_ns,
-        blames=("exposed-comm",),
-        needs="comm",
-    ),
-    Metric(
-        id="idle_pct",
-        meaning="time in which nothing ran on the GPU and no op is missing, as a share of the step",
-        unit="pct",
+    *_as_share_and_time(
+        "idle",
+        "time in which nothing ran on the GPU and no op is missing",
+        "the step",
         part=_idle_ns,
         whole=_span_ns,
-        blames=("idle",),
-    ),
-    Metric(
-        id="idle_time",
-        meaning="time in which nothing ran on the GPU and no op is missing",
-        unit="ns",
-        part=_idle_ns,
         blames=("idle",),
     ),
     Metric(

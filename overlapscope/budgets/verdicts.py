@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from overlapscope.base.saved import Tool
 from overlapscope.base.shown import Shown
-from overlapscope.report.model import Tool
 
 SCHEMA_VERSION = 1
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from overlapscope.base import words
+
+if TYPE_CHECKING:
+    from overlapscope.report.model import Report
 
 FORMATS = ("text", "json", "markdown", "html")
 
@@ -103,6 +106,21 @@ def add_steps_by(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN",
         help="take the ranges of this name for steps; * and ? stand for any characters, as in 'iteration*'",
     )
+
+
+def add_analysis(parser: argparse.ArgumentParser, *, sides: tuple[str, ...] = ()) -> None:
+    """How traces are read and their steps known, for `report_of`: `add_plain_step`, `add_steps_by`, `add_reading`."""
+    add_plain_step(parser, sides=sides)
+    add_steps_by(parser)
+    add_reading(parser)
+
+
+def report_of(sources: Sequence[str], args: argparse.Namespace, **otherwise: Any) -> Report:
+    """The report over what is named, as `inputs.read_report` reads it with these options. Raises as it does."""
+    from overlapscope.inputs import read_report
+
+    told = {"plain_step_ns": args.plain_step} | otherwise
+    return read_report(sources, limit_bytes=args.max_size, cache=args.cache, steps_by=args.steps_by, **told)
 
 
 class AddAction(Protocol):

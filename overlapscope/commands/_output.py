@@ -93,6 +93,19 @@ def drawn(document: Document, args: argparse.Namespace, *, verbose: bool = True)
     return draw(document).encode("utf-8", "replace")
 
 
+def present(
+    result: object, document: Callable[[], Document], args: argparse.Namespace, *, verbose: bool = True
+) -> None:
+    """Write a result to `args.output` or stdout: as JSON, or its document in any other `args.format` (`drawn`)."""
+    if args.format == "json":
+        from overlapscope.base.saved import encode
+
+        data = encode(result)
+    else:
+        data = drawn(document(), args, verbose=verbose)
+    write(data, args.output, force=args.force)
+
+
 def write(data: bytes, output: Path | None, *, force: bool = False) -> None:
     """Write to the file, and say so on stderr; or to stdout."""
     if output is None:

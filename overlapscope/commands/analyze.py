@@ -13,21 +13,13 @@ from overlapscope.base import registry
 from overlapscope.base.output import tell
 from overlapscope.base.words import listed
 from overlapscope.commands import DONE
-from overlapscope.commands._options import (
-    add_format,
-    add_output,
-    add_plain_step,
-    add_reading,
-    add_steps_by,
-    add_traces,
-    add_verbose,
-    size_limit,
-)
-from overlapscope.commands._output import check_output, drawn, write
+from overlapscope.commands._options import add_analysis, add_format, add_output, add_traces, add_verbose, size_limit
+from overlapscope.commands._output import check_output, present
 from overlapscope.errors import NotInTrace, UnreadableTrace
 
 if TYPE_CHECKING:
     from overlapscope.analysis import TraceAnalysis
+    from overlapscope.documents.model import Document
     from overlapscope.report.page import Page
     from overlapscope.trace.model import Trace
 
@@ -53,9 +45,7 @@ class Command:
         scope.add_argument("--step", metavar="NAME", help="only this step: ProfilerStep#4, or just 4")
         scope.add_argument("--range", metavar="NAME", help="only this record_function range")
         add_verbose(parser, "also show engines, copies, host stalls, steps, ranges, checks and the evidence")
-        add_plain_step(parser)
-        add_steps_by(parser)
-        add_reading(parser)
+        add_analysis(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force, inputs=args.traces)
@@ -66,17 +56,13 @@ class Command:
         analyses, scope = _analyze(args, traces)
         from msgspec.structs import replace as replaced
 
-        from overlapscope.report.model import build, to_json
+        from overlapscope.report.model import build
+        from overlapscope.report.page import Page
 
         report = build(analyses, scope=scope, plain_step_ns=args.plain_step)
         report = replaced(report, notes=(*looked.notes, *unread, *report.notes))
-        if args.format == "json":
-            write(to_json(report), args.output, force=args.force)
-            return DONE
-        from overlapscope.report.page import Page
-
         page = Page(report, scope=scope, verbose=args.verbose)
-        write(_draw(page, analyses, args), args.output, force=args.force)
+        present(report, lambda: _document(page, analyses, args), args, verbose=args.verbose)
         return DONE
 
 
@@ -148,12 +134,12 @@ def _with_strips(page: Page, analyses: list[TraceAnalysis], slices: int) -> Page
     return replace(page, strips=strips)
 
 
-def _draw(page: Page, analyses: list[TraceAnalysis], args: argparse.Namespace) -> bytes:
+def _document(page: Page, analyses: list[TraceAnalysis], args: argparse.Namespace) -> Document:
     if args.format == "html":
         from overlapscope import timeline
         from overlapscope.timeline.file import document as file_document
 
-        return drawn(file_document(page, [timeline.build(analysis) for analysis in analyses]), args)
+        return file_document(page, [timeline.build(analysis) for analysis in analyses])
     from overlapscope.documents.strip import LABEL_WIDTH
     from overlapscope.render import markdown, terminal
     from overlapscope.report.document import document
@@ -161,4 +147,4 @@ def _draw(page: Page, analyses: list[TraceAnalysis], args: argparse.Namespace) -
     slices = markdown.STRIP_SLICES
     if args.format == "text":
         slices = max(10, terminal.width_of(None if args.output else sys.stdout) - LABEL_WIDTH)
-    return drawn(document(_with_strips(page, analyses, slices)), args, verbose=args.verbose)
+    return document(_with_strips(page, analyses, slices))

@@ -11,11 +11,10 @@ from overlapscope.commands import DONE
 from overlapscope.commands._options import (
     add_actions,
     add_allow_predicted,
+    add_analysis,
     add_output,
-    add_plain_step,
-    add_reading,
-    add_steps_by,
     add_traces,
+    report_of,
 )
 from overlapscope.commands._output import check_output, write
 from overlapscope.commands.check import add_config_argument, find_config, read_settings
@@ -38,9 +37,7 @@ class Command:
         add_output(writes, required=True)
         add_config_argument(writes)
         add_allow_predicted(writes)
-        add_plain_step(writes)
-        add_steps_by(writes)
-        add_reading(writes)
+        add_analysis(writes)
         shows = add_action("show", "show where a baseline was made, and the median of each metric")
         shows.add_argument("file", metavar="FILE", help="file written by `overlapscope baseline write`")
 
@@ -53,11 +50,8 @@ def _write(args: argparse.Namespace) -> int:
     check_output(args.output, force=args.force, inputs=(*args.traces, config))
     settings = read_settings(config)
     from overlapscope.budgets import baseline
-    from overlapscope.inputs import read_report
 
-    report = read_report(
-        args.traces, limit_bytes=args.max_size, cache=args.cache, steps_by=args.steps_by, plain_step_ns=args.plain_step
-    )
+    report = report_of(args.traces, args)
     made = baseline.of(report, ranges=settings.compared_ranges, allow_predicted=args.allow_predicted)
     for doubt in baseline.doubts(made):
         tell(f"overlapscope: warning: {doubt}")

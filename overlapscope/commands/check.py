@@ -16,12 +16,11 @@ from overlapscope.base.words import did_you_mean
 from overlapscope.budgets.formats import FORMATS
 from overlapscope.commands._options import (
     add_allow_predicted,
-    add_plain_step,
-    add_reading,
-    add_steps_by,
+    add_analysis,
     add_traces,
     add_verbose,
     format_name,
+    report_of,
 )
 from overlapscope.commands._output import check_output, write
 from overlapscope.errors import ConfigError, UsageError
@@ -106,9 +105,7 @@ class Command:
         )
         add_verbose(parser, "also show all reasons for a failure, with the evidence")
         add_allow_predicted(parser)
-        add_plain_step(parser)
-        add_steps_by(parser)
-        add_reading(parser)
+        add_analysis(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         if args.strict_env and args.baseline is None and args.history is None:
@@ -122,15 +119,9 @@ class Command:
         targets = _targets(args.format, inputs, explains=args.explain is not None)
         settings = _settings(args, config)
         from overlapscope.budgets.check import check
-        from overlapscope.inputs import read_baseline, read_report
+        from overlapscope.inputs import read_baseline
 
-        report = read_report(
-            args.traces,
-            limit_bytes=args.max_size,
-            cache=args.cache,
-            steps_by=args.steps_by,
-            plain_step_ns=args.plain_step,
-        )
+        report = report_of(args.traces, args)
         baseline = None
         if args.baseline is not None:
             ranges = settings.compared_ranges

@@ -6,18 +6,12 @@ import argparse
 from typing import TYPE_CHECKING
 
 from overlapscope.commands import DONE
-from overlapscope.commands._options import (
-    add_format,
-    add_output,
-    add_plain_step,
-    add_reading,
-    add_steps_by,
-    add_verbose,
-)
-from overlapscope.commands._output import check_output, drawn, write
+from overlapscope.commands._options import add_analysis, add_format, add_output, add_verbose, report_of
+from overlapscope.commands._output import check_output, present
 
 if TYPE_CHECKING:
     from overlapscope.compare.difference import Diff
+    from overlapscope.documents.model import Document
 
 
 class Command:
@@ -37,31 +31,23 @@ class Command:
         add_format(parser)
         add_output(parser)
         add_verbose(parser, "also show every other table, and what did not change")
-        add_plain_step(parser, sides=("BEFORE", "AFTER"))
-        add_steps_by(parser)
-        add_reading(parser)
+        add_analysis(parser, sides=("BEFORE", "AFTER"))
 
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force, inputs=(args.before, args.after))
-        from overlapscope.compare.diff import diff, to_json
-        from overlapscope.inputs import read_report
+        from overlapscope.compare.diff import diff
 
-        before, after = (
-            read_report(
-                [path], limit_bytes=args.max_size, cache=args.cache, steps_by=args.steps_by, plain_step_ns=step_ns
-            )
-            for path, step_ns in zip((args.before, args.after), args.plain_step, strict=True)
-        )
+        sides = zip((args.before, args.after), args.plain_step, strict=True)
+        before, after = (report_of([path], args, plain_step_ns=step_ns) for path, step_ns in sides)
         changes = diff(before, after)
-        data = to_json(changes) if args.format == "json" else _drawn(changes, args)
-        write(data, args.output, force=args.force)
+        present(changes, lambda: _document(changes, args), args, verbose=args.verbose)
         return DONE
 
 
-def _drawn(changes: Diff, args: argparse.Namespace) -> bytes:
+def _document(changes: Diff, args: argparse.Namespace) -> Document:
     from overlapscope.compare.document import COMMENT_CHARACTERS, document
     from overlapscope.documents.model import Room
     from overlapscope.render import markdown
 
     room = Room(markdown.lines, COMMENT_CHARACTERS) if args.format == "markdown" else None
-    return drawn(document(changes, verbose=args.verbose, room=room), args, verbose=args.verbose)
+    return document(changes, verbose=args.verbose, room=room)

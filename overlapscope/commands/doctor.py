@@ -6,7 +6,7 @@ import argparse
 
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_format, add_output
-from overlapscope.commands._output import check_output, drawn, write
+from overlapscope.commands._output import check_output, present
 
 BROKEN = 1
 """Exit code where something is there and does not work."""
@@ -27,11 +27,9 @@ class Command:
 
     def run(self, args: argparse.Namespace) -> int:
         check_output(args.output, force=args.force)
-        from overlapscope.base.saved import encode
         from overlapscope.doctor.document import document
         from overlapscope.doctor.examine import examine
 
         found = examine()
-        data = encode(found) if args.format == "json" else drawn(document(found), args)
-        write(data, args.output, force=args.force)
+        present(found, lambda: document(found), args)
         return BROKEN if found.having("broken") else DONE

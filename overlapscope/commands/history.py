@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING
 from overlapscope.base.output import tell
 from overlapscope.base.words import parse_span, plural
 from overlapscope.commands import DONE, WRONG_INPUT
-from overlapscope.commands._options import (
-    add_actions,
-    add_format,
-    add_output,
-    add_plain_step,
-    add_reading,
-    add_steps_by,
-    whole_number,
-)
-from overlapscope.commands._output import check_output, drawn, write, write_file
+from overlapscope.commands._options import add_actions, add_analysis, add_format, add_output, report_of, whole_number
+from overlapscope.commands._output import check_output, drawn, present, write, write_file
 from overlapscope.errors import MissingPackage, UsageError
 
 if TYPE_CHECKING:
@@ -69,9 +61,7 @@ class Command:
         add.add_argument(
             "--to", metavar="DIR|URL", help="leave the entries there as files, for other machines to add"
         )
-        add_plain_step(add)
-        add_steps_by(add)
-        add_reading(add)
+        add_analysis(add)
         _add_store(add)
         check = action(
             "check",
@@ -232,20 +222,12 @@ def _told(args: argparse.Namespace) -> bool:
 def _entry(source: str, args: argparse.Namespace, check: CheckResult | None) -> Entry:
     from overlapscope.history.drop import is_entry, read
     from overlapscope.history.figures import entry
-    from overlapscope.inputs import read_report
 
     if is_entry(source):
         if check is not None or _told(args):
             raise UsageError(f"{source}: says itself what it is of; leave out --job, --commit and the like.")
         return read(source)
-    report = read_report(
-        [source],
-        limit_bytes=args.max_size,
-        cache=args.cache,
-        steps_by=args.steps_by,
-        plain_step_ns=args.plain_step,
-        replayed=True,
-    )
+    report = report_of([source], args, replayed=True)
     return entry(report, origin_of(report, source, args), check)
 
 
@@ -306,7 +288,6 @@ def _prune(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     check_output(args.output, force=args.force, inputs=[args.history])
-    from overlapscope.base.saved import encode
     from overlapscope.history.course import DEFAULT, judge
     from overlapscope.history.level_document import check_document
     from overlapscope.history.store import Query, Store
@@ -314,8 +295,7 @@ def _check(args: argparse.Namespace) -> int:
     with Store.open(args.history, read_only=True) as store:
         query = Query(job=args.of_job, branch=args.of_branch)
         result = judge(store, query, args.metric or DEFAULT, args.by)
-    text = encode(result) if args.format == "json" else drawn(check_document(result), args)
-    write(text, args.output, force=args.force)
+    present(result, lambda: check_document(result), args)
     return result.exit_code
 
 
@@ -323,7 +303,6 @@ def _list(args: argparse.Namespace) -> int:
     check_output(args.output, force=args.force, inputs=[args.history])
     from msgspec.structs import replace
 
-    from overlapscope.base.saved import encode
     from overlapscope.documents.model import Text
     from overlapscope.history.course import DEFAULT, JobCourse, courses
     from overlapscope.history.document import listing
@@ -341,12 +320,8 @@ def _list(args: argparse.Namespace) -> int:
             if args.metric or args.format == "json":
                 raise
             job, levels = JobCourse(job=""), [Text(f"Levels are not shown: {error}")]
-    if args.format == "json":
-        write(encode(job), args.output, force=args.force)
-        return DONE
     title, *entries = document.blocks
-    document = replace(document, blocks=(title, *levels, *entries))
-    write(drawn(document, args), args.output, force=args.force)
+    present(job, lambda: replace(document, blocks=(title, *levels, *entries)), args)
     return DONE
 
 

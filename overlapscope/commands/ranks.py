@@ -12,10 +12,11 @@ from overlapscope.base.output import environment
 from overlapscope.base.words import plural
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_format, add_max_size, add_output, add_verbose, size_limit, whole_number
-from overlapscope.commands._output import check_output, drawn, write
+from overlapscope.commands._output import check_output, present
 from overlapscope.errors import UnreadableTrace
 
 if TYPE_CHECKING:
+    from overlapscope.documents.model import Document
     from overlapscope.ranks.result import RanksReport
 
 
@@ -50,7 +51,7 @@ class Command:
             raise UnreadableTrace(
                 f"{plural(len(report.unreadable), 'trace')} could not be read; {first.source}: {first.reason}"
             )
-        write(_drawn(report, args), args.output, force=args.force)
+        present(report, lambda: _document(report, args), args, verbose=args.verbose)
         return DONE
 
 
@@ -111,12 +112,8 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
         )
 
 
-def _drawn(report: RanksReport, args: argparse.Namespace) -> bytes:
-    if args.format == "json":
-        from overlapscope.ranks.result import to_json
-
-        return to_json(report)
+def _document(report: RanksReport, args: argparse.Namespace) -> Document:
     from overlapscope.ranks.document import MARKDOWN, PAGE, TERMINAL, document
 
     extent = {"text": TERMINAL, "markdown": MARKDOWN, "html": PAGE}[args.format]
-    return drawn(document(report, extent), args, verbose=args.verbose)
+    return document(report, extent)

@@ -20,7 +20,7 @@ from overlapscope.base.words import clean, did_you_mean, listed
 from overlapscope.catalog.changes import CHANGES
 from overlapscope.commands import DONE, INTERRUPTED
 from overlapscope.commands._options import add_format, add_output, add_verbose, whole_number
-from overlapscope.commands._output import check_output, drawn, make_directory, write
+from overlapscope.commands._output import check_output, make_directory, present
 from overlapscope.commands._program import add_program, check_not_python, launcher_of
 from overlapscope.errors import UsageError
 
@@ -106,6 +106,7 @@ class Command:
         from overlapscope.recorder.torch_import import require_torch
         from overlapscope.render.progress import Progress
         from overlapscope.trials.conduct import Asked, ProgramFailed, conduct
+        from overlapscope.trials.document import document
 
         require_torch()
         program = _program(args)
@@ -123,7 +124,7 @@ class Command:
                     done = conduct(program, asked, directory, progress)
             except ProgramFailed as failed:
                 return _tell_failure(failed)
-            write(_drawn(done, args), args.output, force=args.force)
+            present(done.trial, lambda: document(done.trial), args, verbose=args.verbose)
             _keep(done)
             if args.write and not done.interrupted:
                 return _edit(done, program, yes=args.yes)
@@ -156,16 +157,6 @@ def _announce(args: argparse.Namespace, program: str) -> None:
         f"Running {clean(program, 200)} again and again for up to {args.minutes:g} min. {where}. Ctrl-C shows what is "
         "known by then."
     )
-
-
-def _drawn(done: Conducted, args: argparse.Namespace) -> bytes:
-    if args.format == "json":
-        from overlapscope.base.saved import encode
-
-        return encode(done.trial)
-    from overlapscope.trials.document import document
-
-    return drawn(document(done.trial), args, verbose=args.verbose)
 
 
 def _tell_failure(failed: ProgramFailed) -> int:

@@ -9,18 +9,12 @@ from typing import TYPE_CHECKING
 
 from overlapscope.catalog.interventions import INTERVENTIONS, InterventionWords
 from overlapscope.commands import DONE
-from overlapscope.commands._options import (
-    add_format,
-    add_output,
-    add_plain_step,
-    add_reading,
-    add_steps_by,
-    add_verbose,
-)
-from overlapscope.commands._output import check_output, drawn, same_file, write, write_file
+from overlapscope.commands._options import add_analysis, add_format, add_output, add_verbose
+from overlapscope.commands._output import check_output, present, same_file, write_file
 from overlapscope.errors import UsageError
 
 if TYPE_CHECKING:
+    from overlapscope.documents.model import Document
     from overlapscope.documents.table import Table
     from overlapscope.prediction import Prediction
     from overlapscope.prediction.result import WhatIf
@@ -63,9 +57,7 @@ class Command:
             help="also write the predicted timeline to FILE, as a Chrome trace for Perfetto",
         )
         add_verbose(parser, "also show where each change applies, how to make it, and what the prediction rests on")
-        add_plain_step(parser)
-        add_steps_by(parser)
-        add_reading(parser)
+        add_analysis(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         asked = list(dict.fromkeys(args.interventions or ()))
@@ -76,7 +68,8 @@ class Command:
         if args.timeline is not None and args.output is not None and same_file(args.timeline, args.output):
             raise UsageError(f"{args.output}: is the output of both report and timeline; name two files.")
         prediction = _predict(asked, args)
-        write(_drawn(prediction.result, args, nothing_asked=not (asked or args.best)), args.output, force=args.force)
+        result, offers = prediction.result, not (asked or args.best)
+        present(result, lambda: _document(result, offers=offers), args, verbose=args.verbose)
         if prediction.after is None:
             return NOT_PREDICTED
         if args.timeline is not None:
@@ -126,15 +119,12 @@ def _predict(asked: list[str], args: argparse.Namespace) -> Prediction:
     return predict(trace, asked, device=args.device, calibration=calibration, plain_step_ns=args.plain_step)
 
 
-def _drawn(result: WhatIf, args: argparse.Namespace, *, nothing_asked: bool) -> bytes:
-    if args.format == "json":
-        from overlapscope.base.saved import encode
-
-        return encode(result)
+def _document(result: WhatIf, *, offers: bool) -> Document:
+    """`offers`: with the changes that can be asked for."""
     from overlapscope.prediction.document import document
 
-    offered = _offered() if nothing_asked and result.replay.valid else None
-    return drawn(document(result, offered=offered), args, verbose=args.verbose)
+    offered = _offered() if offers and result.replay.valid else None
+    return document(result, offered=offered)
 
 
 def _offered() -> Table:

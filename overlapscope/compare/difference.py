@@ -12,8 +12,8 @@ from typing import Literal
 import msgspec
 
 from overlapscope.analysis.results import Environment, Trust
+from overlapscope.base.saved import Tool
 from overlapscope.base.shown import Shown
-from overlapscope.report.model import Tool
 from overlapscope.rules.finding import Finding
 
 SCHEMA_VERSION = 1

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from overlapscope.base.memory import give_back
 from overlapscope.base.words import clean
 from overlapscope.errors import OverlapscopeError
 
@@ -151,6 +152,8 @@ class Background(Generic[K, V]):
                 self._at_work = None
                 self.put(key, value)
                 self._change.notify_all()
+            del value
+            give_back()
 
     def _tell(self, key: K, progress: Progress) -> None:
         with self._change:

@@ -1,7 +1,7 @@
 """Starting the dashboard: what must be installed, the server, and the browser or notebook that shows it.
 
-Dash is imported while the first trace is being read, so nothing here imports it at once; nor the analysis, since
-`overlapscope run` asks here what is installed, and the program is to find no numpy imported.
+Dash is imported while the server answers already (`beginning`), so nothing here imports it at once; nor the analysis,
+since `overlapscope run` asks here what is installed, and the program is to find no numpy imported.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from overlapscope.dashboard.scratch import own_directory
 from overlapscope.errors import MissingPackage, UsageError
 
 if TYPE_CHECKING:
+    from flask import Flask
     from werkzeug.wrappers import Request
 
     from overlapscope.api import Job
@@ -81,27 +82,39 @@ def launch(
         library.request(entry.id)
 
     from overlapscope.dashboard import security
-    from overlapscope.dashboard.application import create
+    from overlapscope.dashboard.beginning import Beginning
     from overlapscope.dashboard.upload import Uploads
     from overlapscope.dashboard.wsgi import Listening
 
-    token = security.own_token() if token is None else token
+    known = security.own_token() if token is None else token
     uploads = Uploads(library, upload_bytes)
-    app = create(library, uploads, base=base, token=token)
+
+    def make() -> Flask:
+        # Dash looks with all of IPython whether this is a notebook: a fifth of what importing it takes.
+        is_notebook = "IPython" in sys.modules
+        if not is_notebook:
+            sys.modules["IPython"] = None  # type: ignore[assignment]
+        try:
+            from overlapscope.dashboard.application import create
+        finally:
+            if not is_notebook:
+                del sys.modules["IPython"]
+        return create(library, uploads, base=base, token=known).server
 
     def body_bytes(request: Request, coming_bytes: int) -> int:
-        if security.refusal(request, token) is not None:
+        if security.refusal(request, known) is not None:
             return 0
         # What is a little too large is refused in a sentence.
         room = uploads.room_bytes - coming_bytes if uploads.brings(request) else 0
         return max(room, 0) + _SMALL_BODY_BYTES
 
-    listening = Listening(app.server, host=host, port=port, base=base, body_bytes=body_bytes)
+    app = Beginning(library, make, base=base, token=known)
+    listening = Listening(app, host=host, port=port, base=base, body_bytes=body_bytes)
     # Reports alone have one page.
     alone = "ranks" if library.ranks_files() else "history" if history is not None else ""
     page = "compare" if compare else "" if entries else alone
     shown = {"trace": entries[0].id, "with": entries[1].id} if compare else {}
-    return listening, f"{listening.url}{page}?{urlencode(shown | {'token': token})}"
+    return listening, f"{listening.url}{page}?{urlencode(shown | {'token': known})}"
 
 
 def has_windows() -> bool:

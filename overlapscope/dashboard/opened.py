@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.base.memory import give_back
 from overlapscope.dashboard.background import Background, Kept, Tell, attempt, raised
 from overlapscope.dashboard.entries import Entry
 from overlapscope.dashboard.url import RECORDED
@@ -39,7 +41,9 @@ class Opened:
     @cached_property
     def lanes(self) -> Lanes:
         """Prepared when first drawn: not everybody looks at both programs."""
-        return lanes.build(self.analysis)
+        built = lanes.build(self.analysis)
+        give_back()
+        return built
 
     def of(self, program: str | None) -> Opened:
         """What is shown: the plain program where there is one, unless the recording is asked for (`Place.of`)."""
@@ -69,6 +73,12 @@ def verdict_on(section: Section) -> Verdict:
     """The verdict on a device, without what it is on at its beginning."""
     found = judge(section)
     return replace(found, text=found.text.removeprefix(f"{section.title}: "))
+
+
+def first_and_rest(verdict: Verdict) -> tuple[str, str]:
+    """Its first sentence, which a page shows large, and the others; empty where there is one only."""
+    first, _, rest = re.sub(r"(?<=\.) (?=[A-Z])", "\n", verdict.text, count=1).partition("\n")
+    return first[:1].upper() + first[1:], rest
 
 
 # -- predictions ----------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +16,7 @@ from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.dashboard import render
 from overlapscope.dashboard.background import Progress
 from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.opened import verdict_on
+from overlapscope.dashboard.opened import first_and_rest, verdict_on
 from overlapscope.dashboard.url import UrlState
 from overlapscope.documents.model import Block
 from overlapscope.documents.table import Row, Table
@@ -117,11 +116,10 @@ def verdict(context: PageContext) -> Component:
     """The verdict on the device that is shown."""
     section = context.section
     found = verdict_on(section)
-    first, _, rest = re.sub(r"(?<=\.) (?=[A-Z])", "\n", found.text, count=1).partition("\n")
+    first, rest = first_and_rest(found)
     more = [dmc.Text(rest, fz=16, mt=4)] if rest else []
     more += [dmc.Text(found.plain, size="sm", c="dimmed", mt=4, id="verdict-plain")] if found.plain else []
     more += [dmc.Text(found.doubt, size="sm", c="dimmed", mt=4)] if found.doubt else []
-    first = first[:1].upper() + first[1:]
     ids = ("verdict-level", "verdict-text")
     return answer(context, found.level, found.level, first, *more, ids=ids, subject=section.title)
 

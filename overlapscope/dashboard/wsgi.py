@@ -21,15 +21,17 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import flask
 from waitress.channel import HTTPChannel
 from waitress.parser import HTTPRequestParser
 from waitress.server import BaseWSGIServer, create_server
 from werkzeug.wrappers import Request
 
 from overlapscope.errors import UsageError
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication
 
 DEFAULT_PORT = 8050
 _THREADS = 16
@@ -47,7 +49,7 @@ that of the bytes that other requests bring now."""
 class Listening:
     """A server that has its address; it answers once it is run."""
 
-    def __init__(self, app: flask.Flask, *, host: str, port: int | None, base: str, body_bytes: BodyBytes) -> None:
+    def __init__(self, app: WSGIApplication, *, host: str, port: int | None, base: str, body_bytes: BodyBytes) -> None:
         """`port` None takes the usual one, or any free one where that is taken; 0 takes any free one.
 
         Raises UsageError where the address cannot be had.
@@ -60,7 +62,7 @@ class Listening:
             try:
                 self._server = create_server(
                     # A proxy may pass the base path on or leave it out: both are understood.
-                    lambda environ, start: app.wsgi_app(below(environ, base), start),
+                    lambda environ, start: app(below(environ, base), start),
                     map=sockets,
                     host=host,
                     port=number,

@@ -6,19 +6,12 @@ from typing import Literal
 
 import msgspec
 
-from overlapscope.version import __version__
+from overlapscope.base.saved import Tool
 
 SCHEMA_VERSION = 1
 
 Status = Literal["ok", "missing", "broken"]
 """Missing is what can be done without; broken is what is there and fails."""
-
-
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """What examined the installation."""
-
-    name: str = "overlapscope"
-    version: str = __version__
 
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import fmean
 
 from msgspec.structs import replace
 
 from overlapscope.base.words import clean
-from overlapscope.budgets.metrics import METRICS
+from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.budgets.quantity import show
 from overlapscope.documents.model import Block, Document, Heading, Text, with_code
-from overlapscope.documents.table import Cell, Column, Table, Tone, rows, words
+from overlapscope.documents.table import Cell, Column, Tone, table_of, words
 from overlapscope.history.predictions import Prediction, beliefs
 from overlapscope.history.store import Query, Row, Store
 
@@ -26,30 +27,32 @@ _SHORT, _SHORT_ID = 10, 8
 def listing(store: Store, query: Query, found: Sequence[Row]) -> Document:
     """The entries in a table, newest first, with the means over their devices."""
     query = replace(query, since_ns=found[0].origin.at_ns) if found else query
-    values = {metric: _means(store, metric, query) for metric in _FIGURES}
-    lines = [_line(row, {metric: values[metric].get(row.id) for metric in _FIGURES}) for row in reversed(found)]
-    columns = (
-        words("recorded (UTC)", heads=True),
-        words("job"),
-        words("commit"),
-        Column("branch", number=False, id="branch", spare=2),
-        *(Column(title) for title in _FIGURES.values()),
-        Column("of", number=False, spare=1),
-        Column("check", number=False, id="check", spare=3),
-        words("id"),
+    figures = [
+        (Column(title), partial(_figure, METRICS[metric], _means(store, metric, query)))
+        for metric, title in _FIGURES.items()
+    ]
+    branch = (Column("branch", number=False, spare=2), lambda row: Cell(clean(row.origin.branch or "", 30)))
+    outcome = (
+        Column("check", number=False, spare=3),
+        lambda row: Cell(row.outcome or "", tone=_TONES.get(row.outcome or "", "")),
+    )
+    table = table_of(
+        list(reversed(found)),
+        (words("recorded (UTC)", heads=True), lambda row: Cell(moment(row.origin.at_ns), row.origin.at_ns)),
+        (words("job"), lambda row: Cell(clean(row.origin.job, 30))),
+        (words("commit"), lambda row: Cell(clean(short(row.origin.commit or ""), 40))),
+        branch if any(row.origin.branch is not None for row in found) else None,
+        *figures,
+        (Column("of", number=False, spare=1), lambda row: Cell("plain" if row.plain else "recording")),
+        outcome if any(row.outcome is not None for row in found) else None,
+        (words("id"), lambda row: Cell(row.id[:_SHORT_ID])),
+        title="Entries",
     )
     note = (
         "Each figure is the mean over the devices, of the plain program where its step is known, else of the recording."
     )
-    table = Table("Entries", columns, rows(lines), note=note)
-    blocks: list[Block] = [Heading("overlapscope history", 1)]
-    empty = {
-        "branch": all(row.origin.branch is None for row in found),
-        "check": all(row.outcome is None for row in found),
-    }
-    table = table.without([id for id, nowhere in empty.items() if nowhere])
-    blocks += [table if lines else Text("The history has no such entry.")]
-    return Document("overlapscope history", tuple(blocks))
+    shown: Block = replace(table, note=note) if found else Text("The history has no such entry.")
+    return Document("overlapscope history", (Heading("overlapscope history", 1), shown))
 
 
 def moment(at_ns: int) -> str:
@@ -65,21 +68,9 @@ def _means(store: Store, metric: str, query: Query) -> dict[str, float]:
     return {id: fmean(each) for id, each in values.items()}
 
 
-def _line(row: Row, values: dict[str, float | None]) -> list[str | Cell]:
-    origin = row.origin
-    return [
-        Cell(moment(origin.at_ns), origin.at_ns),
-        clean(origin.job, 30),
-        clean(short(origin.commit or ""), 40),
-        clean(origin.branch or "", 30),
-        *(
-            Cell("n/a" if value is None else show(value, METRICS[metric].unit), value)
-            for metric, value in values.items()
-        ),
-        "plain" if row.plain else "recording",
-        Cell(row.outcome or "", tone=_TONES.get(row.outcome or "", "")),
-        row.id[:_SHORT_ID],
-    ]
+def _figure(metric: Metric, means: Mapping[str, float], row: Row) -> Cell:
+    value = means.get(row.id)
+    return Cell("n/a" if value is None else show(value, metric.unit), value)
 
 
 def short(commit: str) -> str:
@@ -97,36 +88,28 @@ def predictions(found: Sequence[Prediction], *, most: int) -> Document:
     if not found:
         none = "The history has no predictions yet; `overlapscope try` adds them to a history that is there."
         return Document(title, (Heading(title, 1), Text(with_code(none))))
-    sums: list[list[str | Cell]] = [
-        [
-            clean(one.device or "unknown", 60),
-            Cell(f"{one.count:,}", one.count),
-            Cell(f"{one.error_pct:.1f} points", one.error_pct),
-            Cell(f"{one.inside:,} of {one.count:,}", one.inside / one.count),
-        ]
-        for one in beliefs(found)
-    ]
-    newest: list[list[str | Cell]] = [
-        [
-            Cell(moment(one.at_ns), one.at_ns),
-            clean(one.program, 40),
-            clean(one.change, 60),
-            _points(one.predicted_pct, one.low_pct, one.high_pct),
-            _points(one.measured_pct, one.measured_low_pct, one.measured_high_pct),
-        ]
-        for one in list(reversed(found))[:most]
-    ]
-    columns = (words("GPU", flexible=True), Column("changes"), Column("median error"), Column("inside the interval"))
-    lines = (words("measured (UTC)"), words("program", flexible=True), words("change", flexible=True))
-    note = "Percent of the plain step of the program as it is, negative where it is faster."
-    return Document(
-        title,
+    sums = table_of(
+        beliefs(found),
+        (words("GPU", flexible=True), lambda one: Cell(clean(one.device or "unknown", 60))),
+        (Column("changes"), lambda one: Cell(f"{one.count:,}", one.count)),
+        (Column("median error"), lambda one: Cell(f"{one.error_pct:.1f} points", one.error_pct)),
         (
-            Heading(title, 1),
-            Table("By GPU", columns, rows(sums)),
-            Table("Newest", (*lines, Column("predicted"), Column("measured")), rows(newest), note=note),
+            Column("inside the interval"),
+            lambda one: Cell(f"{one.inside:,} of {one.count:,}", one.inside / one.count),
         ),
+        title="By GPU",
     )
+    newest = table_of(
+        list(reversed(found))[:most],
+        (words("measured (UTC)"), lambda one: Cell(moment(one.at_ns), one.at_ns)),
+        (words("program", flexible=True), lambda one: Cell(clean(one.program, 40))),
+        (words("change", flexible=True), lambda one: Cell(clean(one.change, 60))),
+        (Column("predicted"), lambda one: _points(one.predicted_pct, one.low_pct, one.high_pct)),
+        (Column("measured"), lambda one: _points(one.measured_pct, one.measured_low_pct, one.measured_high_pct)),
+        title="Newest",
+    )
+    note = "Percent of the plain step of the program as it is, negative where it is faster."
+    return Document(title, (Heading(title, 1), sums, replace(newest, note=note)))
 
 
 def _points(value: float, low: float | None, high: float | None) -> Cell:

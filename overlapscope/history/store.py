@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from overlapscope.base import disk
 from overlapscope.base.words import clean
 from overlapscope.budgets.verdicts import Outcome
 from overlapscope.errors import NotInTrace, UsageError
@@ -80,17 +80,10 @@ def default_path() -> Path:
     """Where the store is for this user. Raises UsageError where there is no home folder."""
     if told := os.environ.get(PATH_VARIABLE):
         return Path(told).expanduser().absolute()
-    try:
-        home = Path.home()
-    except RuntimeError:
-        raise UsageError(
-            f"there is no history, because this user has no home folder; set {PATH_VARIABLE} to a file."
-        ) from None
-    if sys.platform == "darwin":
-        return home / "Library" / "Application Support" / "overlapscope" / _FILE
-    told = os.environ.get("XDG_DATA_HOME", "")
-    # A relative path is to be ignored, says the specification.
-    return (Path(told) if os.path.isabs(told) else home / ".local" / "share") / "overlapscope" / _FILE
+    folder = disk.of_user("Application Support", "XDG_DATA_HOME", ".local/share")
+    if folder is None:
+        raise UsageError(f"there is no history, because this user has no home folder; set {PATH_VARIABLE} to a file.")
+    return folder / _FILE
 
 
 class Store:

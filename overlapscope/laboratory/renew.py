@@ -47,7 +47,7 @@ def _experiment(result: ExperimentResult, directory: Path, experiment: Experimen
     if experiment is not None:
         now = declared(experiment, result.scale, result.machine)
         # Of a variant, what was measured is kept; one that is new has not been run yet.
-        current = {variant.name: _declared_as(current.get(variant.name), variant) for variant in now.variants}
+        current = {variant.name: _declared_as(current.get(variant.name, variant), variant) for variant in now.variants}
         result = msgspec.structs.replace(now, date=result.date, sizes=result.sizes)
     variants = tuple(
         msgspec.structs.replace(variant, analyses=analyse([directory / trace for trace in variant.traces], directory))
@@ -56,16 +56,9 @@ def _experiment(result: ExperimentResult, directory: Path, experiment: Experimen
     return msgspec.structs.replace(result, variants=variants)
 
 
-def _declared_as(measured: VariantResult | None, now: VariantResult) -> VariantResult:
-    if measured is None:
-        return now
-    return msgspec.structs.replace(
-        measured,
-        shows=now.shows,
-        truth=now.truth,
-        published=now.published,
-        wrong_expected=now.wrong_expected,
-    )
+def _declared_as(measured: VariantResult, now: VariantResult) -> VariantResult:
+    declared = {name: getattr(now, name) for name in ("shows", "truth", "published", "wrong_expected")}
+    return msgspec.structs.replace(measured, **declared)
 
 
 def main(directory: Path, *others: Path) -> None:

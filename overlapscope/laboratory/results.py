@@ -11,8 +11,8 @@ from typing import Any, Literal
 import msgspec
 
 from overlapscope.analysis.results import Buckets, CopyGroup, Overlap
+from overlapscope.base.saved import Tool
 from overlapscope.laboratory.experiment import Truth, WrongResults
-from overlapscope.report.model import Tool
 from overlapscope.rules.finding import CostFrom, Severity
 
 SCHEMA_VERSION = 1

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from rich.text import Text
 
-from overlapscope.base.words import plural
+from overlapscope.base.words import clean, plural
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.laboratory import store
 from overlapscope.laboratory.catalog import Entry
 from overlapscope.laboratory.essentials import analyse
 from overlapscope.laboratory.experiment import PAPER, Experiment, Variant
 from overlapscope.laboratory.process import Worker, WorkerDied
-from overlapscope.laboratory.progress import finished
 from overlapscope.laboratory.protocol import (
     Began,
     DescribeMachine,
@@ -31,8 +31,10 @@ from overlapscope.laboratory.protocol import (
     RunVariant,
 )
 from overlapscope.laboratory.results import ExperimentResult, Machine, VariantResult
+from overlapscope.laboratory.tables import digits
 from overlapscope.render.progress import Progress
 
+_STYLE = {"ok": "green", "failed": "bold red", "skipped": "yellow"}
 NOT_YET = "not run yet"
 LOG = "output.txt"
 
@@ -110,7 +112,7 @@ class _Experiment:
             self._results = store.merged(self._results, msgspec.structs.replace(self._result, variants=skipped))
             store.write(self._results, self._plan.directory)
         for variant in skipped:
-            finished(self._progress, self._experiment.name, variant)
+            _finished(self._progress, self._experiment.name, variant)
         return skipped
 
     def _why_not(self) -> str | None:
@@ -187,11 +189,27 @@ class _Experiment:
         self._result = msgspec.structs.replace(self._result, variants=variants)
         self._results = store.merged(self._results, self._result)
         store.write(self._results, self._plan.directory)
-        finished(self._progress, self._experiment.name, done)
+        _finished(self._progress, self._experiment.name, done)
 
 
 def _relative(trace: str, directory: Path) -> str:
     return Path(trace).relative_to(directory).as_posix()
+
+
+def _finished(progress: Progress, experiment: str, result: VariantResult) -> None:
+    """A variant is done, in whichever way."""
+    line = Text.assemble((f"{result.status:<7}", _STYLE[result.status]), f" {experiment}/{result.name}: ")
+    progress.say(line.append(clean(_outcome(result))))
+
+
+def _outcome(result: VariantResult) -> str:
+    if result.status != "ok" or result.wall_ms is None:
+        return result.error or ""
+    wall = result.wall_ms
+    time = f"{digits(wall.median)} ms (IQR {digits(wall.iqr, like=wall.median)}, n = {wall.n:,})"
+    wrong = result.wrong_results
+    counted = [f"{wrong.wrong} of {wrong.tries} results wrong"] if wrong else []
+    return ", ".join([time, *counted, *(analysis.verdict.text for analysis in result.analyses[:1])])
 
 
 def declared(experiment: Experiment, scale: str, machine: Machine) -> ExperimentResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
 
@@ -13,10 +13,21 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.prediction.base import Base, prepare
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import INTERVENTIONS, Choice, in_order, parse
-from overlapscope.prediction.predict import Prediction, apply, conclude, outcome, plain_of
+from overlapscope.prediction.predict import (
+    Outcome,
+    Prediction,
+    apply,
+    conclude,
+    interval,
+    outcomes,
+    plain_of,
+    replayed_as,
+)
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import Estimate, Rung
+from overlapscope.prediction.steps import least_step_ns
 from overlapscope.trace.model import Bool, Kind, Trace
 
 VALUE_BYTES = 1024
@@ -42,32 +53,37 @@ def best(
     if not recorded.fidelity.valid:
         return conclude(recorded, base, ())
     was = base.step_ns
-    left = [choice for choice in _candidates(base) if apply(base, [choice])[0].touched]
+    left = [choice for choice in candidates(base) if apply(base, [choice])[0].touched]
     taken: tuple[Choice, ...] = ()
     now = was
     unchanged = Estimate(value=was, low=was, high=was)
     rungs = [Rung(interventions=(), added="", predicted_step_ns=unchanged, gain_ns=0)]
-    chosen = conclude(recorded, base, ())
+    reached: Mapping[Stance, Outcome] | None = None
     while gained := _next(base, taken, left, now):
-        now, added = gained
+        expected, added = gained
+        now = expected.step_ns
         taken = in_order((*taken, *added))
         left = [choice for choice in left if choice not in added]
-        chosen = conclude(recorded, base, taken)
-        step_ns = chosen.result.predicted_step_ns
-        if step_ns is not None:
-            rungs.append(
-                Rung(
-                    interventions=tuple(choice.text for choice in taken),
-                    added=" + ".join(choice.text for choice in added),
-                    predicted_step_ns=step_ns,
-                    gain_ns=was - step_ns.value,
-                )
+        try:
+            reached = outcomes(base, taken, expected)
+        except Deadlock:
+            reached = None
+            continue
+        step_ns = interval(base, reached)
+        rungs.append(
+            Rung(
+                interventions=tuple(choice.text for choice in taken),
+                added=" + ".join(choice.text for choice in added),
+                predicted_step_ns=step_ns,
+                gain_ns=was - step_ns.value,
             )
+        )
+    chosen = conclude(recorded, base, taken, reached)
     return Prediction(msgspec.structs.replace(chosen.result, ladder=tuple(rungs)), chosen.before, chosen.after)
 
 
-def _candidates(base: Base) -> list[Choice]:
-    """Every intervention; `no-sync` for each blocking call that the trace has."""
+def candidates(base: Base) -> list[Choice]:
+    """What the ladder is built from: every intervention; `no-sync` for each blocking call that the trace has."""
     runtime = base.trace.runtime_calls
     blocking = call_kinds.synchronises(runtime)
     rows = base.graph.calls.row[base.graph.waits.call]
@@ -97,18 +113,25 @@ def _reading(base: Base, blocking: Bool) -> set[str]:
 
 def _next(
     base: Base, taken: Sequence[Choice], left: Sequence[Choice], now_ns: int
-) -> tuple[int, tuple[Choice, ...]] | None:
-    """The shortest step that adding one of those left brings, or else two, and which, the first of equals; None where
-    nothing gains enough on the step of `now_ns`."""
+) -> tuple[Outcome, tuple[Choice, ...]] | None:
+    """The outcome with the shortest step that adding one of those left brings, or else two, and which, the first of
+    equals; None where nothing gains enough on the step of `now_ns`."""
+    worth_ns = LEAST_GAIN * base.step_ns
     for many in (1, 2):
-        tried = []
+        best = None
         for added in combinations(left, many):
+            applied = apply(base, in_order((*taken, *added)))
+            # What cannot be short enough, whatever else waits for what, needs no replay.
+            least_ns = base.real_ns(least_step_ns(applied[-1].graph, base.device, base.main_stream, base.numbers))
+            if now_ns - least_ns < worth_ns or (best is not None and least_ns >= best[0].step_ns):
+                continue
             try:
-                tried.append((outcome(base, in_order((*taken, *added))).step_ns, added))
+                tried = replayed_as(base, applied)
             except Deadlock:
                 continue
-        best = min(tried, key=lambda attempt: attempt[0], default=None)
-        if best is not None and now_ns - best[0] >= LEAST_GAIN * base.step_ns:
+            if now_ns - tried.step_ns >= worth_ns and (best is None or tried.step_ns < best[0].step_ns):
+                best = tried, added
+        if best is not None:
             return best
     return None
 

@@ -105,7 +105,7 @@ class Calls(Columns):
     @property
     def previous(self) -> I64:
         """Of each: the call before it on its thread; -1 for none."""
-        order = np.lexsort((self.start_ns, self.thread))
+        order = np.argsort(self.thread, kind="stable")
         same = self.thread[order[1:]] == self.thread[order[:-1]]
         before = np.full(len(self), -1, np.int64)
         before[order[1:][same]] = order[:-1][same]

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from overlapscope.base.intervals import I64
+from overlapscope.base.kept import kept
 from overlapscope.base.words import size as size_text
 from overlapscope.prediction.calibration import Calibration, Constants, SizedTime, shipped
 from overlapscope.prediction.observed_hardware import observe
@@ -61,7 +62,7 @@ _LINKS = (
 """Products by their makers' data sheets; what is not listed is taken to have PCIe 4 (A100, L40S, RTX 30 and 40)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Hardware:
     """The constants of one GPU, each from the best source that has it."""
 
@@ -78,10 +79,7 @@ class Hardware:
 
     def copy_ns(self, kind: Kind, size: I64, stance: Stance = Stance.EXPECTED) -> F64:
         """How long pinned copies of these sizes in bytes take, nothing beside them."""
-        points = [point for point, _ in self.sized[kind]]
-        take = {Stance.BEST: "low_ns", Stance.EXPECTED: "duration_ns", Stance.WORST: "high_ns"}[stance]
-        sizes = np.array([point.bytes for point in points], np.float64)
-        times = np.array([getattr(point, take) for point in points], np.float64)
+        sizes, times = _points(self, kind, stance)
         wanted = np.maximum(size, 1).astype(np.float64)
         # Straight lines between sizes: latency and a rate. Beyond the largest, its rate.
         took: F64 = np.where(wanted > sizes[-1], times[-1] * wanted / sizes[-1], np.interp(wanted, sizes, times))
@@ -113,6 +111,15 @@ class Hardware:
             unit="ns" if field.endswith("_ns") else "x",
             origin=self.origins[field],
         )
+
+
+@kept()
+def _points(hardware: Hardware, kind: Kind, stance: Stance) -> tuple[F64, F64]:
+    """The sizes in bytes of which durations in ns are known, and these."""
+    points = [point for point, _ in hardware.sized[kind]]
+    take = {Stance.BEST: "low_ns", Stance.EXPECTED: "duration_ns", Stance.WORST: "high_ns"}[stance]
+    sizes = np.array([point.bytes for point in points], np.float64)
+    return sizes, np.array([getattr(point, take) for point in points], np.float64)
 
 
 def find_hardware(trace: Trace, calibration: Calibration | None) -> Hardware:

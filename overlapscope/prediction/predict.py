@@ -13,7 +13,7 @@ import numpy as np
 from overlapscope.analysis.grouping import groups_of
 from overlapscope.analysis.host import sites_of_calls
 from overlapscope.analysis.results import Buckets, Overlap
-from overlapscope.analysis.timeline import build, lengths, measured
+from overlapscope.analysis.timeline import Instants, build, instants, lengths, measured
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
 from overlapscope.catalog.advice import in_words_of
@@ -26,7 +26,7 @@ from overlapscope.prediction.interventions import Choice, parse
 from overlapscope.prediction.interventions.intervention import Applied, Request
 from overlapscope.prediction.noise import spread
 from overlapscope.prediction.plain import as_plain, known_step
-from overlapscope.prediction.predicted_trace import predicted_ops, predicted_trace
+from overlapscope.prediction.predicted_trace import predicted_times, predicted_trace
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import (
     Assumption,
@@ -84,11 +84,14 @@ def outcome(
     base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = (), run: Stance = Stance.EXPECTED
 ) -> Outcome:
     """Apply each choice, each at its stance, and replay what comes out, as in a run that is lucky or not."""
-    applied = apply(base, choices, stances)
-    graph = applied[-1].graph if applied else base.graph
-    changed = any(done.touched for done in applied)
+    return replayed_as(base, apply(base, choices, stances), run)
+
+
+def replayed_as(base: Base, applied: tuple[Applied, ...], run: Stance = Stance.EXPECTED) -> Outcome:
+    """Replay what choices made of a recording (`apply`), as in a run that is lucky or not."""
+    graph, changed = base.graph, any(done.touched for done in applied)
     if changed:
-        graph = spread(graph, run, plain=base.plain is not None)
+        graph = spread(applied[-1].graph, run, plain=base.plain is not None)
     replayed = base.replayed if graph is base.graph and base.replayed is not None else replay(graph)
     steps = step_times(graph, base.device, base.main_stream, base.numbers, replayed.start_ns, replayed.end_ns)
     step_ns = steps.median_ns
@@ -124,22 +127,32 @@ def plain_of(base: Base, told_ns: int | None) -> Base:
     return base if step is None or not base.fidelity.valid else as_plain(base, step)
 
 
-def conclude(recorded: Base, base: Base, choices: Sequence[Choice]) -> Prediction:
-    """Predict from a recording that has been made ready, and from its plain program (`plain_of`)."""
+def outcomes(base: Base, choices: Sequence[Choice], expected: Outcome | None = None) -> dict[Stance, Outcome]:
+    """The outcome at each stance, in a run that is as lucky; `expected` where that is known already."""
+    known = {} if expected is None else {Stance.EXPECTED: expected}
+    return {stance: known.get(stance) or outcome(base, choices, [stance] * len(choices), stance) for stance in Stance}
+
+
+def conclude(
+    recorded: Base, base: Base, choices: Sequence[Choice], taken: Mapping[Stance, Outcome] | None = None
+) -> Prediction:
+    """Predict from a recording that has been made ready, and from its plain program (`plain_of`); `taken` where the
+    choices' outcomes are known already."""
     if not base.fidelity.valid:
         return Prediction(_unpredicted(base), base.trace, None)
     try:
-        return _concluded(recorded, base, choices)
+        return _concluded(recorded, base, choices, taken or outcomes(base, choices))
     except Deadlock:
         reason = "With these changes, launches, ops and waits wait for each other in a circle."
         contradicted = msgspec.structs.replace(base.fidelity, valid=False, reasons=(reason,))
         return Prediction(_unpredicted(replace(base, fidelity=contradicted)), base.trace, None)
 
 
-def _concluded(recorded: Base, base: Base, choices: Sequence[Choice]) -> Prediction:
-    taken = {stance: outcome(base, choices, [stance] * len(choices), stance) for stance in Stance}
+def _concluded(
+    recorded: Base, base: Base, choices: Sequence[Choice], taken: Mapping[Stance, Outcome]
+) -> Prediction:
     expected = taken[Stance.EXPECTED]
-    step = _interval(base, taken)
+    step = interval(base, taken)
     was = base.step_ns
     after = [_figures_of(base, taken[stance]) for stance in Stance]
     constants = _constants(base, choices, expected)
@@ -165,7 +178,7 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice]) -> Predict
     return Prediction(result, base.trace, replace(timeline, predicted_by=by))
 
 
-def _interval(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
+def interval(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
     """What a step would take, and between what it may lie."""
     expected = taken[Stance.EXPECTED]
     times = [taken[stance].step_ns for stance in Stance]
@@ -192,14 +205,21 @@ def _figures_before(base: Base) -> Figures:
     """Of the step that predictions are compared with: as recorded, or of the plain program."""
     if base.plain is None or base.replayed is None:
         step_ns = base.recorded.median_ns
-        return _figures(base.trace, base.device, base.recorded, step_ns, step_ns)
-    trace = replace(base.trace, gpu_ops=predicted_ops(base.graph, base.replayed))
-    return _figures(trace, base.device, base.steps, base.steps.median_ns, base.step_ns)
+        return _figures(build(base.trace, base.device), base.recorded, step_ns, step_ns)
+    ran = _ran(base.graph, base.replayed, base.device)
+    return _figures(ran, base.steps, base.steps.median_ns, base.step_ns)
 
 
 def _figures_of(base: Base, outcome: Outcome) -> Figures:
-    trace = replace(base.trace, gpu_ops=predicted_ops(outcome.graph, outcome.replayed))
-    return _figures(trace, base.device, outcome.steps, outcome.replayed_step_ns, outcome.step_ns)
+    ran = _ran(outcome.graph, outcome.replayed, base.device)
+    return _figures(ran, outcome.steps, outcome.replayed_step_ns, outcome.step_ns)
+
+
+def _ran(graph: Graph, replayed: Replay, device: int) -> Instants:
+    """When the ops of a device would have run."""
+    there = np.flatnonzero((graph.items.device == device)[graph.item_of_op] & ~graph.items.gone[graph.item_of_op])
+    start, end = predicted_times(graph, replayed)
+    return instants(graph.trace.gpu_ops.kind[there], start[there], end[there])
 
 
 def _with_doubts(base: Base, constants: Sequence[Constant]) -> Fidelity:
@@ -311,15 +331,14 @@ class Figures:
     """Of all steps whose end is known, together: a single one may hold no copy where the host runs ahead."""
 
 
-def _figures(trace: Trace, device: int, steps: StepTimes, step_ns: int, real_ns: int) -> Figures:
-    """The figures of a device's steps, of which each takes `step_ns` when many follow each other, and stands for one of
-    `real_ns` (`base.Base.real_ns`)."""
+def _figures(ran: Instants, steps: StepTimes, step_ns: int, real_ns: int) -> Figures:
+    """The figures of steps in which a device's ops `ran`: each takes `step_ns` when many follow each other, and stands
+    for one of `real_ns` (`base.Base.real_ns`)."""
     known = len(steps.known)
     middle = int(np.argsort(steps.known, kind="stable")[(known - 1) // 2])
-    timeline = build(trace, device)
     starts = np.append(steps.start_ns[middle], steps.start_ns[0])
     ends = np.append(steps.end_ns[middle], steps.end_ns[known - 1])
-    ns = {name: values.tolist() for name, values in lengths(timeline, starts, ends).items()}
+    ns = {name: values.tolist() for name, values in lengths(ran, starts, ends).items()}
     buckets, _, _ = measured({name: values[0] for name, values in ns.items()})
     _, _, overlap = measured({name: values[1] for name, values in ns.items()})
     # What a step takes longer than its own window is time in which a copy engine works for it.

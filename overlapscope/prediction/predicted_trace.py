@@ -9,7 +9,7 @@ import numpy as np
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.base.columns import locate, pick
-from overlapscope.base.intervals import I64
+from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.replay import Replay
@@ -92,14 +92,24 @@ def _sorted(table: T) -> tuple[T, I64]:
     return table.take(order), place
 
 
+def predicted_times(graph: Graph, replayed: Replay) -> tuple[I64, I64]:
+    """When each GPU op of the recording would have begun and ended."""
+    ops, item = graph.trace.gpu_ops, graph.item_of_op
+    start = replayed.start_ns[item] + (ops.start_ns - graph.items.start_ns[item])
+    return start, np.where(_single(graph), replayed.end_ns[item], start + ops.end_ns - ops.start_ns)
+
+
+def _single(graph: Graph) -> Bool:
+    """Which ops are an item by themselves."""
+    single: Bool = (np.bincount(graph.item_of_op, minlength=len(graph.items)) == 1)[graph.item_of_op]
+    return single
+
+
 def predicted_ops(graph: Graph, replayed: Replay) -> GpuOps:
     """The GPU ops as they would have run, by start; their launches are rows of the recording's calls."""
     ops, items = graph.trace.gpu_ops, graph.items
     item = graph.item_of_op
-    kept = ~items.gone[item]
-    start = replayed.start_ns[item] + (ops.start_ns - items.start_ns[item])
-    single = np.bincount(item, minlength=len(items))[item] == 1
-    end = np.where(single, replayed.end_ns[item], start + ops.end_ns - ops.start_ns)
+    start, end = predicted_times(graph, replayed)
     # Only items that an intervention moved are on another lane than they were.
     streams = np.array([stream for _, stream in graph.streams], np.int64)
     stream = np.where(items.moved[item], streams[items.lane[item]], ops.stream)
@@ -115,10 +125,10 @@ def predicted_ops(graph: Graph, replayed: Replay) -> GpuOps:
         target_kind=target.astype(np.int8),
         launch=pick(graph.calls.row, items.call[item]),
         correlation=_correlations(graph),
-        bytes=np.where(single & (ops.bytes >= 0), items.bytes[item], ops.bytes),
+        bytes=np.where(_single(graph) & (ops.bytes >= 0), items.bytes[item], ops.bytes),
         stated_gb_per_s=np.full(len(ops), -1.0),
     )
-    return _sorted(moved.take(kept))[0]
+    return _sorted(moved.take(~items.gone[item]) if items.gone.any() else moved)[0]
 
 
 def _correlations(graph: Graph) -> I64:

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from overlapscope.analysis.edges import HANDOVER_NS
 from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
+from overlapscope.prediction.copy_engines import NEVER, Engine, Pair
 from overlapscope.prediction.graph import Graph, Items
 from overlapscope.trace.model import Kind
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     _Actor = Iterator[list["_Actor"]]
 
-_NEVER = float("inf")
 _NEVER_NS = 2**61
 _UNKNOWN = 2**62
 """A time that has not been computed."""
@@ -63,67 +62,6 @@ def replay(graph: Graph) -> Replay:
     return _Simulation(graph).run()
 
 
-class _Engine:
-    """A copy engine: the copies that are ready for it, and the one it works on."""
-
-    __slots__ = ("at", "beside", "free", "item", "lag", "other", "ready", "when", "work")
-
-    def __init__(self, beside: float, lag: memoryview[int]) -> None:
-        self.beside = beside
-        """Its rate beside the other direction, alone being 1."""
-        self.other: _Engine = self
-        self.ready: list[tuple[int, int]] = []
-        """When, and which item: a heap."""
-        self.lag = lag
-        """Of each item: how long after the engine is free it begins."""
-        self.item = -1
-        self.work = 0.0
-        """What is left to do, in ns alone, at `at`."""
-        self.at = 0.0
-        self.free = -_NEVER_NS
-        """When its last copy ended."""
-        self.when = _NEVER
-        """When it takes its next copy, or ends the one it has, as things stand."""
-
-    def foresee(self) -> None:
-        """Find out when its next event is."""
-        if self.item < 0:
-            self.when = max(self.ready[0][0], self.free) if self.ready else _NEVER
-            return
-        alone = self.other.at - self.at if self.other.item >= 0 else _NEVER
-        if alone >= self.work:
-            self.when = self.at + self.work
-        else:
-            alone = max(alone, 0.0)
-            self.when = self.at + alone + (self.work - alone) / self.beside
-
-    def want(self, item: int, at: int) -> None:
-        """Let a copy that is ready then wait for it."""
-        heappush(self.ready, (at, item))
-        if self.item < 0:
-            self.when = max(self.ready[0][0], self.free)
-
-    def take(self, now: float) -> None:
-        """Begin the next copy. Of those that are ready, or as good as, the one that came first when recorded."""
-        ready_at, self.item = heappop(self.ready)
-        passed = []
-        while self.ready and self.ready[0][0] <= now + HANDOVER_NS:
-            passed.append(heappop(self.ready))
-            if passed[-1][1] < self.item:
-                (ready_at, self.item), passed[-1] = passed[-1], (ready_at, self.item)
-        for one in passed:
-            heappush(self.ready, one)
-        self.at = max(now, ready_at, self.free + self.lag[self.item])
-
-    def advance(self, to: float) -> None:
-        """Work until then."""
-        if to <= self.at:
-            return
-        beside = max(0.0, to - max(self.at, self.other.at)) if self.other.item >= 0 else 0.0
-        self.work -= to - self.at - beside * (1 - self.beside)
-        self.at = to
-
-
 class _Simulation:
     def __init__(self, graph: Graph) -> None:
         items, calls = graph.items, graph.calls
@@ -145,16 +83,12 @@ class _Simulation:
         # Those who wait for something go on when it is known.
         self._for_item: dict[int, list[_Actor]] = defaultdict(list)
         self._for_call: dict[int, list[_Actor]] = defaultdict(list)
-        self._behind: dict[int, Iterator[tuple[int, int, int]]] = {}
-        """Of each copy that an engine has or is to have: those behind it on its lane, with their gaps and when each is
-        ready as far as its call goes."""
-        self._engines: dict[tuple[int, int], _Engine] = {}
-        self._work = memoryview(np.ascontiguousarray(items.duration_ns).data)
-        known, lag = graph.constants, memoryview(np.ascontiguousarray(items.engine_lag_ns).data)
-        for device in distinct(items.device).tolist():
-            h2d, d2h = _Engine(known.h2d_two_way or 1.0, lag), _Engine(known.d2h_two_way or 1.0, lag)
-            h2d.other, d2h.other = d2h, h2d
-            self._engines |= {(device, Kind.H2D): h2d, (device, Kind.D2H): d2h}
+        known, lag = graph.constants, memoryview(np.maximum(items.engine_lag_ns, 0).data)
+        work = memoryview(np.ascontiguousarray(items.duration_ns).data)
+        self._pairs = {
+            device: Pair(Engine(known.h2d_two_way or 1.0, lag), Engine(known.d2h_two_way or 1.0, lag), work)
+            for device in distinct(items.device).tolist()
+        }
 
     def run(self) -> Replay:
         items, calls = self._graph.items, self._graph.calls
@@ -180,7 +114,7 @@ class _Simulation:
         """
         items, before, todo = self._graph.items, self._before, self._todo
         called, for_call, for_item = self._called, self._for_call, self._for_item
-        starts, ends, engines, device = self._starts, self._ends, self._engines, int(items.device[rows[0]])
+        starts, ends, pair = self._starts, self._ends, self._pairs[int(items.device[rows[0]])]
         after, launch_lag, length = self._after[rows], items.launch_lag_ns[rows], self._duration[rows]
         gap = items.queue_lag_ns[rows]
         alone, taken = items.on_engine[rows] & ~shared, np.where(shared, items.kind[rows], _NO_ENGINE)
@@ -196,7 +130,9 @@ class _Simulation:
                 begins = np.maximum(self._call[after[part]] + launch_lag[part], release[part])
                 if kind := int(taken[part][0]):
                     copies = zip(rows[part].tolist(), gap[part].tolist(), begins.tolist(), strict=True)
-                    self._want(engines[device, kind], ended, copies)
+                    for item, queue_lag, ready in copies:
+                        pair.of(kind).want(item, max(ended + queue_lag, ready), copies)
+                        break
                     while ends[last] == _UNKNOWN:
                         yield for_item[last]
                 else:
@@ -217,7 +153,7 @@ class _Simulation:
                     if at + lag > ready:
                         ready = at + lag
                 if kind:
-                    engines[device, kind].want(item, ready)
+                    pair.of(kind).want(item, ready, iter(()))
                     while (at := ends[item]) == _UNKNOWN:
                         yield for_item[item]
                     ended = at
@@ -271,41 +207,15 @@ class _Simulation:
 
     def _engine_event(self) -> bool:
         """Let the engines' events happen, the earliest first, up to one that somebody waits for; False if none is."""
-        engines = list(self._engines.values())
-        while engines:
-            engine = engines[0]
-            for other in engines:
-                # At the same instant an end comes before a start: what it sets free may want the engine.
-                if other.when < engine.when or (other.when == engine.when and engine.item < 0 <= other.item):
-                    engine = other
-            other, at, item = engine.other, engine.when, engine.item
-            if at == _NEVER:
+        while True:
+            first, *others = sorted(self._pairs.values(), key=attrgetter("next"))
+            if first.next[0] == NEVER:
                 return False
-            if other.item >= 0:
-                other.advance(at)
-            if item < 0:
-                # Nobody waits for a start.
-                engine.take(at)
-                engine.work = self._work[engine.item]
-                self._starts[engine.item] = round(engine.at)
-            else:
-                engine.item = -1
-                engine.free = self._ends[item] = round(at)
-                self._want(engine, engine.free, self._behind.pop(item, iter(())))
-            engine.foresee()
-            if other.item >= 0:
-                other.foresee()
-            if item in self._for_item:
+            until = others[0].next[0] if others else NEVER
+            item = first.run(until, self._for_item, self._starts, self._ends)
+            if item is not None:
                 self._todo += self._for_item.pop(item)
                 return True
-        return False
-
-    def _want(self, engine: _Engine, ended_ns: int, copies: Iterator[tuple[int, int, int]]) -> None:
-        """Let the next of some copies that follow each other on their lane wait for an engine, and the rest for it."""
-        for item, gap, ready in copies:
-            engine.want(item, max(ended_ns + gap, ready))
-            self._behind[item] = copies
-            break
 
 
 def _by_row(row: I64, other: I64, lag: I64) -> dict[int, list[tuple[int, int]]]:

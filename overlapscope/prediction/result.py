@@ -11,20 +11,13 @@ from typing import Literal
 import msgspec
 
 from overlapscope.analysis.results import PlainOrigin
+from overlapscope.base.saved import Tool
 from overlapscope.base.shown import Shown
-from overlapscope.version import __version__
 
 SCHEMA_VERSION = 1
 
 Origin = Literal["calibration", "trace", "table"]
 """Where a constant of the hardware comes from: a calibration of this GPU, the trace itself, the shipped table."""
-
-
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """What wrote a prediction."""
-
-    name: str = "overlapscope"
-    version: str = __version__
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):

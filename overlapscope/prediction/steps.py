@@ -53,12 +53,14 @@ def step_of_items(graph: Graph) -> I64:
     """Number of the step that each item was launched from; -1 for none."""
     trace = graph.trace
     rows = np.flatnonzero(is_step(trace.annotations))
-    starts, ends = trace.annotations.start_ns[rows], trace.annotations.end_ns[rows]
-    call = graph.items.call
-    at = pick(graph.calls.start_ns, call)
-    step = np.searchsorted(starts, at, side="right") - 1
-    inside = (step >= 0) & (at < pick(ends, step, 0))
-    return np.where(inside, step, -1)
+    # Calls are in order, so those of a step are one stretch: up to its end, and to the next one's start.
+    starts = np.searchsorted(graph.calls.start_ns, trace.annotations.start_ns[rows])
+    ends = np.searchsorted(graph.calls.start_ns, trace.annotations.end_ns[rows])
+    ends = np.minimum(ends, np.append(starts[1:], len(graph.calls))[: len(ends)])
+    step = np.full(len(graph.calls), -1, np.int64)
+    for number, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        step[begin:end] = number
+    return pick(step, graph.items.call)
 
 
 def find_steps(graph: Graph, device: int, stream: int, judged_from_ns: int) -> I64:
@@ -117,3 +119,38 @@ def engine_ns(graph: Graph, device: int, numbers: I64, start_ns: I64, end_ns: I6
             np.add.at(each, np.searchsorted(numbers, number[copies]), (end_ns - start_ns)[copies])
             longest = max(longest, int(np.median(each)))
     return longest
+
+
+def least_step_ns(graph: Graph, device: int, stream: int, numbers: I64) -> int:
+    """A length that the step (`StepTimes.median_ns`, or `engine_ns`) is not below, however the graph is replayed: what
+    its copies take, and what runs on the main stream between two steps' beginnings, one after another with the gaps.
+
+    0 where that cannot be told, as without steps.
+    """
+    items, known = graph.items, graph.constants
+    # Rounded times may be shorter by less than 1 ns.
+    alone = items.duration_ns / np.where(items.on_engine, max(1.0, known.h2d_two_way or 1, known.d2h_two_way or 1), 1)
+    length = np.floor(np.where(items.gone, 0, alone)).astype(np.int64)
+    return max(
+        _least_between_begins(graph, device, stream, numbers, length),
+        engine_ns(graph, device, numbers, np.zeros_like(length), length),
+    )
+
+
+def _least_between_begins(graph: Graph, device: int, stream: int, numbers: I64, length: I64) -> int:
+    items, lane = graph.items, (device, stream)
+    number = step_of_items(graph)
+    there = (items.device == device) & ~items.gone & ~items.moved & _launched_on(graph, stream)
+    there &= np.isin(number, numbers)
+    if lane not in graph.streams or (items.lane[there] != graph.streams.index(lane)).any():
+        return 0
+    rows = np.flatnonzero(items.lane == graph.streams.index(lane))
+    of_steps = np.flatnonzero(there[rows])
+    first = of_steps[np.unique(number[rows[of_steps]], return_index=True)[1]]
+    if len(first) < max(2, len(numbers)) or (np.diff(first) < 0).any():
+        return 0
+    # When each would begin if nothing but the one before it on the lane were waited for; and the least from it on.
+    at = np.cumsum(items.queue_lag_ns[rows] + length[rows]) - length[rows]
+    least = np.minimum.accumulate(at[::-1])[::-1]
+    between: I64 = least[first[1:]] - at[first[:-1]]
+    return 0 if (between < 0).any() else lower_median(between)

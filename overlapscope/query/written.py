@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from overlapscope.base.saved import encode
+from overlapscope.base.saved import Tool, encode
 from overlapscope.base.words import in_spreadsheet
 from overlapscope.query.engine import Answer
 from overlapscope.query.tables import OF, TABLES, unit_of
-from overlapscope.report.model import Tool
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import pydoc
 import signal
@@ -179,6 +180,9 @@ def own(workers: int | None, files: int) -> Iterator[Cluster]:
         "distributed.worker.memory.target": False,
         "distributed.worker.memory.spill": False,
         "distributed.worker.memory.pause": False,
+        # A hundred times a second Dask looks where a task is, and fifty times whether it is itself late. Nobody asks.
+        "distributed.worker.profile.enabled": False,
+        "distributed.admin.tick.interval": "1s",
     }
     with ExitStack() as stack:
         stack.enter_context(_silence())
@@ -195,6 +199,8 @@ def own(workers: int | None, files: int) -> Iterator[Cluster]:
                     dashboard_address="127.0.0.1:0",
                     silence_logs=_LEAST_LOGGED,
                     scheduler_kwargs={"dashboard": False},
+                    # They are started by the loop's thread, which no longer finds these settings then.
+                    config=copy.deepcopy(dask.config.config),
                 )
                 stack.enter_context(cluster)
                 client = stack.enter_context(Client(cluster, set_as_default=False))

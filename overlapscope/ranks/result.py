@@ -11,10 +11,9 @@ from typing import Literal
 import msgspec
 
 from overlapscope.analysis.results import Buckets, Window
-from overlapscope.base.saved import decode, encode
+from overlapscope.base.saved import Tool, decode, encode
 from overlapscope.base.shown import Shown
 from overlapscope.catalog.causes import Subject
-from overlapscope.report.model import Tool
 from overlapscope.rules.finding import Finding
 
 SCHEMA_VERSION = 1

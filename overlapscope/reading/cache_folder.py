@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 import tempfile
 import time
 import zlib
@@ -44,15 +43,7 @@ def default_folder() -> Path | None:
     """Where the cache is for this user; None where there is no home folder either."""
     if told := os.environ.get(FOLDER_VARIABLE):
         return Path(told).expanduser().absolute()
-    try:
-        home = Path.home()
-    except RuntimeError:
-        return None
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "overlapscope"
-    told = os.environ.get("XDG_CACHE_HOME", "")
-    # A relative path is to be ignored, says the specification.
-    return (Path(told) if os.path.isabs(told) else home / ".cache") / "overlapscope"
+    return disk.of_user("Caches", "XDG_CACHE_HOME", ".cache")
 
 
 def limit_bytes() -> int:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
+Undo = Callable[[], object]
 
-def around(owner: Any, name: str, call: Callable[..., Any]) -> Callable[[], None]:
+
+def around(owner: Any, name: str, call: Callable[..., Any]) -> Undo:
     """Replace a function or a method by `call(it, ...)`. What is returned puts it back, unless it was replaced again;
     one that was inherited is inherited then.
     """
@@ -29,7 +33,7 @@ def around(owner: Any, name: str, call: Callable[..., Any]) -> Callable[[], None
     return undo
 
 
-def before(owner: Any, name: str, call: Callable[..., None]) -> Callable[[], None]:
+def before(owner: Any, name: str, call: Callable[..., None]) -> Undo:
     """Have `call(...)` called with its arguments before a function or a method. Returns as `around`."""
 
     def called(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -37,3 +41,24 @@ def before(owner: Any, name: str, call: Callable[..., None]) -> Callable[[], Non
         return function(*args, **options)
 
     return around(owner, name, called)
+
+
+def before_making(kind: type, change: Callable[[Any, dict[str, Any]], object]) -> Undo:
+    """Have `change(made, arguments)` called before an object of a class is made: it may change the arguments, which it
+    gets by name. Returns as `around`.
+    """
+
+    def make(init: Callable[..., None], *args: Any, **options: Any) -> None:
+        given = inspect.signature(init).bind(*args, **options)
+        change(args[0], given.arguments)
+        init(*given.args, **given.kwargs)
+
+    return around(kind, "__init__", make)
+
+
+def together(*undos: Undo) -> Undo:
+    """What undoes all of them, the last first."""
+    stack = ExitStack()
+    for undo in undos:
+        stack.callback(undo)
+    return stack.close

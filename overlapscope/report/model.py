@@ -14,24 +14,16 @@ import msgspec
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Device, TraceResult
-from overlapscope.base.saved import decode, encode
+from overlapscope.base.saved import Tool, decode, encode
 from overlapscope.base.shown import Shown
 from overlapscope.errors import UsageError
 from overlapscope.prediction.program import Program, find_program, summary
 from overlapscope.report.findings import find_all
 from overlapscope.rules.finding import Finding
-from overlapscope.version import __version__
 
 SCHEMA_VERSION = 1
 PLAIN = "plain"
 """Flag of the environment (`analysis.results.Environment`) of a report whose figures are of the plain program."""
-
-
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """What wrote a report."""
-
-    name: str = "overlapscope"
-    version: str = __version__
 
 
 class Report(Shown, msgspec.Struct, frozen=True, kw_only=True):

@@ -209,7 +209,7 @@ def _thread_lanes(
     start, end = start[order] - origin_ns, end[order] - origin_ns
     category = np.concatenate([category[rows_of_part] for _, category, rows_of_part in parts])[order]
     name_id = np.concatenate([table.name_id[rows_of_part] for table, _, rows_of_part in parts])[order]
-    source = np.concatenate([rows_of_part.astype(np.int32) for rows_of_part in rows])[order]
+    source = np.concatenate(rows)[order]
     return [
         prepared(
             group=group,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,10 @@ from overlapscope.trace.model import I32
 
 _NEVER = 1 << 62
 _PER_CELL = 2
+_FEW = 32_768
+"""So many intervals are copied and searched faster than they are found by the grid."""
+_TOGETHER = 32
+"""Sets that are measured at once: more of them, in columns of 64 bits, would leave a core's cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,16 +69,60 @@ class Fill:
         inside += passed
         return inside
 
+    def between(self, start_ns: int, end_ns: int) -> tuple[int, int]:
+        """Places of the intervals that may begin in `[start_ns, end_ns]`: all that do, and few others."""
+        last = len(self.grid) - 1
+        first, behind = max(start_ns >> self.shift, 0), max((end_ns >> self.shift) + 1, 0)
+        return self.grid.item(min(first, last)), self.grid.item(min(behind, last))
+
     def touches(self, start_ns: int, end_ns: int) -> bool:
         """Whether any of the set may lie in `[start_ns, end_ns)`; tells what lies far off at once."""
-        last = len(self.grid) - 1
-        first, behind = (
-            int(self.grid[min(max(cell, 0), last)]) for cell in (start_ns >> self.shift, (end_ns >> self.shift) + 1)
-        )
+        first_ns, last_ns = self.reach_ns
+        if first_ns >= end_ns or last_ns <= start_ns:
+            return False
+        first, behind = self.between(start_ns, end_ns)
         if first < behind:
             return True
         start, passed, _, both = self.flat[2 * first - 2 : 2 * first + 2].tolist() if first else (0, 0, 0, 0)
         return bool(start + both - passed > start_ns)
+
+
+def before_each(fills: Sequence[Fill], at_ns: I64) -> I64:
+    """Length of each set before each instant, a row for each set. The instants ascend.
+
+    Where few intervals of a set lie between them, these are copied beside those of other sets and looked at together:
+    numpy takes longer to be called than to look at a thousand instants.
+    """
+    lengths = np.empty((len(fills), len(at_ns)), np.int64)
+    near: list[int] = []
+    parts: list[I64] = []
+    places: list[I64] = []
+    copied = 0
+    for row, fill in enumerate(fills):
+        first, behind = fill.between(int(at_ns[0]), int(at_ns[-1]))
+        if behind - first > _FEW:
+            lengths[row] = fill.before(at_ns)
+            continue
+        # From the interval before the first instant, up to where the one behind the last one begins.
+        first = max(first - 1, 0)
+        part = fill.flat[2 * first : 2 * max(behind, first + 1) + 2]
+        place = part[:-2:2].searchsorted(at_ns, side="right")
+        place -= 1
+        near.append(row)
+        parts.append(part)
+        places.append(2 * np.maximum(place, 0, out=place) + copied)
+        copied += len(part)
+    if near:
+        flat, place = np.concatenate(parts), np.stack(places)
+        inside = at_ns - flat.take(place)
+        place += 1
+        passed = flat.take(place)
+        place += 2
+        np.minimum(inside, flat.take(place) - passed, out=inside)
+        np.maximum(inside, 0, out=inside)
+        inside += passed
+        lengths[near] = inside
+    return lengths
 
 
 def fills(start_ns: I64, end_ns: I64, category: U8) -> tuple[Fill, ...]:
@@ -127,26 +176,28 @@ def columns_of(start_ns: int, end_ns: int, columns: int) -> Columns:
     return Columns(start_ns, end_ns, cuts, np.maximum(np.diff(cuts), 1), whole > 0)
 
 
-def shares(fill: Fill, columns: Columns) -> U8 | None:
-    """How much of each column the category covers: 0 nothing, 255 all of it, else 254ths, rounded up. None where it
-    covers nothing of any."""
-    first_ns, last_ns = fill.reach_ns
-    if first_ns >= columns.end_ns or last_ns <= columns.start_ns or not fill.touches(columns.start_ns, columns.end_ns):
-        return None
-    # Only the columns between, and one on the left, which may reach into the first interval.
-    low = max(int(columns.cuts.searchsorted(first_ns)) - 1, 0)
-    high = min(int(columns.cuts.searchsorted(last_ns)), len(columns.length))
-    cuts, length = columns.cuts[low : high + 1], columns.length[low:high]
-    passed = fill.before(cuts)
-    ran = np.diff(passed) if columns.touching else fill.before(cuts[:-1] + length) - passed[:-1]
-    if not ran.any():
-        return None
-    full = ran == length
+def shares(fills: Sequence[Fill], columns: Columns) -> list[U8 | None]:
+    """How much of each column each set covers: 0 nothing, 255 all of it, else 254ths, rounded up. None where it covers
+    nothing of any."""
+    found: list[U8 | None] = [None] * len(fills)
+    touching = [place for place, fill in enumerate(fills) if fill.touches(columns.start_ns, columns.end_ns)]
+    for begin in range(0, len(touching), _TOGETHER):
+        places = touching[begin : begin + _TOGETHER]
+        for place, share in zip(places, _shares([fills[place] for place in places], columns), strict=True):
+            found[place] = share if share.any() else None
+    return found
+
+
+def _shares(fills: Sequence[Fill], columns: Columns) -> U8:
+    passed = before_each(fills, columns.cuts)
+    if columns.touching:
+        ran = passed[:, 1:] - passed[:, :-1]
+    else:
+        ran = before_each(fills, columns.cuts[:-1] + columns.length) - passed[:, :-1]
+    full = ran == columns.length
     ran *= FULL - 1
-    ran += length
+    ran += columns.length
     ran -= 1
-    ran //= length
+    ran //= columns.length
     ran[full] = FULL
-    share = np.zeros(len(columns.length), np.uint8)
-    share[low:high] = ran
-    return share
+    return ran.astype(np.uint8)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import compress
 from typing import Any
 
 import msgspec
@@ -113,15 +114,17 @@ def view(lanes: Lanes, start_ns: int, end_ns: int, columns: int, lane_ids: Seque
     names: dict[str, int] = {}
     shown: list[dict[str, Any]] = []
     wide_ns = -(-WIDE * (end_ns - start_ns) // columns)
-    for lane in map(lanes.lane, lane_ids):
-        first_ns, last_ns = lane.reach_ns
-        if first_ns >= end_ns or last_ns <= start_ns:
+    asked = [lanes.lane(lane_id) for lane_id in lane_ids]
+    reaching = [lane.reach_ns[0] < end_ns and lane.reach_ns[1] > start_ns for lane in asked]
+    share_of = iter(shares([fill for lane in compress(asked, reaching) for fill in lane.fills], grid))
+    for lane, reaches in zip(asked, reaching, strict=True):
+        if not reaches:
             shown.append({"lane": lane.id, "fill": (), "ops": _NO_OPS})
             continue
         fill = [
             {"category": fill.category, "at": payload.add(share)}
             for fill in lane.fills
-            if (share := shares(fill, grid)) is not None
+            if (share := next(share_of)) is not None
         ]
         rows = _at_least(lane, start_ns, end_ns, wide_ns, MOST)
         at = _add_ops(payload, names, lane, rows, start_ns, end_ns, columns) if len(rows) else 0
@@ -165,8 +168,7 @@ def _add_ops(
 ) -> int:
     span = end_ns - start_ns
     start, end = lane.start_ns[rows], lane.end_ns[rows]
-    begin = np.clip(start - start_ns, -span, 2 * span)
-    stop = np.clip(end - start_ns, -span, 2 * span)
+    begin, stop = (np.minimum(np.maximum(at - start_ns, -span), 2 * span) for at in (start, end))
     at = payload.add(begin.astype("<f4"))
     payload.add((stop - begin).astype("<f4"))
     payload.add(rows.astype("<u4"))

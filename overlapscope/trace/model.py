@@ -19,6 +19,7 @@ import numpy as np
 
 from overlapscope.base import columns
 from overlapscope.base.columns import Columns, Integers
+from overlapscope.base.kept import kept
 from overlapscope.errors import NotInTrace
 
 if TYPE_CHECKING:
@@ -88,11 +89,9 @@ class Table(Columns):
     def named(self, judge: Callable[[str], bool]) -> Bool:
         """Which rows' names pass; each distinct name is judged once."""
         passes = np.zeros(len(self.names), np.bool_)
-        passes[self.name_id] = True
-        for name_id in np.flatnonzero(passes).tolist():
+        for name_id in _names_in(self):
             passes[name_id] = judge(self.names[name_id])
-        rows: Bool = passes[self.name_id]
-        return rows
+        return passes.take(self.name_id)
 
     def to_pandas(self) -> pd.DataFrame:
         """A data frame with one row per row, names and enumerations spelled out, -1 kept as it is."""
@@ -122,6 +121,15 @@ def stream_keys(device: Integers, stream: Integers) -> I64:
 def of_stream_key(key: int) -> tuple[int, int]:
     """Device and stream of one of `stream_keys`."""
     return key >> 32, ((key & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
+
+
+@kept()
+def _names_in(table: Table) -> list[int]:
+    """The numbers of the names that a table's rows have, ascending."""
+    used = np.zeros(len(table.names), np.bool_)
+    used[table.name_id] = True
+    found: list[int] = np.flatnonzero(used).tolist()
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import atexit
 import multiprocessing
 import os
-import threading
 import time
 from multiprocessing.util import Finalize
 from pathlib import Path
 
 import msgspec
 
-from overlapscope.recorder import devices, recording
 from overlapscope.recorder.destination import Rank, rank_of
-from overlapscope.recorder.optimizer_steps import OptimizerSteps
+from overlapscope.recorder.program_steps import ProgramSteps
 from overlapscope.trials.course import Course
 from overlapscope.trials.protocol import Task
 
@@ -23,45 +21,25 @@ _POLL_S = 0.02
 
 
 class Run:
-    """From the import of torch to the last of the steps that the task asks for, or to the program's end.
-
-    Steps are those of the program's first optimizer, until the program marks its own.
-    """
+    """From the import of torch to the last of the steps that the task asks for, or to the program's end."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self._course = Course(task)
-        self._counter = OptimizerSteps(self._stepped, lambda: None)
-        self._thread = threading.get_ident()
-        self._marked = False
-        """The program marks its steps itself."""
+        self._steps = ProgramSteps(self._stepped, here=True)
         self._told = False
 
     def begin(self) -> None:
         """Make the changes, and count steps from now on."""
         self._course.begin()
-        self._counter.start()
-        recording.step_listeners.append(self._marked_step)
+        self._steps.start()
         if self._task.steps is not None or self._task.survey:
             os.register_at_fork(after_in_child=self._forked)
             atexit.register(self._at_exit)
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def _marked_step(self) -> None:
-        if threading.get_ident() != self._thread:
-            return
-        if not self._marked:
-            self._marked = True
-            self._counter.stop()
-            if self._course.steps:
-                # The end of this very step.
-                return
-        self._stepped()
-
     def _stepped(self) -> None:
-        if devices.capturing():
-            return
         self._course.step()
         if self._course.steps == 1 and multiprocessing.parent_process() is not None:
             # Exit handlers of Python's are not run there.

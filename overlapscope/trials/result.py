@@ -10,21 +10,14 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from overlapscope.base.saved import Tool
 from overlapscope.base.shown import Shown
-from overlapscope.version import __version__
 
 SCHEMA_VERSION = 1
 
 Sameness = Literal["same", "within noise", "different", "unknown"]
 """Of results: bit for bit; no further apart than those of unchanged runs; further; or nothing can be said."""
 Verdict = Literal["faster", "slower", "no more than noise", "unknown"]
-
-
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """What tried them."""
-
-    name: str = "overlapscope"
-    version: str = __version__
 
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from overlapscope.recorder.wrapping import around
+from overlapscope.recorder.wrapping import Undo, around
 
 _SEED = 20170612
 
 
-def round_parameters() -> Callable[[], None]:
+def round_parameters() -> Undo:
     """Multiply each parameter by 1 - eps, 1 or 1 + eps of its type when an optimizer is made of it.
 
     The program's own random numbers stay as they are, and all ranks draw the same. What is

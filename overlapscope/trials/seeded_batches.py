@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-from overlapscope.recorder.wrapping import around
+from overlapscope.recorder.wrapping import Undo, around
 
 _LOOKED_AT = 4
 """Batches of each fetcher, the first ones, which tell what the dataset draws from."""
 _KEPT = "_overlapscope_draws"
 
 
-def start(seed: int) -> Callable[[], None]:
+def start(seed: int) -> Undo:
     """From now on each batch of a dataset with indices has numbers of its own, and leaves those of the program as they
     are. What is returned ends this.
     """

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from overlapscope.recorder import devices
-from overlapscope.recorder.wrapping import around
+from overlapscope.recorder.wrapping import around, together
 from overlapscope.trials import protocol, uploads
 from overlapscope.trials.capture import why_not
 from overlapscope.trials.module_calls import ModuleCalls
@@ -51,7 +51,7 @@ class Survey:
         self._reads: Counter[Reads] = Counter()
         self._modules: dict[Site, Module] = {}
         self._calls: ModuleCalls | None = None
-        self._undo = (
+        self.end = together(
             around(Optimizer, "__init__", self._make),
             around(DataLoader, "__init__", self._make),
             around(DataLoader, "__iter__", self._iterate),
@@ -60,6 +60,7 @@ class Survey:
             around(torch.Tensor, "item", partial(self._read, "item")),
             around(torch.Tensor, "__float__", partial(self._read, "float")),
         )
+        """Look no more."""
 
     def step(self) -> None:
         """A step ended: the second is looked at more closely."""
@@ -68,11 +69,6 @@ class Survey:
         elif self._calls is not None:
             self._calls.end()
             self._calls = None
-
-    def end(self) -> None:
-        """Look no more."""
-        for undo in reversed(self._undo):
-            undo()
 
     def facts(self, optimizers: Iterable[Optimizer]) -> Facts:
         """What was found; `optimizers` are those that live still."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
-from overlapscope.recorder.wrapping import around
+from overlapscope.recorder.wrapping import Undo, around, together
 
 Method = Literal["to", "cuda", "copy_"]
 METHODS: tuple[Method, ...] = ("to", "cuda", "copy_")
@@ -37,14 +36,11 @@ class Upload:
     """Of the copy."""
 
 
-def watch(handle: Callable[[Upload], torch.Tensor | None]) -> Callable[[], None]:
+def watch(handle: Callable[[Upload], torch.Tensor | None]) -> Undo:
     """Have `handle` called with each upload of a tensor that is not a module's own; it does it, or returns None.
     What is returned ends this.
     """
-    undo = ExitStack()
-    for method in METHODS:
-        undo.callback(around(torch.Tensor, method, functools.partial(_called, method, handle)))
-    return undo.close
+    return together(*(around(torch.Tensor, method, functools.partial(_called, method, handle)) for method in METHODS))
 
 
 def _called(

@@ -6,28 +6,22 @@ import os
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from statistics import median
 from typing import Final
 
 from overlapscope.base.output import tell
 from overlapscope.base.words import clean
 from overlapscope.errors import OverlapscopeError
-from overlapscope.recorder import cupti, devices, recording
+from overlapscope.recorder import cupti, recording
 from overlapscope.recorder.destination import rank_of
 from overlapscope.recorder.main_thread import Interruption, Wake
-from overlapscope.recorder.optimizer_steps import OptimizerSteps
+from overlapscope.recorder.program_steps import ProgramSteps
 from overlapscope.recorder.session import profiler_running
-from overlapscope.recorder.torch_import import when_torch_is_imported
 from overlapscope.version import __version__
+from overlapscope.watching.plain_step import PlainStep
 from overlapscope.watching.protocol import Outcome, Request, Status
 from overlapscope.watching.recording import AskedRecording
 
-_TIMED: Final = 100
-"""Steps: the latest ones, of which the plain step is known."""
-_TOGETHER: Final = 20
-"""Steps that are timed together: the host runs ahead of the GPU and waits for it at every tenth or so."""
 _AGAIN_S: Final = 0.05
 _PATIENCE_S: Final = 30.0
 """For the main thread to come to an instruction."""
@@ -42,26 +36,16 @@ Done = Callable[[Outcome], None]
 class Watcher:
     """One in a process. It costs a program the time of a few instructions a step, until somebody asks.
 
-    Steps are those of the program's first optimizer, until the program marks its own with `overlapscope.step`; all are
-    of one thread, the first that makes any. What goes wrong here ends a recording, and never reaches the program.
+    What goes wrong here ends a recording, and never reaches the program.
     """
 
     def __init__(self) -> None:
-        self.steps = 0
-        """Finished ones."""
         self.after_step: list[Callable[[], None]] = []
         """Called at the end of each, on the thread that makes them."""
-        self._marks: deque[int] = deque(maxlen=_TIMED + 1)
-        """Ends of steps between which nothing was recorded, by the host's clock."""
+        self._steps = ProgramSteps(self._stepped, heeds=self._is_the_programs)
+        self._plain_step = PlainStep()
         self._attached = False
         """CUPTI stays attached behind a recording, and slows all steps from then on."""
-        self._plain_step_ns: int | None = None
-        """Before the last recording."""
-        self._optimizer = OptimizerSteps(self._stepped, self._stepped)
-        self._thread: int | None = None
-        """That makes the steps."""
-        self._marked = False
-        """The program marks its steps itself."""
         self._ours = False
         """It is we who mark a step of the recording."""
         # The main thread may be interrupted, to begin by time, where it holds it.
@@ -85,21 +69,13 @@ class Watcher:
     def start(self) -> None:
         """Count steps from now on, or as soon as torch is imported."""
         os.register_at_fork(after_in_child=self._forked)
-        recording.step_listeners.append(self._marked_step)
         self._wake.start()
-        when_torch_is_imported(self._optimizer.start)
+        self._steps.start()
 
     @property
-    def plain_step_ns(self) -> int | None:
-        """What a step took lately while nothing was recorded: the median of means of twenty steps each, in which a
-        pause counts little; None before there are any.
-        """
-        marks = tuple(self._marks)
-        together = min(_TOGETHER, len(marks) - 1)
-        if together < 1 or (together < _TOGETHER and self._plain_step_ns is not None):
-            return self._plain_step_ns
-        begins = range(len(marks) - 1 - together, -1, -together)
-        return round(median((marks[begin + together] - marks[begin]) / together for begin in begins))
+    def steps(self) -> int:
+        """Finished ones."""
+        return self._steps.count
 
     @property
     def status(self) -> Status:
@@ -112,7 +88,7 @@ class Watcher:
             world_size=None if place is None else place.world_size,
             job=None if place is None else _job(place.world_size),
             steps=self.steps,
-            plain_step_ns=self.plain_step_ns,
+            plain_step_ns=self._plain_step.ns,
             recording=self._running is not None,
             recorded_at_ns=self._recorded_at_ns,
             version=__version__,
@@ -173,47 +149,24 @@ class Watcher:
 
     # -- by steps ------------------------------------------------------------------------------------
 
-    def _marked_step(self) -> None:
-        if self._ours or self._is_of_another_recording():
-            return
-        if not self._marked:
-            self._marked = True
-            self._optimizer.rest()
-            if self.steps:
-                # The end of this very step.
-                self._thread = threading.get_ident()
-                return
-        self._stepped()
-
-    def _is_of_another_recording(self) -> bool:
-        """Whether a step is marked of what the program records itself, which may be the last that it marks."""
+    def _is_the_programs(self) -> bool:
+        """Whether a step is marked by the program, and not of what it records itself, which may be the last such."""
         under_way, running = recording.current(), self._running
-        return under_way is not None and (running is None or under_way is not running[0])
+        of_another = under_way is not None and (running is None or under_way is not running[0])
+        return not (self._ours or of_another)
 
     def _stepped(self) -> None:
-        thread = threading.get_ident()
-        if self._thread is None:
-            self._thread = thread
-        if thread != self._thread:
-            return
         try:
-            if "torch" not in sys.modules or devices.capturing():
-                return
-            self.steps += 1
             if profiler_running():
-                self._forget_marks()
+                self._plain_step.interrupt()
             elif not self._attached:
-                self._marks.append(time.perf_counter_ns())
+                self._plain_step.mark(time.perf_counter_ns())
             if self._running is not None or self._wanted is not None:
                 self._advance()
             for call in tuple(self.after_step):
                 call()
         except Exception as error:
             self._complain(error)
-
-    def _forget_marks(self) -> None:
-        self._plain_step_ns = self.plain_step_ns
-        self._marks.clear()
 
     def _advance(self) -> None:
         if self._running is None:
@@ -222,7 +175,7 @@ class Watcher:
         asked, _ = self._running
         if self._withdrawn:
             asked.give_up(_WITHDRAWN)
-        elif not self._marked:
+        elif not self._steps.marked:
             self._ours = True
             try:
                 asked.step()
@@ -269,7 +222,7 @@ class Watcher:
         self._running = self._taken = None
         self._ending_now = False
         self._attached = self._attached or cupti.stays_attached()
-        self._forget_marks()
+        self._plain_step.interrupt()
         failure = asked.given_up or failure
         if failure or not asked.paths:
             done(Outcome(failure=failure or "Nothing was recorded.", begun=self._begun))
@@ -323,8 +276,7 @@ class Watcher:
         """This is a child: what its parent was asked is not its business."""
         self._wanted = self._running = self._taken = None
         self._lock = threading.RLock()
-        self._marks.clear()
-        self.steps = 0
+        self._plain_step = PlainStep()
 
     def _complain(self, error: Exception) -> None:
         """Once."""

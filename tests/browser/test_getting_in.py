@@ -53,6 +53,22 @@ def test_the_browser_that_is_opened_gets_in_and_its_history_has_no_token(
     assert served.token not in cookie["value"] and cookie["httpOnly"] and cookie["sameSite"] == "Lax"
 
 
+def test_the_verdict_that_comes_before_the_page_is_that_of_the_page(own_page: Page, serve_traces: Serve) -> None:
+    page, served = own_page, serve_traces(SAMPLE)
+    page.add_init_script(
+        """new MutationObserver(() => {
+            const text = document.getElementById('verdict-text')?.textContent;
+            if (text) sessionStorage.setItem(performance.timeOrigin, text);
+        }).observe(document, { subtree: true, childList: true });"""
+    )
+    page.goto(served.address)
+    expect(page.locator("#overview-figures")).to_be_visible()
+    expect(page).to_have_url(served.base)
+    kept = page.evaluate("() => Object.entries(sessionStorage)")
+    verdicts = {text for when, text in kept if when.replace(".", "").isdigit()}
+    assert verdicts == {page.locator("#verdict-text").text_content()}
+
+
 def test_a_link_from_another_site_finds_one_logged_in(own_page: Page, serve_traces: Serve, tmp_path: Path) -> None:
     page, served = own_page, serve_traces(SAMPLE)
     visit(page, served)

@@ -18,6 +18,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from overlapscope.errors import UsageError
 from overlapscope.watching import sinks
 from overlapscope.watching.sinks import Outlet, Sink, Told, sink
+from tests.support.dask_processes import wait_until
 
 SCALARS = {"efficiency_pct": 80.5, "idle_ms": 1.5, "copy_gb_per_s": 12.0}
 AT_NS = 1_795_399_082_000_000_000
@@ -89,7 +90,13 @@ def test_a_run_of_wandb_has_metrics_the_report_and_its_own_steps_undisturbed(
     run.finish()
 
     (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    records = list(wandb_records(file.read_bytes()))
+
+    def written() -> list[Any]:
+        return list(wandb_records(file.read_bytes()))
+
+    # Its process goes on writing when `finish` has returned.
+    wait_until(lambda: any(record.WhichOneof("record_type") == "exit" for record in written()), "the run is written")
+    records = written()
     rows = [
         {item.nested_key[0]: item.value_json for item in record.history.item}
         for record in records

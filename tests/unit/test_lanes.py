@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from overlapscope.analysis.results import Device
 from overlapscope.analysis.timeline import lengths, measured
 from overlapscope.base.intervals import covered, union
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
-from overlapscope.timeline import CATEGORIES, Lane, Lanes, links
+from overlapscope.timeline import CATEGORIES, Lane, Lanes, fill, links
 from overlapscope.timeline.details import duration
 from overlapscope.timeline.fill import Fill
 from overlapscope.timeline.lane import idle_caused
@@ -120,11 +121,13 @@ def traces(draw: st.DrawFn) -> Trace:
 views = st.tuples(st.integers(-40, 120), st.integers(1, 150), st.integers(1, 60))
 
 
-@given(traces(), views)
-def test_every_column_says_exactly_how_full_it_is(trace: Trace, asked: tuple[int, int, int]) -> None:
+@given(traces(), views, st.sampled_from((0, 2, fill._FEW)))
+def test_every_column_says_exactly_how_full_it_is(trace: Trace, asked: tuple[int, int, int], few: int) -> None:
     start, span, columns = asked
     drawn = built(trace)
-    header, found = read(lanes.view(drawn, start, start + span, columns, range(len(drawn.lanes))))
+    # Sets are measured one by one or together, by how much of them is in view.
+    with mock.patch.object(fill, "_FEW", few):
+        header, found = read(lanes.view(drawn, start, start + span, columns, range(len(drawn.lanes))))
     assert (header["start"], header["end"], header["columns"]) == (start, start + span, columns)
     for lane in drawn.lanes:
         running: dict[str, set[int]] = {}
@@ -132,14 +135,14 @@ def test_every_column_says_exactly_how_full_it_is(trace: Trace, asked: tuple[int
             running.setdefault(category, set()).update(range(begin, end))
         expected = {}
         for category, instants in running.items():
-            fill = []
+            shares = []
             for k in range(columns):
                 first, last = start + span * k // columns, start + span * (k + 1) // columns
                 column = range(first, max(last, first + 1))
                 ran = sum(t in instants for t in column)
-                fill.append(255 if ran == len(column) else -(-254 * ran // len(column)))
-            if any(fill):
-                expected[category] = fill
+                shares.append(255 if ran == len(column) else -(-254 * ran // len(column)))
+            if any(shares):
+                expected[category] = shares
         assert found[lane.id].fill == expected
 
 
@@ -611,18 +614,17 @@ def test_of_too_many_ops_the_longest_are_drawn() -> None:
 def test_a_lane_with_nothing_in_view_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     ops = [Op(Kind.COMPUTE, 100 * one, 100 * one + 90, stream=one) for one in range(400)]
     drawn, measured = built(make_trace(ops)), Counter[str]()
-    before = Fill.before
+    before_each = fill.before_each
 
-    def counted(fill: Fill, at_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-        measured["columns"] += len(at_ns)
-        return before(fill, at_ns)
+    def counted(fills: Sequence[Fill], at_ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        measured["sets"] += len(fills)
+        return before_each(fills, at_ns)
 
-    monkeypatch.setattr(Fill, "before", counted)
+    monkeypatch.setattr(fill, "before_each", counted)
     for of in (1, 10):
         measured.clear()
         lanes.view(drawn, 0, drawn.end_ns // of, 1_000, [lane.id for lane in drawn.lanes if lane.kind == "stream"])
-        # Each stream is as long as its op; the rest of the columns is not measured.
-        assert measured["columns"] <= 400 // of * (1_000 * of // 400 + 4)
+        assert measured["sets"] <= 400 // of + 1
 
 
 def test_lanes_stand_in_the_order_of_their_use() -> None:

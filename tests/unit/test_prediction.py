@@ -9,19 +9,21 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlapscope.errors import UsageError
 from overlapscope.prediction import best, predict
 from overlapscope.prediction.base import prepare
 from overlapscope.prediction.calibration import shipped
+from overlapscope.prediction.gains import LEAST_GAIN, candidates
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions import INTERVENTIONS, parse
+from overlapscope.prediction.interventions import INTERVENTIONS, Choice, in_order, parse
 from overlapscope.prediction.predict import Outcome, outcome
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import WhatIf
+from overlapscope.prediction.steps import least_step_ns
 from overlapscope.trace.model import Kind, Trace
 from tests.support.helpers import MS, TRACES, US, Host, Op, Wait, make_trace, various
 from tests.support.made_up_programs import Do, record, repeated
@@ -202,7 +204,9 @@ def test_no_prediction_beats_what_bounds_it(step: list[Do], times: int, asked: l
     check_bounds(done)
     again = outcome(base, choices, stances)
     assert again.replayed.start_ns.tolist() == done.replayed.start_ns.tolist()
-    if not any(one.touched for one in done.applied):
+    if any(one.touched for one in done.applied):
+        assert least_step_ns(done.graph, base.device, base.main_stream, base.numbers) <= done.replayed_step_ns
+    else:
         assert done.step_ns == base.steps.median_ns
 
 
@@ -295,6 +299,13 @@ def test_launches_in_a_graph_cost_what_a_graph_costs() -> None:
     assert 200 * US < result.predicted_step_ns.value < 350 * US
 
 
+def test_launches_in_steps_that_overlap_become_part_of_one_graph() -> None:
+    trace = record(repeated([Do("kernel", 2 * US, work_ns=20 * US)] * 10, 4))
+    notes = replace(trace.annotations, end_ns=trace.annotations.end_ns + 100 * US)
+    (graph,) = of(replace(trace, annotations=notes), "graph").interventions
+    assert graph.touched == 40 and "40 launches become 4 graph launches" in graph.what
+
+
 def test_many_small_copies_become_one() -> None:
     step = [*[Do("h2d", 2 * US, work_ns=20 * US)] * 50, Do("kernel", 100 * US)]
     result = of(record(repeated(step, 4), gb_per_s=5.0), "batch-copies")
@@ -326,6 +337,33 @@ def test_a_ladder_climbs_and_ends_with_the_set_it_predicts() -> None:
     assert gains == sorted(gains) and gains[0] == 0 and len(gains) >= 3
     assert result.predicted_step_ns == result.ladder[-1].predicted_step_ns
     assert set(result.ladder[1].interventions) <= set(result.ladder[-1].interventions)
+
+
+@settings(max_examples=8)
+@given(STEPS, st.integers(2, 4))
+def test_a_ladder_is_that_of_replays_of_all_sets(step: list[Do], times: int) -> None:
+    """Though it leaves out those that cannot be short enough."""
+    trace = record(repeated(step, times))
+    base = prepare(trace, None, None)
+    left = [choice for choice in candidates(base) if outcome(base, [choice]).applied[0].touched]
+    taken: tuple[Choice, ...] = ()
+    now, climbed = base.step_ns, [("", base.step_ns)]
+    while base.fidelity.valid:
+        gained = None
+        for many in (1, 2):
+            sets = [in_order((*taken, *added)) for added in itertools.combinations(left, many)]
+            shortest = min(sets, key=lambda tried: outcome(base, tried).step_ns, default=())
+            if shortest and now - outcome(base, shortest).step_ns >= LEAST_GAIN * base.step_ns:
+                gained = shortest
+                break
+        if gained is None:
+            break
+        added = [choice for choice in gained if choice not in taken]
+        left = [choice for choice in left if choice not in added]
+        now, taken = outcome(base, gained).step_ns, gained
+        climbed.append((" + ".join(choice.text for choice in added), now))
+    found = [(rung.added, rung.predicted_step_ns.value) for rung in best(trace).result.ladder]
+    assert found == (climbed if base.fidelity.valid else [])
 
 
 def test_events_on_one_stream_say_what_needs_what() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from overlapscope.base.intervals import expand
 from overlapscope.base.words import plural
 from overlapscope.base.words import size as size_text
 from overlapscope.prediction.graph import Graph
@@ -27,8 +28,10 @@ def _apply(graph: Graph, request: Request) -> Applied:
     is_own = np.zeros(len(graph.calls), np.bool_)
     is_own[waits_of_copies(graph, values=True)] = True
     calls_of_thread = [rows for _, rows in graph.by_thread()]
-    new_items, new_calls, orders = items.copied(), graph.calls.copied(), graph.orders.copied()
-    stays_waiting = np.ones(len(graph.waits), np.bool_)
+    new_items, new_calls = items.copied(), graph.calls.copied()
+    into = np.arange(len(items))
+    stays_waiting, by_call = np.ones(len(graph.waits), np.bool_), np.argsort(graph.waits.call, kind="stable")
+    waited = graph.waits.call[by_call]
     joined = []
     for run in runs:
         first, rest = run[0], run[1:]
@@ -39,13 +42,13 @@ def _apply(graph: Graph, request: Request) -> Applied:
             kind, size = Kind(int(items.kind[first])), new_items.bytes[[first]]
             new_items.duration_ns[first] = request.hardware.copy_ns(kind, size, request.stance)[0]
         new_items.gone[rest] = True
-        # The one copy needs what each of them needed.
-        orders.then[np.isin(orders.then, rest)] = first
+        into[rest] = first
         calls = _calls_of(graph, run, calls_of_thread[int(graph.calls.thread[items.call[first]])], is_own)
         dropped = calls[1:]
         new_calls.before_ns[dropped] = new_calls.length_ns[dropped] = 0
         # The last to wait, if any did, waits for the one copy.
-        waiting = np.flatnonzero(np.isin(graph.waits.call, calls))
+        places = expand(np.searchsorted(waited, calls), np.searchsorted(waited, calls, side="right"))[1]
+        waiting = np.sort(by_call[places])
         stays_waiting[waiting[:-1]] = False
         if request.stance == Stance.BEST:
             # Much work before the first may have been to take the pieces apart.
@@ -55,6 +58,8 @@ def _apply(graph: Graph, request: Request) -> Applied:
             new_calls.before_ns[calls[0]] += int(new_items.bytes[first] / _PACKING_GB_PER_S)
         joined.append(calls)
     waits = graph.waits.take(stays_waiting)
+    # The one copy needs what each of them needed.
+    orders = replace(graph.orders, then=into[graph.orders.then])
     changed = replace(graph, items=new_items, calls=new_calls, orders=orders, waits=waits)
     rows = np.concatenate([*runs, NOTHING])
     what = f"{copies(graph, rows)} become {plural(len(runs), 'copy')}."

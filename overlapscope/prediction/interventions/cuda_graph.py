@@ -140,8 +140,8 @@ def _divides(graph: Graph, stance: Stance) -> Bool:
 
 
 def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
-    """Where on the host: each range of that name, the outermost of nested ones; each step, or, without steps, the whole
-    recording."""
+    """Where on the host: each range of that name, the outermost of nested ones; each step up to the next one's
+    beginning, or, without steps, the whole recording. No two overlap."""
     notes = graph.trace.annotations
     chosen = is_step(notes) if name is None else notes.named(lambda found: found == name)
     if name is None and not chosen.any():
@@ -149,6 +149,8 @@ def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
     starts, ends = notes.start_ns[chosen], notes.end_ns[chosen]
     if name is not None:
         starts, ends = union(starts, ends)
+    else:
+        ends = np.minimum(ends, np.append(starts[1:], ends[-1:]))
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -66,34 +67,37 @@ def _kernels(database: Database, names: Names, process: int | None) -> Rows:
 
 def _copies(database: Database, names: Names, process: int | None) -> Rows:
     columns = _columns(database, COPY, process, "bytes", "copyKind", "srcKind", "dstKind")
-    kinds = np.stack([columns[name] for name in ("copyKind", "srcKind", "dstKind")], axis=1)
-    distinct, back = np.unique(kinds, axis=0, return_inverse=True)
-    spelled = np.array([names.number(_copy_name(*row)) for row in distinct.tolist()], np.int32)
-    return _rows(names, columns, "gpu_memcpy", spelled[back.reshape(-1)])
+    kinds = (columns[name] for name in ("copyKind", "srcKind", "dstKind"))
+    return _rows(names, columns, "gpu_memcpy", _spelled(names, _copy_name, *kinds))
 
 
 def _copy_name(direction: int, source: int, target: int) -> str:
     if direction >= _FIRST_MIGRATION:
         source, target = (_MEMORY.index("Managed"),) * 2
-    sides = (_MEMORY[side] if 0 <= side < len(_MEMORY) else "Unknown" for side in (source, target))
     way = _DIRECTIONS[direction] if 0 <= direction < len(_DIRECTIONS) else "<unknown>"
-    return f"Memcpy {way} ({' -> '.join(sides)})"
+    return f"Memcpy {way} ({_memory(source)} -> {_memory(target)})"
+
+
+def _memory(kind: int) -> str:
+    return _MEMORY[kind] if 0 <= kind < len(_MEMORY) else "Unknown"
 
 
 def _fills(database: Database, names: Names, process: int | None) -> Rows:
     columns = _columns(database, FILL, process, "bytes", "memKind")
-    kinds, back = np.unique(columns["memKind"], return_inverse=True)
-    spelled = [
-        names.number(f"Memset ({_MEMORY[kind] if 0 <= kind < len(_MEMORY) else 'Unknown'})") for kind in kinds.tolist()
-    ]
-    return _rows(names, columns, "gpu_memset", np.array(spelled, np.int32)[back])
+    name_id = _spelled(names, lambda kind: f"Memset ({_memory(kind)})", columns["memKind"])
+    return _rows(names, columns, "gpu_memset", name_id)
 
 
 def _graphs(database: Database, names: Names, process: int | None) -> Rows:
     columns = _columns(database, GRAPH, process, "graphId")
-    graphs, back = np.unique(columns["graphId"], return_inverse=True)
-    spelled = [names.number(f"{WHOLE_GRAPH} {graph}" if graph >= 0 else WHOLE_GRAPH) for graph in graphs.tolist()]
-    return _rows(names, columns, "kernel", np.array(spelled, np.int32)[back])
+    name_id = _spelled(names, lambda id: f"{WHOLE_GRAPH} {id}" if id >= 0 else WHOLE_GRAPH, columns["graphId"])
+    return _rows(names, columns, "kernel", name_id)
+
+
+def _spelled(names: Names, spell: Callable[..., str], *columns: I64) -> I32:
+    """The number of each row's name, which is made of its values in some columns."""
+    distinct, back = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    return np.array([names.number(spell(*row)) for row in distinct.tolist()], np.int32)[back.reshape(-1)]
 
 
 def _rows(names: Names, columns: Columns, category: str, name_id: I32) -> Rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -45,17 +46,8 @@ def calls(database: Database, names: Names, process: int | None) -> Rows:
 def _calls(database: Database, table: str, names: Names, process: int | None) -> Rows:
     if table in database.columns:
         database.require(table, "start", "end", "nameId")
-    columns = database.integers(
-        table, ("start", "end", "nameId", "globalTid", "correlationId"), _of_threads(database, table, process)
-    )
-    correlation = columns["correlationId"]
-    return {
-        "start_ns": columns["start"],
-        "end_ns": columns["end"],
-        "name_id": names.of_ids(columns["nameId"], _without_version),
-        "thread": _thread(columns["globalTid"]),
-        "correlation": np.where(correlation > 0, correlation, -1),
-    }
+    rows, correlation = _host(database, table, names, process, "correlationId", _without_version)
+    return {**rows, "correlation": np.where(correlation > 0, correlation, -1)}
 
 
 def _without_version(name: str) -> str:
@@ -68,7 +60,7 @@ def operators_and_ranges(database: Database, names: Names, process: int | None) 
 
     Operators are PyTorch's, as its `emit_nvtx` marks them, libraries' own ranges, and calls of the operating system.
     """
-    system = _host(database, SYSTEM, names, process)
+    system, _ = _host(database, SYSTEM, names, process)
     columns = ("start", "end", "globalTid", "domainId")
     if RANGES not in database.columns:
         return system, {name: column[:0] for name, column in system.items()}
@@ -128,23 +120,31 @@ def overheads(database: Database, names: Names, process: int | None) -> Rows:
     """The rows of `Trace.overheads`, in no order."""
     parts = []
     for table in OVERHEADS:
-        rows = _host(database, table, names, process)
-        kind = database.integers(table, ("overheadType",), _of_threads(database, table, process))["overheadType"]
+        rows, kind = _host(database, table, names, process, "overheadType")
         parts.append(kept(rows, np.isin(kind, list(_OF_PROFILER)) | (table == "PROFILER_OVERHEAD")))
     return joined(parts)
 
 
-def _host(database: Database, table: str, names: Names, process: int | None) -> Rows:
+def _host(
+    database: Database,
+    table: str,
+    names: Names,
+    process: int | None,
+    besides: str = "nameId",
+    shown: Callable[[str], str] = str,
+) -> tuple[Rows, I64]:
+    """The rows of a table, and another of its columns; names as they are `shown`."""
     if table in database.columns:
         database.require(table, "start", "end")
     where = _of_threads(database, table, process)
-    columns = database.integers(table, ("start", "end", "nameId", "globalTid"), where)
-    return {
+    columns = database.integers(table, ("start", "end", "nameId", "globalTid", besides), where)
+    rows: Rows = {
         "start_ns": columns["start"],
         "end_ns": columns["end"],
-        "name_id": names.of_ids(columns["nameId"]),
+        "name_id": names.of_ids(columns["nameId"], shown),
         "thread": _thread(columns["globalTid"]),
     }
+    return rows, columns[besides]
 
 
 def _thread(serialized: I64) -> I64:

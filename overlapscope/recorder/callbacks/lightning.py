@@ -18,7 +18,9 @@ if importlib.util.find_spec("lightning") is not None:
 elif importlib.util.find_spec("pytorch_lightning") is not None:
     from pytorch_lightning.callbacks import Callback  # type: ignore[import-not-found, assignment, unused-ignore]
 else:
-    raise MissingPackage("this recorder needs PyTorch Lightning: pip install lightning.")
+    raise MissingPackage("this callback needs PyTorch Lightning: pip install lightning.")
+
+__all__ = ["Callback", "Recorder"]
 
 
 class Recorder(TrainingRecorder, Callback):  # type: ignore[misc,unused-ignore]

@@ -14,9 +14,11 @@ from overlapscope.errors import MissingPackage
 from overlapscope.recorder.callbacks import TrainingRecorder
 
 if importlib.util.find_spec("transformers") is None:
-    raise MissingPackage("this recorder needs Hugging Face Transformers: pip install transformers.")
+    raise MissingPackage("this callback needs Hugging Face Transformers: pip install transformers.")
 
 from transformers import TrainerCallback  # type: ignore[import-not-found, unused-ignore]
+
+__all__ = ["Recorder", "TrainerCallback"]
 
 
 class Recorder(TrainingRecorder, TrainerCallback):  # type: ignore[misc,unused-ignore]

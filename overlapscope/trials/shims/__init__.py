@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 from overlapscope.base.registry import Registry
 from overlapscope.base.words import clean
 from overlapscope.catalog.changes import CHANGES
+from overlapscope.recorder.wrapping import Undo
 from overlapscope.trials.protocol import Setting
-
-Undo = Callable[[], object]
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Notes:
     """Why one could not be made, a sentence each."""
     stepping: bool = False
     """The program has made its first step."""
-    after_step: list[Callable[[], None]] = field(default_factory=list)
+    after_step: list[Callable[[], object]] = field(default_factory=list)
     """Called at the end of each."""
 
     def step(self) -> None:
@@ -54,6 +54,11 @@ class Note:
     def made(self) -> None:
         """It did something."""
         self.notes.made[self.change] += 1
+
+    def after_step(self, call: Callable[[], object]) -> Undo:
+        """Have it called at the end of each step, until that is undone."""
+        self.notes.after_step.append(call)
+        return partial(self.notes.after_step.remove, call)
 
     def refuse(self, why: str) -> None:
         """It could not be made: a sentence."""

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
-from overlapscope.recorder.wrapping import around
-from overlapscope.trials.shims import Note, Undo
+from overlapscope.recorder.wrapping import Undo, before_making, together
+from overlapscope.trials.shims import Note
 
 
 def start(value: str, note: Note) -> Undo:
     """Make each optimizer that has the option, and all of whose parameters can be used with it, fused."""
-    undo = ExitStack()
-    for kind in with_option():
-        undo.callback(around(kind, "__init__", functools.partial(_make, note)))
-    return undo.close
+
+    def fuse(optimizer: Optimizer, arguments: dict[str, Any]) -> None:
+        if arguments.get("foreach") or arguments.get("differentiable"):
+            note.refuse("The program asks for another implementation of the optimizer.")
+        elif not arguments.get("fused"):
+            arguments["params"] = list(arguments["params"])
+            if why := why_not(type(optimizer), arguments["params"]):
+                note.refuse(why)
+            else:
+                arguments["fused"] = True
+                note.made()
+
+    return together(*(before_making(kind, fuse) for kind in with_option()))
 
 
 def with_option() -> list[type[Optimizer]]:
@@ -40,22 +47,6 @@ def why_not(kind: type[Optimizer], params: Iterable[object]) -> str:
         if one.device.type not in ("cuda", "cpu", "mps", "xpu"):
             return f"There is no fused optimizer for parameters on {one.device.type}."
     return ""
-
-
-def _make(note: Note, make: Callable[..., None], *args: Any, **options: Any) -> None:
-    given = inspect.signature(make).bind(*args, **options)
-    arguments = given.arguments
-    if arguments.get("foreach") or arguments.get("differentiable"):
-        note.refuse("The program asks for another implementation of the optimizer.")
-    elif not arguments.get("fused"):
-        arguments["params"] = list(arguments["params"])
-        why = why_not(type(args[0]), arguments["params"])
-        if why:
-            note.refuse(why)
-        else:
-            arguments["fused"] = True
-            note.made()
-    make(*given.args, **given.kwargs)
 
 
 def _parameters(params: Iterable[object]) -> Iterator[torch.Tensor]:

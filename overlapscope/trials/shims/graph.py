@@ -8,9 +8,10 @@ from types import FrameType
 
 import torch
 
+from overlapscope.recorder.wrapping import Undo
 from overlapscope.trials.capture import Capture
 from overlapscope.trials.module_calls import ModuleCalls
-from overlapscope.trials.shims import Note, Undo
+from overlapscope.trials.shims import Note
 
 
 def start(value: str, note: Note) -> Undo:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
 
-from overlapscope.recorder.wrapping import around
+from overlapscope.recorder.wrapping import Undo, around, together
 from overlapscope.trials import late_values
-from overlapscope.trials.shims import Note, Undo
+from overlapscope.trials.shims import Note
 from overlapscope.trials.sites import is_ours, is_program
 
 _OF_TORCH = torch.Tensor.__format__.__code__.co_filename
@@ -50,12 +49,8 @@ def start(value: str, note: Note) -> Undo:
         note.made()
         return place.read(now, tensor)
 
-    undo = ExitStack()
-    for name in ("item", "__float__"):
-        undo.callback(around(torch.Tensor, name, read))
-    note.notes.after_step.append(read_before.clear)
-    undo.callback(lambda: note.notes.after_step.remove(read_before.clear))
-    return undo.close
+    reads = (around(torch.Tensor, name, read) for name in ("item", "__float__"))
+    return together(*reads, note.after_step(read_before.clear))
 
 
 def _caller(frame: FrameType) -> FrameType:

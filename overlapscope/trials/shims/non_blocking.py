@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from overlapscope.trials.shims import Note, Undo
+from overlapscope.recorder.wrapping import Undo
+from overlapscope.trials.shims import Note
 from overlapscope.trials.uploads import Upload, watch
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from overlapscope.recorder.wrapping import around
-from overlapscope.trials.shims import Note, Undo
+from overlapscope.recorder.wrapping import Undo, around, before_making, together
+from overlapscope.trials.shims import Note
 from overlapscope.trials.uploads import Upload, watch
 
 
@@ -28,19 +25,13 @@ def start(value: str, note: Note) -> Undo:
         note.made()
         return upload.again(upload.source.to(upload.dtype).pin_memory(), upload.non_blocking)
 
-    undo = ExitStack()
-    undo.callback(around(DataLoader, "__init__", functools.partial(_make, note)))
-    undo.callback(around(torch.Tensor, "pin_memory", _pin_on_host))
-    undo.callback(watch(pin))
-    return undo.close
+    def make(loader: DataLoader[Any], arguments: dict[str, Any]) -> None:
+        if not arguments.get("pin_memory"):
+            arguments["pin_memory"] = True
+            note.made()
 
-
-def _make(note: Note, make: Callable[..., None], *args: Any, **options: Any) -> None:
-    given = inspect.signature(make).bind(*args, **options)
-    if not given.arguments.get("pin_memory"):
-        given.arguments["pin_memory"] = True
-        note.made()
-    make(*given.args, **given.kwargs)
+    pinned_on_host = around(torch.Tensor, "pin_memory", _pin_on_host)
+    return together(before_making(DataLoader, make), pinned_on_host, watch(pin))
 
 
 def _pin_on_host(pin: Callable[..., torch.Tensor], tensor: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:

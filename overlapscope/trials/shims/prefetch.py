@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.utils.data import DataLoader
 
-from overlapscope.recorder.wrapping import around
-from overlapscope.trials.shims import Note, Undo
+from overlapscope.recorder.wrapping import Undo, around, together
+from overlapscope.trials.shims import Note
 from overlapscope.trials.structures import Path, tensors, with_tensors
 from overlapscope.trials.uploads import Upload, watch
 
@@ -32,10 +31,7 @@ def start(value: str, note: Note) -> Undo:
         for habit in habits.values():
             habit.uploads(upload)
 
-    undo = ExitStack()
-    undo.callback(around(DataLoader, "__iter__", iterate))
-    undo.callback(watch(upload))
-    return undo.close
+    return together(around(DataLoader, "__iter__", iterate), watch(upload))
 
 
 class _Habit:
@@ -75,7 +71,8 @@ class _Ahead:
         """The loader, which a program may hold nowhere else, lives as long as this: its habit does with it."""
         self._batches, self._loader, self._habit = batches, loader, habit
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
-        self._next: _Copied | None = None
+        self._next: Callable[[], Any] | None = None
+        """Gives the batch whose copies have begun."""
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -95,17 +92,21 @@ class _Ahead:
         habit.learnt()
         if not habit.devices:
             return next(self._batches)
-        copied = self._next or self._copy()
-        batch = copied.take(self._streams)
+        batch = (self._next or self._copy())()
         self._next = self._copy()
         return batch
 
-    def _copy(self) -> _Copied:
+    def _copy(self) -> Callable[[], Any]:
         """Begin to copy the next batch. What goes wrong is told when the program asks for it."""
         try:
             batch = next(self._batches)
-        except BaseException as error:
-            return _Copied(None, [], error)
+        except BaseException as raised:
+            error = raised
+
+            def fail() -> NoReturn:
+                raise error
+
+            return fail
         moved: list[torch.Tensor] = []
 
         def move(path: Path, tensor: torch.Tensor) -> torch.Tensor:
@@ -119,21 +120,13 @@ class _Ahead:
 
         batch = with_tensors(batch, move)
         self._habit.note.made()
-        return _Copied(batch, moved, None)
 
+        def take() -> Any:
+            """What follows on the current stream waits for the copies."""
+            for tensor in moved:
+                current = torch.cuda.current_stream(tensor.device)
+                current.wait_stream(self._streams[tensor.device])
+                tensor.record_stream(current)
+            return batch
 
-class _Copied:
-    """A batch whose copies have begun, or why there is none."""
-
-    def __init__(self, batch: Any, moved: list[torch.Tensor], error: BaseException | None) -> None:
-        self._batch, self._moved, self._error = batch, moved, error
-
-    def take(self, streams: dict[torch.device, torch.cuda.Stream]) -> Any:
-        """The batch, whose copies what follows on the current stream waits for."""
-        if self._error is not None:
-            raise self._error
-        for tensor in self._moved:
-            current = torch.cuda.current_stream(tensor.device)
-            current.wait_stream(streams[tensor.device])
-            tensor.record_stream(current)
-        return self._batch
+        return take

@@ -7,18 +7,10 @@ Trainer(callbacks=[Watcher(every="10 min")])
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
-from overlapscope.errors import MissingPackage
+from overlapscope.recorder.callbacks.lightning import Callback
 from overlapscope.watching.callbacks import TrainingWatcher
-
-if importlib.util.find_spec("lightning") is not None:
-    from lightning.pytorch.callbacks import Callback  # type: ignore[import-not-found, unused-ignore]
-elif importlib.util.find_spec("pytorch_lightning") is not None:
-    from pytorch_lightning.callbacks import Callback  # type: ignore[import-not-found, assignment, unused-ignore]
-else:
-    raise MissingPackage("this callback needs PyTorch Lightning: pip install lightning.")
 
 
 class Watcher(TrainingWatcher, Callback):  # type: ignore[misc,unused-ignore]

@@ -7,18 +7,12 @@ Trainer(..., callbacks=[Watcher(every="10 min")])
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 from typing import Any
 
-from overlapscope.errors import MissingPackage
+from overlapscope.recorder.callbacks.transformers import TrainerCallback
 from overlapscope.watching.callbacks import TrainingWatcher
-
-if importlib.util.find_spec("transformers") is None:
-    raise MissingPackage("this callback needs Hugging Face Transformers: pip install transformers.")
-
-from transformers import TrainerCallback  # type: ignore[import-not-found, unused-ignore]
 
 
 class Watcher(TrainingWatcher, TrainerCallback):  # type: ignore[misc,unused-ignore]

@@ -1,0 +1,161 @@
+"""A device's two copy engines, one for each direction: which copy they take when, and when it ends.
+
+An engine takes one copy at a time. While both have one, they slow each other, so that neither's end is known before the
+other's: the earliest event of the two is, whatever comes later.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from overlapscope.analysis.edges import HANDOVER_NS
+from overlapscope.trace.model import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator, Sequence
+
+    Copies = Iterator[tuple[int, int, int]]
+    """Copies that follow each other on their lane: each with the gap behind the one before it, and with when it is
+    ready as far as its call goes."""
+
+NEVER = float("inf")
+_LONG_AGO_NS = -(2**61)
+
+
+class Engine:
+    """The copies that are ready for it, and the one it works on. Times are ns, fractions of them while both work."""
+
+    __slots__ = ("at", "beside", "free", "item", "lag", "ready", "then", "when", "work")
+
+    def __init__(self, beside: float, lag: Sequence[int]) -> None:
+        self.beside = beside
+        """Its rate beside the other direction, alone being 1."""
+        self.ready: list[tuple[int, int, Copies]] = []
+        """When, which item, and what follows it on its lane: a heap."""
+        self.lag = lag
+        """Of each item: how long after the engine is free it begins, at least 0."""
+        self.item = -1
+        self.then: Copies = iter(())
+        """What follows the item on its lane."""
+        self.work = 0.0
+        """What is left to do, in ns alone, at `at`."""
+        self.at = 0.0
+        self.free = _LONG_AGO_NS
+        """When its last copy ended."""
+        self.when = NEVER
+        """When it takes its next copy, or ends the one it has, as things stand."""
+
+    def want(self, item: int, at: int, then: Copies) -> None:
+        """Let a copy that is ready then wait for it."""
+        heappush(self.ready, (at, item, then))
+        if self.item < 0:
+            self.when = max(self.ready[0][0], self.free)
+
+    def pick(self, now: float) -> tuple[int, int, Copies]:
+        """The next copy. Of those that are ready, or as good as, the one that came first when recorded."""
+        chosen, passed = heappop(self.ready), []
+        while self.ready and self.ready[0][0] <= now + HANDOVER_NS:
+            passed.append(heappop(self.ready))
+            if passed[-1][1] < chosen[1]:
+                chosen, passed[-1] = passed[-1], chosen
+        for one in passed:
+            heappush(self.ready, one)
+        return chosen
+
+
+class Pair:
+    """The engines of one device."""
+
+    def __init__(self, h2d: Engine, d2h: Engine, work: Sequence[float]) -> None:
+        self.h2d, self.d2h = h2d, d2h
+        self._work = work
+        """Of each item, in ns alone."""
+
+    def of(self, kind: int) -> Engine:
+        """The engine for a `trace.Kind` of copies."""
+        return self.h2d if kind == Kind.H2D else self.d2h
+
+    @property
+    def next(self) -> tuple[float, bool]:
+        """When the next event is; and whether a copy is taken then. An end comes before a start at the same instant:
+        what it sets free may want the engine."""
+        first = self._first()
+        return first.when, first.item < 0
+
+    def _first(self) -> Engine:
+        h2d, d2h = self.h2d, self.d2h
+        return d2h if d2h.when < h2d.when or (d2h.when == h2d.when and h2d.item < 0 <= d2h.item) else h2d
+
+    def run(self, until: float, awaited: Container[int], starts: memoryview[int], ends: memoryview[int]) -> int | None:
+        """Let the next event happen, and those after it that come before `until`, up to the end of a copy that somebody
+        waits for: its item. None where there is none such.
+
+        This is where a replay of copies in both directions spends its time, hence one loop without calls.
+        """
+        h2d, d2h, work = self.h2d, self.d2h, self._work
+        while True:
+            engine = self._first()
+            other = h2d if engine is d2h else d2h
+            at, item, busy = engine.when, engine.item, other.item >= 0
+            if busy and at > other.at:
+                # The other has worked until then: more slowly while both did.
+                did, since = at - other.at, engine.at if engine.at > other.at else other.at
+                if item >= 0 and at > since:
+                    did -= (at - since) * (1 - other.beside)
+                other.work -= did
+                other.at = at
+            if item < 0:
+                ready = engine.ready
+                if len(ready) == 1:
+                    ready_at, item, engine.then = ready.pop()
+                else:
+                    ready_at, item, engine.then = engine.pick(at)
+                begins = engine.free + engine.lag[item]
+                if ready_at > begins:
+                    begins = ready_at
+                engine.item, engine.at, engine.work = item, begins, work[item]
+                starts[item] = begins
+                item = -1
+            else:
+                engine.item = -1
+                ended = ends[item] = round(at)
+                for following, gap, ready_at in engine.then:
+                    if ended + gap > ready_at:
+                        ready_at = ended + gap
+                    if not busy and not engine.ready and item not in awaited:
+                        # Nobody else wants the engine, and the other may rest until this copy has ended, too.
+                        begins = ended + engine.lag[following]
+                        if ready_at > begins:
+                            begins = ready_at
+                        over = begins + work[following]
+                        if over <= other.when and over < until:
+                            item, starts[following], ended = following, begins, round(over)
+                            ends[item] = ended
+                            continue
+                    heappush(engine.ready, (ready_at, following, engine.then))
+                    break
+                engine.free = ended
+            # When the next event of each is, as things stand now.
+            if engine.item < 0:
+                engine.when = NEVER
+                if engine.ready:
+                    ready_at = engine.ready[0][0]
+                    engine.when = ready_at if ready_at > engine.free else engine.free
+                if busy:
+                    other.when = other.at + other.work
+            elif not busy:
+                engine.when = engine.at + engine.work
+            else:
+                for one, beside in ((engine, other), (other, engine)):
+                    alone = beside.at - one.at
+                    if alone >= one.work:
+                        one.when = one.at + one.work
+                    else:
+                        if alone < 0:
+                            alone = 0.0
+                        one.when = one.at + alone + (one.work - alone) / one.beside
+            if item in awaited:
+                return item
+            if (h2d.when if h2d.when < d2h.when else d2h.when) >= until:
+                return None
