@@ -6,6 +6,7 @@ since `overlapscope run` asks here what is installed, and the program is to find
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import socket
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from werkzeug.wrappers import Request
 
     from overlapscope.api import Job
+    from overlapscope.dashboard.library import Library
+    from overlapscope.dashboard.upload import Uploads
     from overlapscope.dashboard.wsgi import Listening
 
 UPLOAD_BYTES = 4 << 30
@@ -89,18 +92,6 @@ def launch(
     known = security.own_token() if token is None else token
     uploads = Uploads(library, upload_bytes)
 
-    def make() -> Flask:
-        # Dash looks with all of IPython whether this is a notebook: a fifth of what importing it takes.
-        is_notebook = "IPython" in sys.modules
-        if not is_notebook:
-            sys.modules["IPython"] = None  # type: ignore[assignment]
-        try:
-            from overlapscope.dashboard.application import create
-        finally:
-            if not is_notebook:
-                del sys.modules["IPython"]
-        return create(library, uploads, base=base, token=known).server
-
     def body_bytes(request: Request, coming_bytes: int) -> int:
         if security.refusal(request, known) is not None:
             return 0
@@ -108,6 +99,7 @@ def launch(
         room = uploads.room_bytes - coming_bytes if uploads.brings(request) else 0
         return max(room, 0) + _SMALL_BODY_BYTES
 
+    make = functools.partial(_application, library, uploads, base=base, token=known)
     app = Beginning(library, make, base=base, token=known)
     listening = Listening(app, host=host, port=port, base=base, body_bytes=body_bytes)
     # Reports alone have one page.
@@ -115,6 +107,19 @@ def launch(
     page = "compare" if compare else "" if entries else alone
     shown = {"trace": entries[0].id, "with": entries[1].id} if compare else {}
     return listening, f"{listening.url}{page}?{urlencode(shown | {'token': known})}"
+
+
+def _application(library: Library, uploads: Uploads, *, base: str, token: str) -> Flask:
+    # Dash looks with all of IPython whether this is a notebook: a fifth of what importing it takes.
+    is_notebook = "IPython" in sys.modules
+    if not is_notebook:
+        sys.modules["IPython"] = None  # type: ignore[assignment]
+    try:
+        from overlapscope.dashboard.application import create
+    finally:
+        if not is_notebook:
+            del sys.modules["IPython"]
+    return create(library, uploads, base=base, token=token).server
 
 
 def has_windows() -> bool:

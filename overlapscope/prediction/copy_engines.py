@@ -91,7 +91,7 @@ class Pair:
         """Let the next event happen, and those after it that come before `until`, up to the end of a copy that somebody
         waits for: its item. None where there is none such.
 
-        This is where a replay of copies in both directions spends its time, hence one loop without calls.
+        This is where a replay of copies in both directions spends its time, hence one loop with few calls.
         """
         h2d, d2h, work = self.h2d, self.d2h, self._work
         while True:
@@ -99,12 +99,7 @@ class Pair:
             other = h2d if engine is d2h else d2h
             at, item, busy = engine.when, engine.item, other.item >= 0
             if busy and at > other.at:
-                # The other has worked until then: more slowly while both did.
-                did, since = at - other.at, engine.at if engine.at > other.at else other.at
-                if item >= 0 and at > since:
-                    did -= (at - since) * (1 - other.beside)
-                other.work -= did
-                other.at = at
+                _work(other, beside=engine, until=at)
             if item < 0:
                 ready = engine.ready
                 if len(ready) == 1:
@@ -147,15 +142,27 @@ class Pair:
             elif not busy:
                 engine.when = engine.at + engine.work
             else:
-                for one, beside in ((engine, other), (other, engine)):
-                    alone = beside.at - one.at
-                    if alone >= one.work:
-                        one.when = one.at + one.work
-                    else:
-                        if alone < 0:
-                            alone = 0.0
-                        one.when = one.at + alone + (one.work - alone) / one.beside
+                engine.when, other.when = _end(engine, other), _end(other, engine)
             if item in awaited:
                 return item
             if (h2d.when if h2d.when < d2h.when else d2h.when) >= until:
                 return None
+
+
+def _work(engine: Engine, *, beside: Engine, until: float) -> None:
+    """Let an engine have worked until then: more slowly while both did."""
+    did, since = until - engine.at, beside.at if beside.at > engine.at else engine.at
+    if beside.item >= 0 and until > since:
+        did -= (until - since) * (1 - engine.beside)
+    engine.work -= did
+    engine.at = until
+
+
+def _end(engine: Engine, beside: Engine) -> float:
+    """When an engine ends its copy while the other works on one, too."""
+    alone = beside.at - engine.at
+    if alone >= engine.work:
+        return engine.at + engine.work
+    if alone < 0:
+        alone = 0.0
+    return engine.at + alone + (engine.work - alone) / engine.beside
