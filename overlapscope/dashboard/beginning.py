@@ -82,14 +82,15 @@ class Beginning:
         asked = flask.request.args
         url = url_of(self._library, self._base, asked.get("path"), asked.get("search"))
         until = time.monotonic() + _ANSWER_S
-        known = asked.get("known") == "true"
+        # Elsewhere no verdict is shown: an answer at once would only be asked for again.
+        speaks = url.page == FIRST_PAGE and asked.get("known") != "true"
         while not self._whole.done() and time.monotonic() < until:
-            if not known and self._library.opened(url.trace) is not None:
+            if speaks and self._library.opened(url.trace) is not None:
                 break
             time.sleep(_LOOK_S)
         context = PageContext.at(url, self._library)
         verdict = None
-        if context.trace is not None and url.page == FIRST_PAGE:
+        if speaks and context.trace is not None:
             found = verdict_on(context.section)
             first, rest = first_and_rest(found)
             verdict = {"level": found.level, "subject": context.section.title, "first": first, "rest": rest}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -82,6 +83,14 @@ def test_the_verdict_is_that_of_the_page_that_follows(start: Start, library: Lib
     recorded = start.client.get("/api/beginning?path=/&search=?of=recorded", headers=KNOWN).json
     assert recorded is not None
     assert recorded["verdict"]["first"] == first_and_rest(verdict_on(opened.section()))[0]
+
+
+@pytest.mark.parametrize("query", ["path=/&known=true", "path=/timeline"])
+def test_nothing_new_is_waited_for(start: Start, query: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    told = start.client.get(f"/api/beginning?{query}", headers=KNOWN).json
+    assert told is not None and told["verdict"] is None and slept
 
 
 @pytest.mark.parametrize("query", ["path=/timeline", "path=/&search=?trace=none", "", "path=/&search=?device=x"])
