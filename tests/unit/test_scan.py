@@ -32,9 +32,12 @@ def columns_of(batch: Batch) -> list[Any]:
     """All that a Trace is made of."""
     columns = Columns()
     columns.add(batch)
-    made = [batch.count, columns.repaired]
-    made += [column.tolist() for part in columns.parts for column in part]
-    made += [(table, at.tolist(), values.tolist()) for table, parts in columns.values.items() for at, values in parts]
+    made: list[Any] = [batch.count, columns.repaired]
+    for part in columns.parts:
+        category, *others = (column.tolist() for column in part)
+        made += [[[*columns.categories][number] for number in category], *others]
+    for table, values in columns.values.items():
+        made += [(table, at.tolist(), value.tolist()) for at, value in values]
     finished = Finished(columns)
     return [*made, finished.names]
 
@@ -77,7 +80,7 @@ EVENTS = [
     {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "ts": 0.0, "args": {"name": "python"}},
     event(cat="gpu_memcpy", name="Memcpy HtoD (Pinned -> Device)", ts=4370963868199.812, pid=3, args={}),
 ]
-PIECES = [b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"0", b"-", b".", b"e", b"1", b"\n", b"\x00", b"\xff", b"\xc3"]
+PIECES = [b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"0", b"-", b".", b"e", b"\n", b"\x00", b"\xff", b"\xc3"]
 PIECES += [b'"ts":', b'"cat":"ac2g",', b"null", b"true", b"\\ud800", b"\\u00e9", b"99999999999999999999", b'"args":{}']
 
 
@@ -87,7 +90,7 @@ def test_usual_events_are_taken() -> None:
     assert assert_taken_only_as_python_takes_it(b"[]") and assert_taken_only_as_python_takes_it(b"[ \n]")
 
 
-@pytest.mark.parametrize("path", sorted((TRACES / "known_causes").glob("*.json.gz"))[::8], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(TRACES.glob("known_causes/*.gz"))[::8], ids=lambda path: path.stem)
 def test_the_events_of_a_recording_are_taken(path: Path) -> None:
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     usual = [one for one in events if one["ph"] != "i"]
