@@ -56,10 +56,15 @@ bench: $(VENV)/.library browser  ## measure speed and memory into docs/ and benc
 waits: $(VENV)/.library browser  ## measure how long people wait, beside the last release, into docs/evaluation/waits.md
 	$(VENV)/bin/python -m benchmarks $(if $(RELEASE_NAME),--large --release $(RELEASE_NAME))
 
-dist: $(RELEASE)/.ready  ## build wheel and sdist into dist/, and check them
+dist: $(RELEASE)/.ready  ## build sdist and wheels, for this platform and for any, into dist/, and check them
 	rm -rf dist
-	$(RELEASE)/bin/python -m build --outdir dist
-	CC= $(RELEASE)/bin/python -m build --wheel --outdir dist
+	CC= $(RELEASE)/bin/python -m build --outdir dist
+	$(RELEASE)/bin/python -m build --wheel --outdir dist/here
+	@# Without a compiler it is the same as the one for everybody.
+	@set -e; for wheel in dist/here/*.whl; do case $$wheel in \
+		*-any.whl) ;; \
+		*-linux_*) PATH="$(CURDIR)/$(RELEASE)/bin:$$PATH" auditwheel repair --wheel-dir dist $$wheel ;; \
+		*) mv $$wheel dist ;; esac; done; rm -r dist/here
 	$(RELEASE)/bin/twine check --strict dist/*
 
 clean:  ## remove the environments, caches and built files
