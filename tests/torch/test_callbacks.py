@@ -11,6 +11,7 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.recorder.recording import current
+from tests.support import forked
 
 torch = pytest.importorskip("torch", reason="trains with torch")
 
@@ -111,20 +112,21 @@ class TestLightning:
         assert step_names(recorder.recording.path) == ["ProfilerStep#0", "ProfilerStep#1", "ProfilerStep#2"]
         assert current() is None
 
-    @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
+    @pytest.mark.parametrize("strategy", ["ddp", "ddp_fork"])
     def test_processes_that_the_trainer_starts_are_ranks(self, strategy: str, lightning: Any, tmp_path: Path) -> None:
         program = tmp_path / "program.py"
         program.write_text(
-            "import torch, lightning.pytorch as lightning\n"
+            "import pickle, torch, lightning.pytorch as lightning\n"
             "from lightning.pytorch.demos.boring_classes import BoringModel\n"
             "from overlapscope.recorder.callbacks.lightning import Recorder\n"
-            "if __name__ == '__main__':\n"
-            "    quiet = dict.fromkeys(['logger', 'enable_checkpointing', 'enable_progress_bar'], False)\n"
-            f"    trainer = lightning.Trainer(max_steps=3, accelerator='cpu', devices=2, strategy={strategy!r},\n"
-            "        callbacks=[Recorder('x.trace.json.gz', plain_steps=0)], limit_val_batches=0, **quiet)\n"
-            "    trainer.fit(BoringModel())\n"
+            "quiet = dict.fromkeys(['logger', 'enable_checkpointing', 'enable_progress_bar'], False)\n"
+            # As it reaches spawned processes, which would take ten seconds to import Lightning.
+            "recorder = pickle.loads(pickle.dumps(Recorder('x.trace.json.gz', plain_steps=0)))\n"
+            f"trainer = lightning.Trainer(max_steps=3, accelerator='cpu', devices=2, strategy={strategy!r},\n"
+            "    callbacks=[recorder], limit_val_batches=0, **quiet)\n"
+            "trainer.fit(BoringModel())\n"
         )
-        done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = forked.run([program], tmp_path)
         assert done.returncode == 0, done.stderr
         assert not (tmp_path / "x.trace.json.gz").exists()
         written = sorted((tmp_path / "x.traces").iterdir())
