@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from overlapscope import load
 from overlapscope.errors import UsageError
 from overlapscope.trials.child import environment
 from overlapscope.trials.protocol import Setting, Task
+from tests.support import forked
 
 PATIENCE_S = 300
 
@@ -90,19 +90,8 @@ def test_a_dataset_that_cannot_live_in_a_worker_fails_with_that_change_alone(tmp
 def test_a_program_is_recorded_with_the_changes_made(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     task = Task(directory=str(tmp_path), changes=(Setting("workers", "2"),))
-    command = [
-        sys.executable,
-        "-m",
-        "overlapscope",
-        "run",
-        "--stop-after-recording",
-        "-o",
-        "t.trace.json.gz",
-        "train.py",
-    ]
-    run = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, **environment(task)}, capture_output=True, text=True, check=False
-    )
+    command = ["-m", "overlapscope", "run", "--stop-after-recording", "-o", "t.trace.json.gz", "train.py"]
+    run = forked.run(command, tmp_path, environment=environment(task))
     assert run.returncode == 0, run.stderr
     assert load(tmp_path / "t.trace.json.gz").plain_steps.before.host_ns
     assert "Traceback" not in run.stderr
