@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from overlapscope.trials import fingerprint
 from overlapscope.trials.child import environment
+from overlapscope.trials.program import Ended
 from overlapscope.trials.protocol import Facts, Outcome, Results, Setting, Task
 from overlapscope.trials.sameness import distance
 from overlapscope.trials.shims import SHIMS, Notes, make
@@ -219,6 +220,13 @@ class TestWorkers:
             (tmp_path / str(number)).mkdir()
             computed.append(results(program, tmp_path / str(number), changes=changes))
         assert computed[0] == computed[1] == computed[2]
+
+    def test_in_which_a_dataset_cannot_live_end_the_program_with_its_own_error(self, tmp_path: Path) -> None:
+        check = "assert not torch.utils.data.get_worker_info(), 'not in a worker'"
+        program = TRAIN.replace("return torch.sin", f"{check}; return torch.sin")
+        done = run(program, tmp_path, changes=[Setting("workers", "2")])
+        ended = Ended((), done.returncode, done.stdout + done.stderr, wall_s=1.0)
+        assert ended.how == "It ended with exit code 1: AssertionError: not in a worker"
 
     def test_draw_what_a_program_draws_whose_workers_persist_already(self) -> None:
         def drawn(changes: list[Setting]) -> torch.Tensor:
