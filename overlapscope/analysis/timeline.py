@@ -14,7 +14,6 @@ from overlapscope.base.intervals import (
     Intervals,
     complement,
     covered,
-    intersect,
     join,
     subtract,
     total,
@@ -25,7 +24,7 @@ from overlapscope.trace.model import I8, GpuOps, Kind, RuntimeCalls, Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Instants:
+class Ran:
     """When each kind of a device's ops ran."""
 
     compute: Intervals
@@ -33,6 +32,16 @@ class Instants:
     h2d: Intervals
     d2h: Intervals
     other: Intervals
+    start_ns: int
+    """The window: first op's start..."""
+    end_ns: int
+    """...to the last op's end."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline(Ran):
+    """The ops of one device, sorted by start, and the sets of instants at which each kind ran."""
+
     copy: Intervals
     exposed_comm: Intervals
     exposed_copy: Intervals
@@ -40,19 +49,9 @@ class Instants:
     exposed_d2h: Intervals
     exposed_other: Intervals
     idle: Intervals
-    """Within the window: from the first op's start to the last op's end."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Timeline(Instants):
-    """The ops of one device, sorted by start, and the sets of instants at which each kind ran."""
-
+    """Within the window."""
     device: int
     ops: GpuOps
-    start_ns: int
-    """The window: first op's start..."""
-    end_ns: int
-    """...to the last op's end."""
     lead_in_end_ns: int | None
     """End of the lead-in; the window's start where there is none; None where it cannot be told."""
     main_stream: int
@@ -67,43 +66,30 @@ class Timeline(Instants):
 def build(trace: Trace, device: int) -> Timeline:
     """The timeline of a device that has at least one GPU op."""
     ops = trace.gpu_ops if len(trace.devices) == 1 else trace.gpu_ops.take(trace.gpu_ops.device == device)
-    start, end = int(ops.start_ns.min()), int(ops.end_ns.max())
-    sets = instants(ops.kind, ops.start_ns, ops.end_ns)
+    ran = when_ran(ops.kind, ops.start_ns, ops.end_ns)
+    copy, kernels = join(ran.h2d, ran.d2h), join(ran.compute, ran.comm)
+    working = join(kernels, copy)
     return Timeline(
-        **{field.name: getattr(sets, field.name) for field in fields(sets)},
+        **{field.name: getattr(ran, field.name) for field in fields(ran)},
+        copy=copy,
+        exposed_comm=subtract(ran.comm, ran.compute),
+        exposed_copy=subtract(copy, kernels),
+        exposed_h2d=subtract(ran.h2d, kernels),
+        exposed_d2h=subtract(ran.d2h, kernels),
+        exposed_other=subtract(ran.other, working),
+        idle=complement(join(working, ran.other), ran.start_ns, ran.end_ns),
         device=device,
         ops=ops,
-        start_ns=start,
-        end_ns=end,
-        lead_in_end_ns=_lead_in_end(ops, trace.runtime_calls, start),
+        lead_in_end_ns=_lead_in_end(ops, trace.runtime_calls, ran.start_ns),
         main_stream=_main_stream(ops),
     )
 
 
-def instants(kind: I8, start_ns: I64, end_ns: I64) -> Instants:
+def when_ran(kind: I8, start_ns: I64, end_ns: I64) -> Ran:
     """When the ops of each `Kind` ran, in any order; there must be one."""
-    kinds = {}
-    for each in Kind:
-        rows = np.flatnonzero(kind == each)
-        kinds[each] = union(start_ns[rows], end_ns[rows])
-    compute, comm, other = kinds[Kind.COMPUTE], kinds[Kind.COMM], kinds[Kind.OTHER]
-    copy = join(kinds[Kind.H2D], kinds[Kind.D2H])
-    kernels = join(compute, comm)
-    working = join(kernels, copy)
-    return Instants(
-        compute=compute,
-        comm=comm,
-        h2d=kinds[Kind.H2D],
-        d2h=kinds[Kind.D2H],
-        other=other,
-        copy=copy,
-        exposed_comm=subtract(comm, compute),
-        exposed_copy=subtract(copy, kernels),
-        exposed_h2d=subtract(kinds[Kind.H2D], kernels),
-        exposed_d2h=subtract(kinds[Kind.D2H], kernels),
-        exposed_other=subtract(other, working),
-        idle=complement(join(working, other), int(start_ns.min()), int(end_ns.max())),
-    )
+    rows = {each: np.flatnonzero(kind == each) for each in Kind}
+    sets = {each.name.lower(): union(start_ns[of_kind], end_ns[of_kind]) for each, of_kind in rows.items()}
+    return Ran(**sets, start_ns=int(start_ns.min()), end_ns=int(end_ns.max()))
 
 
 def _main_stream(ops: GpuOps) -> int:
@@ -138,29 +124,29 @@ def _lead_in_end(ops: GpuOps, calls: RuntimeCalls, start: int) -> int | None:
     return max(start, int(ops.end_ns[orphans[before]].max(initial=start)))
 
 
-def lengths(instants: Instants, starts: I64, ends: I64) -> dict[str, I64]:
-    """How long each set of instants is inside each of the given windows: input to `measured`."""
-    t = instants
-    sm = join(t.compute, t.comm)
-    sets = {
-        "compute": t.compute,
-        "comm": t.comm,
-        "sm": sm,
-        "h2d": t.h2d,
-        "d2h": t.d2h,
-        "other": t.other,
-        "copy": t.copy,
-        "busy": join(sm, t.copy),
-        "both": intersect(t.h2d, t.d2h),
-        "comm_hidden": intersect(t.comm, t.compute),
-        "exposed_comm": t.exposed_comm,
-        "exposed_copy": t.exposed_copy,
-        "exposed_h2d": t.exposed_h2d,
-        "exposed_d2h": t.exposed_d2h,
-        "exposed_other": t.exposed_other,
-        "idle": t.idle,
+def lengths(ran: Ran, starts: I64, ends: I64) -> dict[str, I64]:
+    """How long each set of instants is inside each of the given windows: input to `measured`.
+
+    What is in one set and not in another, or in both, follows from how long they and their union are.
+    """
+    sm, copy = join(ran.compute, ran.comm), join(ran.h2d, ran.d2h)
+    busy = join(sm, copy)
+    window = Intervals(np.array([ran.start_ns]), np.array([ran.end_ns]))
+    sets = {name: getattr(ran, name) for name in ("compute", "comm", "h2d", "d2h", "other")}
+    sets |= {"sm": sm, "copy": copy, "busy": busy}
+    ns = {name: covered(a, starts, ends) for name, a in sets.items()}
+    unions = {"h2d": join(sm, ran.h2d), "d2h": join(sm, ran.d2h), "all": join(busy, ran.other), "window": window}
+    of = {name: covered(a, starts, ends) for name, a in unions.items()}
+    return ns | {
+        "both": ns["h2d"] + ns["d2h"] - ns["copy"],
+        "comm_hidden": ns["comm"] + ns["compute"] - ns["sm"],
+        "exposed_comm": ns["sm"] - ns["compute"],
+        "exposed_copy": ns["busy"] - ns["sm"],
+        "exposed_h2d": of["h2d"] - ns["sm"],
+        "exposed_d2h": of["d2h"] - ns["sm"],
+        "exposed_other": of["all"] - ns["busy"],
+        "idle": of["window"] - of["all"],
     }
-    return {name: covered(a, starts, ends) for name, a in sets.items()}
 
 
 def measured(ns: Mapping[str, int]) -> tuple[Buckets, Engines, Overlap]:

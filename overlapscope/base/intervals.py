@@ -60,7 +60,10 @@ def total(a: Intervals) -> int:
 
 def join(*sets: Intervals) -> Intervals:
     """Instants in any of the sets."""
-    return union(np.concatenate([a.starts for a in sets]), np.concatenate([a.ends for a in sets]))
+    filled = [a for a in sets if len(a.starts)]
+    if len(filled) < 2:
+        return filled[0] if filled else EMPTY
+    return union(np.concatenate([a.starts for a in filled]), np.concatenate([a.ends for a in filled]))
 
 
 def complement(a: Intervals, start: int, end: int) -> Intervals:

@@ -70,9 +70,9 @@ class Command:
         prediction = _predict(asked, args)
         result, offers = prediction.result, not (asked or args.best)
         present(result, lambda: _document(result, offers=offers), args, verbose=args.verbose)
-        if prediction.after is None:
+        if prediction.expected is None:
             return NOT_PREDICTED
-        if args.timeline is not None:
+        if args.timeline is not None and prediction.after is not None:
             from overlapscope.export import chrome_trace
 
             blocks = chrome_trace.blocks(prediction.after, packed=args.timeline.suffix == ".gz")

@@ -95,57 +95,49 @@ class Pair:
         """
         h2d, d2h, work = self.h2d, self.d2h, self._work
         while True:
-            engine = self._first()
-            other = h2d if engine is d2h else d2h
-            at, item, busy = engine.when, engine.item, other.item >= 0
+            engine, other = h2d, d2h
+            if d2h.when <= h2d.when and (d2h.when < h2d.when or h2d.item < 0 <= d2h.item):
+                engine, other = d2h, h2d
+            at, item, ready, busy = engine.when, engine.item, engine.ready, other.item >= 0
             if busy and at > other.at:
                 _work(other, beside=engine, until=at)
             if item < 0:
-                ready = engine.ready
-                if len(ready) == 1:
-                    ready_at, item, engine.then = ready.pop()
-                else:
-                    ready_at, item, engine.then = engine.pick(at)
+                ready_at, item, engine.then = ready.pop() if len(ready) == 1 else engine.pick(at)
                 begins = engine.free + engine.lag[item]
-                if ready_at > begins:
-                    begins = ready_at
-                engine.item, engine.at, engine.work = item, begins, work[item]
-                starts[item] = begins
-                item = -1
             else:
-                engine.item = -1
-                ended = ends[item] = round(at)
+                engine.item, engine.when = -1, NEVER
+                engine.free = ends[item] = ended = round(at)
+                if busy:
+                    other.when = other.at + other.work
+                following = -1
                 for following, gap, ready_at in engine.then:
                     if ended + gap > ready_at:
                         ready_at = ended + gap
-                    if not busy and not engine.ready and item not in awaited:
-                        # Nobody else wants the engine, and the other may rest until this copy has ended, too.
-                        begins = ended + engine.lag[following]
-                        if ready_at > begins:
-                            begins = ready_at
-                        over = begins + work[following]
-                        if over <= other.when and over < until:
-                            item, starts[following], ended = following, begins, round(over)
-                            ends[item] = ended
-                            continue
-                    heappush(engine.ready, (ready_at, following, engine.then))
+                    at = ready_at if ready_at > ended else ended
+                    if ready or item in awaited or at >= other.when or at >= until:
+                        heappush(ready, (ready_at, following, engine.then))
+                        following = -1
                     break
-                engine.free = ended
-            # When the next event of each is, as things stand now.
-            if engine.item < 0:
-                engine.when = NEVER
-                if engine.ready:
-                    ready_at = engine.ready[0][0]
-                    engine.when = ready_at if ready_at > engine.free else engine.free
-                if busy:
-                    other.when = other.at + other.work
-            elif not busy:
-                engine.when = engine.at + engine.work
-            else:
+                if following < 0:
+                    if ready:
+                        engine.when = ready[0][0] if ready[0][0] > ended else ended
+                    if item in awaited:
+                        return item
+                    if engine.when >= until and other.when >= until:
+                        return None
+                    continue
+                # Nothing happens before it takes the next one.
+                if busy and at > other.at:
+                    _work(other, beside=engine, until=at)
+                item, begins = following, ended + engine.lag[following]
+            if ready_at > begins:
+                begins = ready_at
+            engine.item, engine.at, engine.work, starts[item] = item, begins, work[item], begins
+            if busy:
                 engine.when, other.when = _end(engine, other), _end(other, engine)
-            if item in awaited:
-                return item
-            if (h2d.when if h2d.when < d2h.when else d2h.when) >= until:
+            else:
+                engine.when = begins + engine.work
+            if engine.when >= until and other.when >= until:
                 return None
 
 

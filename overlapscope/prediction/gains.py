@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
 
@@ -79,7 +80,7 @@ def best(
             )
         )
     chosen = conclude(recorded, base, taken, reached)
-    return Prediction(msgspec.structs.replace(chosen.result, ladder=tuple(rungs)), chosen.before, chosen.after)
+    return replace(chosen, result=msgspec.structs.replace(chosen.result, ladder=tuple(rungs)))
 
 
 def candidates(base: Base) -> list[Choice]:

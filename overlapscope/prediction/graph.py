@@ -19,13 +19,15 @@ blocking calls and the intervals are this package's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 
+from overlapscope.analysis.grouping import rows_by
 from overlapscope.base.columns import Columns
+from overlapscope.base.kept import kept
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.shapes import Shapes
 from overlapscope.trace.model import F64, I8, I64, Bool, Kind, Memory, Trace
@@ -149,11 +151,36 @@ class Waits(Columns):
     lag_ns: I64
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Recorded:
+    """What no intervention changes: what follows from nothing else is kept with it (`base.kept`)."""
+
+    trace: Trace
+    calls: Calls
+    """Of which all stays but what they hand over and how long they and the work before them take."""
+    threads: tuple[int, ...]
+    """Operating-system id of each thread number."""
+    item_of_op: I64
+    """Row of `Graph.items` for each row of `Trace.gpu_ops`."""
+
+
+@kept()
+def by_thread(recorded: Recorded) -> list[tuple[int, I64]]:
+    """The id of each thread, and its calls in order."""
+    return [(recorded.threads[number], rows) for number, rows in rows_by(recorded.calls.thread)]
+
+
+@kept()
+def _previous(recorded: Recorded) -> I64:
+    return recorded.calls.previous
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
     """A recording's dependency graph, or what interventions made of it."""
 
     trace: Trace
+    recorded: Recorded
     items: Items
     calls: Calls
     orders: Orders
@@ -163,10 +190,6 @@ class Graph:
     needs what, where being on one lane says nothing."""
     shapes: Callable[[], Shapes | None]
     """The shapes of inputs, looked up in the recording's file when first asked for; None where they are not known."""
-    threads: tuple[int, ...]
-    """Operating-system id of each thread number."""
-    item_of_op: I64
-    """Row of `items` for each row of `Trace.gpu_ops`."""
     streams: tuple[tuple[int, int], ...]
     """Device and stream of each lane; lanes that interventions make get stream numbers that the trace does not use."""
     constants: Constants
@@ -176,10 +199,19 @@ class Graph:
     keeping: frozenset[int]
     """Devices of which those waits are few, and parts of lags, so that a replay repeats them."""
 
-    def by_thread(self) -> Iterator[tuple[int, I64]]:
+    def by_thread(self) -> list[tuple[int, I64]]:
         """The id of each thread, and its calls in order."""
-        for number, thread in enumerate(self.threads):
-            yield thread, np.flatnonzero(self.calls.thread == number)
+        return by_thread(self.recorded)
+
+    @property
+    def previous(self) -> I64:
+        """Of each call: the one before it on its thread; -1 for none."""
+        return _previous(self.recorded)
+
+    @property
+    def item_of_op(self) -> I64:
+        """Row of `items` for each row of `Trace.gpu_ops`."""
+        return self.recorded.item_of_op
 
     def callers(self, items: I64) -> I64:
         """The calls that launched items, one for each whose launch was recorded."""

@@ -20,7 +20,7 @@ from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import Bool, covered, union
 from overlapscope.prediction.calibration import Constants
-from overlapscope.prediction.graph import Calls, Graph, Items, Orders, Why
+from overlapscope.prediction.graph import Calls, Graph, Items, Orders, Recorded, Why
 from overlapscope.prediction.host_calls import find_calls, find_waits
 from overlapscope.prediction.shapes import look_up
 from overlapscope.trace.model import F64, I64, Kind, Memory, Trace, of_stream_key, stream_keys
@@ -51,14 +51,13 @@ def build(trace: Trace, constants: Constants, *, with_shapes: bool = True) -> Gr
     source, held = own_stream_waits(trace)
     return Graph(
         trace=trace,
+        recorded=Recorded(trace, calls, threads, item_of_op),
         items=replace(items, lane=np.searchsorted(lanes, items.lane)),
         calls=calls,
         orders=orders,
         waits=waits,
         notes=(item_of_op[source], item_of_op[held]),
         shapes=cache(partial(look_up, trace)) if with_shapes else lambda: None,
-        threads=threads,
-        item_of_op=item_of_op,
         streams=tuple(map(of_stream_key, lanes.tolist())),
         constants=constants,
         unexplained_ns=unexplained,

@@ -207,7 +207,7 @@ def _host_cost(base: Base) -> _HostCost:
     )
     for table, each in tables:
         rows_of = dict(rows_by(table.thread))
-        for number, thread in enumerate(graph.threads):
+        for number, thread in enumerate(graph.recorded.threads):
             if thread in rows_of:
                 starts = table.start_ns[rows_of[thread]]
                 of_thread = (calls.thread == number) | (giver == number)

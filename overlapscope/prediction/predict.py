@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 import msgspec
@@ -13,7 +14,7 @@ import numpy as np
 from overlapscope.analysis.grouping import groups_of
 from overlapscope.analysis.host import sites_of_calls
 from overlapscope.analysis.results import Buckets, Overlap
-from overlapscope.analysis.timeline import Instants, build, instants, lengths, measured
+from overlapscope.analysis.timeline import Ran, build, lengths, measured, when_ran
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
 from overlapscope.catalog.advice import in_words_of
@@ -47,16 +48,6 @@ _ALWAYS = ("kernel_gap_ns", "launch_latency_ns", "return_ns")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prediction:
-    """The result, and the timelines before and after."""
-
-    result: WhatIf
-    before: Trace
-    after: Trace | None
-    """The recording as it would have been; None where nothing can be predicted."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
     """What interventions made of a recording, taken one way."""
 
@@ -68,6 +59,25 @@ class Outcome:
     """What a step takes when many follow each other."""
     step_ns: int
     """What that stands for (`Base.real_ns`)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The result, and the timelines before and after."""
+
+    result: WhatIf
+    before: Trace
+    expected: Outcome | None
+    """None where nothing can be predicted."""
+
+    @cached_property
+    def after(self) -> Trace | None:
+        """The recording as it would have been, likewise; made when it is first asked for."""
+        if self.expected is None:
+            return None
+        by = tuple(" ".join(filter(None, (done.intervention, done.argument))) for done in self.result.interventions)
+        timeline = predicted_trace(self.expected.graph, self.expected.replayed)
+        return replace(timeline, predicted_by=(*(self.before.predicted_by or ()), *by))
 
 
 def apply(base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = ()) -> tuple[Applied, ...]:
@@ -173,9 +183,7 @@ def _concluded(
         constants=constants,
         replay=_with_doubts(base, constants),
     )
-    timeline = predicted_trace(expected.graph, expected.replayed)
-    by = (*(base.trace.predicted_by or ()), *(choice.text for choice in choices))
-    return Prediction(result, base.trace, replace(timeline, predicted_by=by))
+    return Prediction(result, base.trace, expected)
 
 
 def interval(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
@@ -215,11 +223,11 @@ def _figures_of(base: Base, outcome: Outcome) -> Figures:
     return _figures(ran, outcome.steps, outcome.replayed_step_ns, outcome.step_ns)
 
 
-def _ran(graph: Graph, replayed: Replay, device: int) -> Instants:
+def _ran(graph: Graph, replayed: Replay, device: int) -> Ran:
     """When the ops of a device would have run."""
     there = np.flatnonzero((graph.items.device == device)[graph.item_of_op] & ~graph.items.gone[graph.item_of_op])
     start, end = predicted_times(graph, replayed)
-    return instants(graph.trace.gpu_ops.kind[there], start[there], end[there])
+    return when_ran(graph.trace.gpu_ops.kind[there], start[there], end[there])
 
 
 def _with_doubts(base: Base, constants: Sequence[Constant]) -> Fidelity:
@@ -331,7 +339,7 @@ class Figures:
     """Of all steps whose end is known, together: a single one may hold no copy where the host runs ahead."""
 
 
-def _figures(ran: Instants, steps: StepTimes, step_ns: int, real_ns: int) -> Figures:
+def _figures(ran: Ran, steps: StepTimes, step_ns: int, real_ns: int) -> Figures:
     """The figures of steps in which a device's ops `ran`: each takes `step_ns` when many follow each other, and stands
     for one of `real_ns` (`base.Base.real_ns`)."""
     known = len(steps.known)

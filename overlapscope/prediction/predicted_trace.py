@@ -95,6 +95,9 @@ def _sorted(table: T) -> tuple[T, I64]:
 def predicted_times(graph: Graph, replayed: Replay) -> tuple[I64, I64]:
     """When each GPU op of the recording would have begun and ended."""
     ops, item = graph.trace.gpu_ops, graph.item_of_op
+    if len(ops) == len(graph.items):
+        # Each op is an item.
+        return replayed.start_ns, replayed.end_ns
     start = replayed.start_ns[item] + (ops.start_ns - graph.items.start_ns[item])
     return start, np.where(_single(graph), replayed.end_ns[item], start + ops.end_ns - ops.start_ns)
 
@@ -163,8 +166,7 @@ class _Clock:
         calls = graph.calls
         self._origin = int(min(calls.start_ns.min(initial=2**62), graph.items.start_ns.min(initial=2**62)))
         self._knots: dict[int, tuple[I64, I64]] = {}
-        for number, thread in enumerate(graph.threads):
-            of_thread = calls.thread == number
+        for thread, of_thread in graph.by_thread():
             measured = np.stack([calls.start_ns[of_thread], calls.end_ns[of_thread]], axis=1).ravel()
             moved = np.stack([replayed.call_start_ns[of_thread], replayed.call_end_ns[of_thread]], axis=1).ravel()
             self._knots[thread] = measured, moved

@@ -91,10 +91,10 @@ class _Simulation:
         }
 
     def run(self) -> Replay:
-        items, calls = self._graph.items, self._graph.calls
+        items = self._graph.items
         shared = items.on_engine & ~_on_own_engine(items)
         todo = [self._lane(rows, shared[rows]) for _, rows in reversed(rows_by(items.lane))]
-        todo += [self._thread(rows) for _, rows in reversed(rows_by(calls.thread))]
+        todo += [self._thread(rows) for _, rows in reversed(self._graph.by_thread())]
         self._todo = todo
         while todo or self._engine_event():
             while todo:
@@ -243,9 +243,11 @@ def _goes(graph: Graph) -> I64:
     around it on its thread up to the next wait or handover. Last that of no call: -1."""
     calls = graph.calls
     begins = np.zeros((len(calls), 2), np.bool_)
-    begins[:, 0] = (calls.handed_by >= 0) | (calls.previous < 0)
+    begins[:, 0] = (calls.handed_by >= 0) | (graph.previous < 0)
     begins[graph.waits.call, 1] = True
-    order = np.argsort(calls.thread, kind="stable")
+    by_thread = [rows for _, rows in graph.by_thread()]
+    # Those of a single thread are in order.
+    order = np.concatenate(by_thread) if len(by_thread) > 1 else slice(None)
     go = np.empty((len(calls), 2), np.int64)
     go[order] = np.cumsum(begins[order].ravel()).reshape(-1, 2)
     return np.append(go.ravel(), -1)

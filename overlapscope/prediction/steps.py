@@ -9,7 +9,8 @@ import numpy as np
 from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64
-from overlapscope.prediction.graph import Graph
+from overlapscope.base.kept import kept
+from overlapscope.prediction.graph import Graph, Recorded
 from overlapscope.trace.model import Bool, Kind
 
 _NEVER_NS = 2**62
@@ -51,16 +52,30 @@ def lower_median(values: I64) -> int:
 
 def step_of_items(graph: Graph) -> I64:
     """Number of the step that each item was launched from; -1 for none."""
-    trace = graph.trace
-    rows = np.flatnonzero(is_step(trace.annotations))
+    return pick(_step_of_calls(graph.recorded), graph.items.call)
+
+
+@kept()
+def _step_of_calls(recorded: Recorded) -> I64:
+    calls, notes = recorded.calls, recorded.trace.annotations
+    rows = np.flatnonzero(is_step(notes))
     # Calls are in order, so those of a step are one stretch: up to its end, and to the next one's start.
-    starts = np.searchsorted(graph.calls.start_ns, trace.annotations.start_ns[rows])
-    ends = np.searchsorted(graph.calls.start_ns, trace.annotations.end_ns[rows])
-    ends = np.minimum(ends, np.append(starts[1:], len(graph.calls))[: len(ends)])
-    step = np.full(len(graph.calls), -1, np.int64)
+    starts = np.searchsorted(calls.start_ns, notes.start_ns[rows])
+    ends = np.searchsorted(calls.start_ns, notes.end_ns[rows])
+    ends = np.minimum(ends, np.append(starts[1:], len(calls))[: len(ends)])
+    step = np.full(len(calls), -1, np.int64)
     for number, (begin, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         step[begin:end] = number
-    return pick(step, graph.items.call)
+    return step
+
+
+def _place_of_items(graph: Graph, numbers: I64) -> I64:
+    """The place of each item's step in `numbers`, which ascend; -1 for that of none."""
+    step = _step_of_calls(graph.recorded)
+    place = np.full(max(int(numbers.max(initial=-1)), int(step.max(initial=-1))) + 2, -1)
+    place[numbers] = np.arange(len(numbers))
+    # The last place is that of no step.
+    return pick(place[step], graph.items.call)
 
 
 def find_steps(graph: Graph, device: int, stream: int, judged_from_ns: int) -> I64:
@@ -68,7 +83,7 @@ def find_steps(graph: Graph, device: int, stream: int, judged_from_ns: int) -> I
     items = graph.items
     number = step_of_items(graph)
     warm_up = graph.trace.warm_up_steps if len(judged_steps(graph.trace)) else 0
-    there = (items.device == device) & (number >= warm_up) & _launched_on(graph, stream)
+    there = (items.device == device) & (number >= warm_up) & _launched_on(graph.recorded, stream)
     # Items are in order, so the first of a step is the first that begins.
     steps, first = np.unique(number[there], return_index=True)
     judged: I64 = steps[items.start_ns[there][first] >= judged_from_ns]
@@ -84,12 +99,11 @@ def step_times(graph: Graph, device: int, stream: int, numbers: I64, start_ns: I
     items = graph.items
     present = (items.device == device) & ~items.gone
     last = int(end_ns[present].max())
-    number = step_of_items(graph)
-    there = present & _launched_on(graph, stream)
+    place = _place_of_items(graph, numbers)
+    there = present & _launched_on(graph.recorded, stream) & (place >= 0)
     begins, begins_moved = np.full((2, len(numbers)), _NEVER_NS)
     for into, its in ((begins, there & ~items.moved), (begins_moved, there & items.moved)):
-        rows = np.flatnonzero(its & np.isin(number, numbers))
-        np.minimum.at(into, np.searchsorted(numbers, number[rows]), start_ns[rows])
+        np.minimum.at(into, place[its], start_ns[its])
     begins = np.where(begins < _NEVER_NS, begins, begins_moved)
     starts = np.sort(begins[begins < _NEVER_NS])
     if not len(starts):
@@ -97,10 +111,11 @@ def step_times(graph: Graph, device: int, stream: int, numbers: I64, start_ns: I
     return StepTimes(starts, np.append(starts[1:], last), False)
 
 
-def _launched_on(graph: Graph, stream: int) -> Bool:
+@kept(most=1)
+def _launched_on(recorded: Recorded, stream: int) -> Bool:
     """Items with an op that ran on a stream of that number when recorded."""
-    launched = np.zeros(len(graph.items), np.bool_)
-    launched[graph.item_of_op[graph.trace.gpu_ops.stream == stream]] = True
+    launched = np.zeros(int(recorded.item_of_op.max(initial=-1)) + 1, np.bool_)
+    launched[recorded.item_of_op[recorded.trace.gpu_ops.stream == stream]] = True
     return launched
 
 
@@ -110,13 +125,13 @@ def engine_ns(graph: Graph, device: int, numbers: I64, start_ns: I64, end_ns: I6
     A recording of few steps may not show it, where copies are left over that run behind its last kernel. 0 without
     steps.
     """
-    items, number = graph.items, step_of_items(graph)
+    items, place = graph.items, _place_of_items(graph, numbers)
+    working = np.flatnonzero(items.on_engine & (items.device == device) & (place >= 0))
     longest = 0
     for kind in (Kind.H2D, Kind.D2H):
-        copies = items.on_engine & (items.kind == kind) & (items.device == device) & np.isin(number, numbers)
-        if copies.any():
-            each = np.zeros(len(numbers))
-            np.add.at(each, np.searchsorted(numbers, number[copies]), (end_ns - start_ns)[copies])
+        copies = working[items.kind[working] == kind]
+        if len(copies):
+            each = np.bincount(place[copies], end_ns[copies] - start_ns[copies], len(numbers))
             longest = max(longest, int(np.median(each)))
     return longest
 
@@ -139,14 +154,16 @@ def least_step_ns(graph: Graph, device: int, stream: int, numbers: I64) -> int:
 
 def _least_between_begins(graph: Graph, device: int, stream: int, numbers: I64, length: I64) -> int:
     items, lane = graph.items, (device, stream)
-    number = step_of_items(graph)
-    there = (items.device == device) & ~items.gone & ~items.moved & _launched_on(graph, stream)
-    there &= np.isin(number, numbers)
+    place = _place_of_items(graph, numbers)
+    there = (items.device == device) & ~items.gone & ~items.moved & _launched_on(graph.recorded, stream) & (place >= 0)
     if lane not in graph.streams or (items.lane[there] != graph.streams.index(lane)).any():
         return 0
     rows = np.flatnonzero(items.lane == graph.streams.index(lane))
     of_steps = np.flatnonzero(there[rows])
-    first = of_steps[np.unique(number[rows[of_steps]], return_index=True)[1]]
+    first = np.full(len(numbers), -1)
+    # Of those of one step, the first is written last.
+    first[place[rows[of_steps]][::-1]] = of_steps[::-1]
+    first = first[first >= 0]
     if len(first) < max(2, len(numbers)) or (np.diff(first) < 0).any():
         return 0
     # When each would begin if nothing but the one before it on the lane were waited for; and the least from it on.

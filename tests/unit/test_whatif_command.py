@@ -356,7 +356,7 @@ def test_where_the_replay_explains_nothing_the_exit_code_is_1(
     from overlapscope import prediction
 
     trace = ov.load(PAGEABLE)
-    refused = prediction.Prediction(result=predicted(**NOTHING), before=trace, after=None)
+    refused = prediction.Prediction(result=predicted(**NOTHING), before=trace, expected=None)
     monkeypatch.setattr(prediction, "predict", lambda *_, **__: refused)
     target = tmp_path / "predicted.json"
     assert main(["whatif", PAGEABLE, "--pin", "--timeline", str(target)]) == 1

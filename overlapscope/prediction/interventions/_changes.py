@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,12 +12,13 @@ from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import around, on_thread
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, covered
+from overlapscope.base.kept import kept
 from overlapscope.base.words import plural, size
 from overlapscope.prediction.data_dependencies import Told, find_needs
-from overlapscope.prediction.graph import Graph, Orders, Why
+from overlapscope.prediction.graph import Graph, Orders, Recorded, Why, by_thread
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions.intervention import Applied, Request
-from overlapscope.trace.model import HostEvents, Kind
+from overlapscope.trace.model import HostEvents, Kind, Trace
 
 NOTHING = np.empty(0, np.int64)
 LONG_WORK_NS = 1_000_000
@@ -94,11 +96,16 @@ def copies(graph: Graph, rows: I64) -> str:
     return f"{plural(len(rows), 'copy')} of {size(int(graph.items.bytes[rows].sum()))} in total"
 
 
-def time_in(graph: Graph, events: HostEvents) -> I64:
-    """How much of the work before each call lies inside host events of its thread, in ns."""
-    calls = graph.calls
+def time_in(graph: Graph, find: Callable[[Trace], HostEvents]) -> I64:
+    """How much of the work before each call lies inside some host events of its thread, in ns."""
+    return _time_in(graph.recorded, find)
+
+
+@kept()
+def _time_in(recorded: Recorded, find: Callable[[Trace], HostEvents]) -> I64:
+    calls, events = recorded.calls, find(recorded.trace)
     inside = np.zeros(len(calls), np.int64)
-    for thread, of_thread in graph.by_thread():
+    for thread, of_thread in by_thread(recorded):
         inside[of_thread] = covered(on_thread(events, thread), calls.since_ns[of_thread], calls.start_ns[of_thread])
     return inside
 
@@ -109,7 +116,13 @@ def without_time_in(graph: Graph, events: HostEvents) -> tuple[Graph, I64, int]:
     if not len(events):
         return graph, NOTHING, 0
     calls = graph.calls
-    new = calls.copied()
+    new = replace(
+        calls,
+        before_ns=calls.before_ns.copy(),
+        length_ns=calls.length_ns.copy(),
+        handed_by=calls.handed_by.copy(),
+        release_ns=calls.release_ns.copy(),
+    )
     spared, gone = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.bool_)
     for thread, of_thread in graph.by_thread():
         when = on_thread(events, thread)
@@ -142,7 +155,7 @@ def waits_of_copies(graph: Graph, *, values: bool = False) -> I64:
     """
     calls, items = graph.calls, graph.items
     syncs = call_kinds.synchronises(graph.trace.runtime_calls)[calls.row]
-    previous = calls.previous
+    previous = graph.previous
     behind = syncs & pick(graph.launching(items.is_copy & ~items.gone), previous, False)
     waits = np.flatnonzero(behind & (calls.start_ns - pick(calls.end_ns, previous, 0) <= _NEXT_NS))
     copy = previous[waits]

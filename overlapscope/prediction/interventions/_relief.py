@@ -48,7 +48,7 @@ def with_warm_caches(graph: Graph, staged: I64, request: Request) -> Graph:
     cold = _COLD_NS[request.stance]
     if ratio <= 1 or not cold:
         return graph
-    new = calls.copied()
+    new = replace(calls, before_ns=calls.before_ns.copy(), length_ns=calls.length_ns.copy())
     waits = np.zeros(len(calls), np.bool_)
     waits[graph.waits.call] = True
     for _, rows in graph.by_thread():

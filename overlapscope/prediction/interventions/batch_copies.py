@@ -24,11 +24,12 @@ _PACKING_GB_PER_S = 5.0
 
 def _apply(graph: Graph, request: Request) -> Applied:
     items = graph.items
-    runs = _runs(graph)
     is_own = np.zeros(len(graph.calls), np.bool_)
     is_own[waits_of_copies(graph, values=True)] = True
+    runs = _runs(graph, is_own)
     calls_of_thread = [rows for _, rows in graph.by_thread()]
-    new_items, new_calls = items.copied(), graph.calls.copied()
+    new_items = replace(items, bytes=items.bytes.copy(), duration_ns=items.duration_ns.copy(), gone=items.gone.copy())
+    before_ns, length_ns = graph.calls.before_ns.copy(), graph.calls.length_ns.copy()
     into = np.arange(len(items))
     stays_waiting, by_call = np.ones(len(graph.waits), np.bool_), np.argsort(graph.waits.call, kind="stable")
     waited = graph.waits.call[by_call]
@@ -45,7 +46,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
         into[rest] = first
         calls = _calls_of(graph, run, calls_of_thread[int(graph.calls.thread[items.call[first]])], is_own)
         dropped = calls[1:]
-        new_calls.before_ns[dropped] = new_calls.length_ns[dropped] = 0
+        before_ns[dropped] = length_ns[dropped] = 0
         # The last to wait, if any did, waits for the one copy.
         places = expand(np.searchsorted(waited, calls), np.searchsorted(waited, calls, side="right"))[1]
         waiting = np.sort(by_call[places])
@@ -53,13 +54,14 @@ def _apply(graph: Graph, request: Request) -> Applied:
         if request.stance == Stance.BEST:
             # Much work before the first may have been to take the pieces apart.
             usual = int(np.median(graph.calls.before_ns[dropped]))
-            new_calls.before_ns[calls[0]] = min(int(new_calls.before_ns[calls[0]]), usual)
+            before_ns[calls[0]] = min(int(before_ns[calls[0]]), usual)
         elif request.stance == Stance.WORST:
-            new_calls.before_ns[calls[0]] += int(new_items.bytes[first] / _PACKING_GB_PER_S)
+            before_ns[calls[0]] += int(new_items.bytes[first] / _PACKING_GB_PER_S)
         joined.append(calls)
     waits = graph.waits.take(stays_waiting)
     # The one copy needs what each of them needed.
     orders = replace(graph.orders, then=into[graph.orders.then])
+    new_calls = replace(graph.calls, before_ns=before_ns, length_ns=length_ns)
     changed = replace(graph, items=new_items, calls=new_calls, orders=orders, waits=waits)
     rows = np.concatenate([*runs, NOTHING])
     what = f"{copies(graph, rows)} become {plural(len(runs), 'copy')}."
@@ -67,8 +69,9 @@ def _apply(graph: Graph, request: Request) -> Applied:
     return Applied(changed, np.concatenate([*joined, NOTHING]), len(rows), what, firsts)
 
 
-def _runs(graph: Graph) -> list[I64]:
-    """Small copies of one direction and memory, launched one after another on one lane by one thread."""
+def _runs(graph: Graph, is_own: Bool) -> list[I64]:
+    """Small copies of one direction and memory, launched one after another on one lane by one thread. `is_own`: calls
+    that are waits of copies."""
     items, calls = graph.items, graph.calls
     launched = np.flatnonzero((items.call >= 0) & ~items.gone)
     thread = calls.thread[items.call[launched]]
@@ -77,10 +80,9 @@ def _runs(graph: Graph) -> list[I64]:
     same = small[1:] & small[:-1]
     step = step_of_items(graph)
     # Any call between two copies but their own waits may be there for a reason.
-    other = np.ones(len(calls), np.bool_)
+    other = ~is_own
     other[items.call[order[small]]] = False
-    other[waits_of_copies(graph, values=True)] = False
-    by_thread = np.lexsort((calls.start_ns, calls.thread))
+    by_thread = np.concatenate([rows for _, rows in graph.by_thread()] or [NOTHING])
     before = np.empty(len(calls), np.int64)
     before[by_thread] = np.cumsum(other[by_thread])
     waited = before[items.call]

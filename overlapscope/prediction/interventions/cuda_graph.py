@@ -11,8 +11,9 @@ from overlapscope.analysis.host import loading, on_thread, pinning
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, contains, union
+from overlapscope.base.kept import kept
 from overlapscope.base.words import duration, plural
-from overlapscope.prediction.graph import Graph
+from overlapscope.prediction.graph import Graph, Recorded, by_thread
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import LONG_WORK_NS, NOTHING, time_in
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
@@ -37,7 +38,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
     further = np.rint((launched[run[begins]] - 1) * (known.graph_node_call_ns or 0.0)).astype(np.int64)
     before_ns, length_ns = calls.before_ns.copy(), calls.length_ns.copy()
     before_ns[rest] = length_ns[rest] = 0
-    before_ns[first] -= np.rint(_dispatch_ns(graph, request.stance)[first]).astype(np.int64)
+    before_ns[first] -= np.rint(_dispatch_ns(graph, request.stance, first)).astype(np.int64)
     length_ns[first] = (known.graph_call_ns or 0) + further
     last_ns = np.maximum.reduceat(calls.end_ns[rows], begins) if len(rows) else calls.end_ns[:0]
     spared = int((last_ns - calls.start_ns[first] - length_ns[first]).sum())
@@ -77,25 +78,29 @@ def _apply(graph: Graph, request: Request) -> Applied:
     return Applied(changed, rows, len(rows), what)
 
 
-def _dispatch_ns(graph: Graph, stance: Stance) -> F64:
-    """Of the work before each call, what a graph that begins there does away with: what the op that makes the call does
-    before it. At best all Python before it was there to make the call; at worst none of it goes."""
-    calls, trace = graph.calls, graph.trace
+def _dispatch_ns(graph: Graph, stance: Stance, first: I64) -> F64:
+    """Of the work before each of some calls, what a graph that begins there does away with: what the op that makes the
+    call does before it. At best all Python before it was there to make the call; at worst none of it goes."""
+    calls, before_ns = graph.calls, graph.calls.before_ns[first]
     if stance == Stance.WORST:
-        return np.zeros(len(calls))
+        return np.zeros(len(first))
     if stance == Stance.BEST:
-        return np.where(calls.before_ns < LONG_WORK_NS, np.maximum(calls.before_ns, 0), 0).astype(np.float64)
-    dispatch = np.zeros(len(calls))
-    for thread, of_thread in graph.by_thread():
-        ops = on_thread(trace.cpu_ops, thread)
-        # The union of the ops around each other: the part of it up to the call, as far back as the work reaches.
-        begins = pick(ops.starts, np.maximum(np.searchsorted(ops.starts, calls.start_ns[of_thread], "right") - 1, 0), 0)
-        since = calls.since_ns[of_thread]
-        inside = calls.start_ns[of_thread] - np.maximum(begins, since)
-        work = calls.start_ns[of_thread] - since
-        inside = np.where(contains(ops, calls.start_ns[of_thread]) & (work > 0), inside, 0)
-        dispatch[of_thread] = calls.before_ns[of_thread] * inside / np.maximum(work, 1)
+        return np.where(before_ns < LONG_WORK_NS, np.maximum(before_ns, 0), 0).astype(np.float64)
+    work = calls.start_ns[first] - calls.since_ns[first]
+    dispatch: F64 = before_ns * _inside_op_ns(graph.recorded)[first] / np.maximum(work, 1)
     return dispatch
+
+
+@kept()
+def _inside_op_ns(recorded: Recorded) -> I64:
+    """For how long before each call its thread had been in the op that makes it, as far back as the work reaches."""
+    calls, result = recorded.calls, np.zeros(len(recorded.calls), np.int64)
+    for thread, of_thread in by_thread(recorded):
+        ops, at, since = on_thread(recorded.trace.cpu_ops, thread), calls.start_ns[of_thread], calls.since_ns[of_thread]
+        # The union of the ops around each other: the part of it up to the call.
+        begins = pick(ops.starts, np.maximum(np.searchsorted(ops.starts, at, "right") - 1, 0), 0)
+        result[of_thread] = np.where(contains(ops, at) & (at > since), at - np.maximum(begins, since), 0)
+    return result
 
 
 def _runs(graph: Graph, request: Request) -> tuple[I64, I64]:
@@ -123,7 +128,7 @@ def _runs(graph: Graph, request: Request) -> tuple[I64, I64]:
 
 def _together(graph: Graph) -> I64:
     """For each thread the lowest number of those that hand over to each other, directly or through others."""
-    group = np.arange(len(graph.threads))
+    group = np.arange(len(graph.recorded.threads))
     handed = np.flatnonzero(graph.calls.handed_by >= 0)
     pairs = np.stack([graph.calls.thread[handed], graph.calls.thread[graph.calls.handed_by[handed]]], axis=1)
     for one, other in np.unique(pairs, axis=0).tolist():
@@ -134,8 +139,8 @@ def _together(graph: Graph) -> I64:
 def _divides(graph: Graph, stance: Stance) -> Bool:
     """Calls before which the host does what no graph can: loading data, pinning memory; at worst, anything long."""
     divides = (graph.calls.before_ns >= LONG_WORK_NS) & (stance == Stance.WORST)
-    for events in (loading(graph.trace), pinning(graph.trace)):
-        divides |= time_in(graph, events) > 0
+    for find in (loading, pinning):
+        divides |= time_in(graph, find) > 0
     return divides
 
 

@@ -30,7 +30,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
         waits, blocking = waits[~np.isin(waits, down)], blocking[~np.isin(blocking, down)]
     wait_of_own = np.isin(graph.waits.call, waits)
     wait_of_copy = np.isin(graph.waits.call, blocking) & (items.call[graph.waits.item] == graph.waits.call)
-    new_calls = calls.copied()
+    new_calls = replace(calls, before_ns=calls.before_ns.copy(), length_ns=calls.length_ns.copy())
     waited = (calls.end_ns - calls.start_ns)[waits].sum()
     # At worst what the call took by itself comes back as the host's time elsewhere.
     new_calls.length_ns[waits] = (graph.constants.sync_call_ns or 0) if request.stance == Stance.WORST else 0
@@ -53,14 +53,14 @@ def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
     """
     items, calls = graph.items, graph.calls
     since = calls.since_ns
-    works = calls.start_ns - since - time_in(graph, loading(graph.trace))
+    works = calls.start_ns - since - time_in(graph, loading)
     long = np.flatnonzero(works >= LONG_WORK_NS)
     long = long[np.argsort(since[long], kind="stable")]
     downloads = dropped.take(items.kind[dropped.item] == Kind.D2H)
     reader = np.searchsorted(since[long], calls.end_ns[downloads.call])
     read = reader < len(long)
     # The call before the work returns when the data is there.
-    before = np.where(calls.handed_by >= 0, calls.handed_by, calls.previous)[long[reader[read]]]
+    before = np.where(calls.handed_by >= 0, calls.handed_by, graph.previous)[long[reader[read]]]
     waits = Waits(before, downloads.item[read], np.full(int(read.sum()), graph.constants.return_ns or 0, np.int64))
     return waits.take(before >= 0)
 

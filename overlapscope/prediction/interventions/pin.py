@@ -61,7 +61,9 @@ def _pinned(graph: Graph, request: Request, staged: I64, faster: I64) -> Graph:
     host_memory[staged] = Memory.PINNED
     called = graph.callers(faster)
     call_ns[called] = np.minimum(graph.calls.length_ns[called], known.copy_call_ns or 0)
-    of_copies = np.isin(graph.waits.item, staged) & (items.call[graph.waits.item] == graph.waits.call)
+    is_staged = np.zeros(len(items), np.bool_)
+    is_staged[staged] = True
+    of_copies = is_staged[graph.waits.item] & (items.call[graph.waits.item] == graph.waits.call)
     return replace(
         graph,
         items=replace(
