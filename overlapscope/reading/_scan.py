@@ -124,6 +124,11 @@ def _library() -> ctypes.CDLL | None:
     return library
 
 
+def is_compiled() -> bool:
+    """Whether there is such a library."""
+    return _library() is not None
+
+
 @cache
 def _wanted() -> _Wanted:
     shapes = [_SHAPES.get(Table(table), _PLAIN) for table in TABLE_OF]

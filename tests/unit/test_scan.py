@@ -21,7 +21,7 @@ from overlapscope.reading._stream import _usual
 from overlapscope.reading._tables import Finished
 
 TRACES = Path(__file__).parents[2] / "traces"
-pytestmark = pytest.mark.skipif(_scan._library() is None, reason="needs a C compiler when the package is installed")
+pytestmark = pytest.mark.skipif(not _scan.is_compiled(), reason="needs a C compiler when the package is installed")
 
 
 def scanned(array: bytes) -> Batch | None:
