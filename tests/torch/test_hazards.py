@@ -7,7 +7,6 @@ import copy
 import io
 import itertools
 import pickle
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.cuda import _gpu_trace
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
@@ -35,6 +34,7 @@ from overlapscope.recorder.hazards.lines import UNKNOWN, Line, UserCode
 from overlapscope.recorder.hazards.memory import Region, Touch, covers, interval, overlap, strided
 from overlapscope.recorder.hazards.operators import arguments, touch
 from overlapscope.recorder.hazards.sync_events import SyncEvents, new_clock
+from tests.support import forked
 
 # Memory ------------------------------------------------------------------------------------------------------------
 
@@ -235,20 +235,17 @@ class Books:
         return {(h.first.line, h.second.line) for h in self.findings.hazards if h.kind in kinds}
 
 
-@settings(max_examples=500, deadline=None)
 @given(_STEPS)
 def test_host_races_are_those_of_a_graph_of_what_happens_before_what(program: list[Step]) -> None:
     assert Books().run(program).races(*HOST_KINDS) == Model(program).host_races()
 
 
-@settings(max_examples=500, deadline=None)
 @given(_STEPS)
 def test_the_first_race_between_streams_is_that_of_the_graph(program: list[Step]) -> None:
     found = Books().run(program).races("stream-without-wait")
     assert min((late for _, late in found), default=None) == Model(program).first_race_on_device()
 
 
-@settings(max_examples=500, deadline=None)
 @given(_STEPS)
 def test_launches_race_with_the_streams_that_torchs_sanitizer_names(program: list[Step]) -> None:
     """On whole tensors: it cannot tell whether views meet."""
@@ -492,7 +489,7 @@ def test_torchs_reports_of_events_reach_the_clock_in_their_order() -> None:
     assert renewed == [4096]
 
 
-def test_the_sanitizer_that_torch_makes_on_import_is_not_left_behind() -> None:
+def test_the_sanitizer_that_torch_makes_on_import_is_not_left_behind(tmp_path: Path) -> None:
     code = """
 import torch
 from torch.cuda import _gpu_trace
@@ -504,7 +501,8 @@ for name, registry in vars(_gpu_trace).items():
     for callback in getattr(registry, "callback_list", ()):
         assert not isinstance(getattr(callback, "__self__", None), EventHandler), name
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = forked.run(["-c", code], tmp_path)
+    assert done.returncode == 0, done.stderr
 
 
 class HostBooks:
@@ -795,7 +793,7 @@ def test_an_error_of_the_checkers_own_ends_the_search_and_not_the_program(monkey
     assert "ended early" in note and "ZeroDivisionError" in note
 
 
-def test_starting_initialises_no_cuda() -> None:
+def test_starting_initialises_no_cuda(tmp_path: Path) -> None:
     code = """
 import torch
 from overlapscope.recorder.hazards import HazardChecker
@@ -806,4 +804,5 @@ assert not torch.cuda.is_initialized()
 checker.stop()
 assert not torch.cuda.is_initialized()
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = forked.run(["-c", code], tmp_path)
+    assert done.returncode == 0, done.stderr

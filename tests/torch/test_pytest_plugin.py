@@ -23,6 +23,7 @@ from overlapscope.commands import main
 from overlapscope.errors import ConfigError, UnreadableTrace, UsageError
 from overlapscope.pytest_plugin import _file_name, assert_overlap, overlap
 from overlapscope.report import model as reports
+from tests.support import forked
 from tests.support.helpers import TRACES
 from tests.support.pytest_runs import OPTIONS, PLUGIN, output
 
@@ -465,17 +466,22 @@ class TestWithoutAGpu:
             """
         )
 
+    def run(self, pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
+        """Of a process in which torch has not looked for GPUs yet."""
+        done = forked.run(["-m", "pytest", *OPTIONS, *options], pytester.path)
+        return pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), duration=0)
+
     @pytest.mark.usefixtures("source")
     def test_tests_are_skipped_with_the_reason_before_anything_else(self, pytester: pytest.Pytester) -> None:
         pytest.importorskip("torch")
-        result = pytester.runpytest_subprocess(*OPTIONS, "-rs")
+        result = self.run(pytester, "-rs")
         result.assert_outcomes(passed=1, skipped=2)
         result.stdout.fnmatch_lines(["SKIPPED*: needs a CUDA device, and torch sees none"])
 
     @pytest.mark.usefixtures("source")
     def test_they_fail_where_a_gpu_is_required(self, pytester: pytest.Pytester) -> None:
         pytest.importorskip("torch")
-        result = pytester.runpytest_subprocess(*OPTIONS, "--overlap-require")
+        result = self.run(pytester, "--overlap-require")
         result.assert_outcomes(passed=1, errors=2)
         result.stdout.fnmatch_lines(["needs a CUDA device, and torch sees none (--overlap-require)"])
 
