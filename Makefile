@@ -27,10 +27,10 @@ demo: $(DEMO)/.ready  ## the dashboard on the bundled recordings, until Ctrl-C o
 	$(DEMO)/bin/overlapscope dashboard "$$traces" & \
 	sleep $(DEMO_SECONDS) && kill $$! && wait $$!
 
-quick: $(VENV)/.ready  ## run what needs no process, torch, browser or wheel: a minute and a half
+quick: $(VENV)/.library  ## run what needs no process, torch, browser or wheel: a minute and a half
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS) tests/unit
 
-test: $(VENV)/.ready browser  ## run the whole suite, with the CPU build of torch and a real browser
+test: $(VENV)/.library browser  ## run the whole suite, with the CPU build of torch and a real browser
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --hypothesis-profile thorough --durations=25 --durations-min=1
 
 lint: $(VENV)/.ready  ## check style with ruff, and what imports what with import-linter
@@ -44,25 +44,31 @@ docs: $(VENV)/.ready  ## build the documentation's site into site/; a wrong link
 	$(VENV)/bin/python -m docs.generate
 	$(VENV)/bin/zensical build --clean --strict
 
-fuzz: $(VENV)/.ready  ## judge mutated traces for an hour, or for FUZZ_SECONDS=N; what is found goes to fuzz-found/
+fuzz: $(VENV)/.library  ## judge mutated traces for an hour, or for FUZZ_SECONDS=N; what is found goes to fuzz-found/
 	$(VENV)/bin/python -m tests.fuzz --seconds $(FUZZ_SECONDS) $(if $(FUZZ_START),--start $(FUZZ_START))
 
-bench: $(VENV)/.ready browser  ## measure speed and memory into docs/ and benchmarks/ (needs 6 GB of disk, many minutes)
+bench: $(VENV)/.library browser  ## measure speed and memory into docs/ and benchmarks/ (needs 6 GB of disk, many minutes)
 	$(VENV)/bin/python -m benchmarks.performance
 	$(VENV)/bin/python -m benchmarks.check
 	$(VENV)/bin/python -m benchmarks.dashboard
 	$(VENV)/bin/python -m benchmarks.ranks
 
-waits: $(VENV)/.ready browser  ## measure how long people wait, beside the last release, into docs/evaluation/waits.md
+waits: $(VENV)/.library browser  ## measure how long people wait, beside the last release, into docs/evaluation/waits.md
 	$(VENV)/bin/python -m benchmarks $(if $(RELEASE_NAME),--large --release $(RELEASE_NAME))
 
-dist: $(RELEASE)/.ready  ## build wheel and sdist into dist/, and check them
+dist: $(RELEASE)/.ready  ## build sdist and wheels, for this platform and for any, into dist/, and check them
 	rm -rf dist
-	$(RELEASE)/bin/python -m build --outdir dist
+	CC= $(RELEASE)/bin/python -m build --outdir dist
+	$(RELEASE)/bin/python -m build --wheel --outdir dist/here
+	@# Without a compiler it is the same as the one for everybody.
+	@set -e; for wheel in dist/here/*.whl; do case $$wheel in \
+		*-any.whl) ;; \
+		*-linux_*) PATH="$(CURDIR)/$(RELEASE)/bin:$$PATH" auditwheel repair --wheel-dir dist $$wheel ;; \
+		*) mv $$wheel dist ;; esac; done; rm -r dist/here
 	$(RELEASE)/bin/twine check --strict dist/*
 
 clean:  ## remove the environments, caches and built files
-	rm -rf $(VENV) $(DEMO) $(RELEASE) .cache site dist build .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf overlapscope/reading/libscan.so $(VENV) $(DEMO) $(RELEASE) .cache site dist build .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(DEMO)/.ready: pyproject.toml | python
@@ -90,6 +96,11 @@ $(VENV)/.ready: pyproject.toml requirements/ci.txt | python
 		--constraint requirements/ci.txt $(TORCH)
 	$(VENV)/bin/pip install $(PIP_FLAGS) --constraint requirements/ci.txt --editable '.[all]' --group test --group docs
 	@! $(VENV)/bin/pip list | grep --ignore-case '^nvidia-' || { echo "CUDA packages were installed." >&2; exit 1; }
+	@touch $@ $(VENV)/.library
+
+# The compiled part of the reader, when it has changed.
+$(VENV)/.library: overlapscope/reading/scan.c hatch_build.py | $(VENV)/.ready
+	$(VENV)/bin/pip install $(PIP_FLAGS) --no-deps --editable .
 	@touch $@
 
 # A Python that is new enough and can make environments; on Debian and Ubuntu that is a package of its own.

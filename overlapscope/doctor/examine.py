@@ -49,6 +49,7 @@ def examine() -> Diagnosis:
             _extra("query"),
             _extra("mcp"),
             _hta(),
+            _reading(),
             _cache(),
         ),
     )
@@ -143,6 +144,19 @@ def _hta() -> Examined:
         except MissingPackage as error:
             return Examined(id="hta", status="broken", detail=str(error))
     return found
+
+
+def _reading() -> Examined:
+    from overlapscope.reading._scan import is_compiled
+
+    if is_compiled():
+        return Examined(id="reading", status="ok", detail="The compiled reader is installed.")
+    return Examined(
+        id="reading",
+        status="missing",
+        detail="The compiled reader is not installed; large traces take twice as long to read.",
+        remedy="Install a C compiler (`cc`), then overlapscope again; the wheel for Linux has it already.",
+    )
 
 
 def _cache() -> Examined:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import islice
-from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
-from msgspec import Raw
 
-from overlapscope.reading._batch import Batch, doubles
+from overlapscope.reading._batch import Batch, Numbered
 from overlapscope.reading._categories import Table, table_of
-from overlapscope.reading._events import ABSENT, NOTHING, OpArgs, decoded_text
-from overlapscope.reading._times import to_ns
+from overlapscope.reading._events import ABSENT
+from overlapscope.reading._said import Said
 from overlapscope.trace.model import I32, I64, Index, Sync
 
 _SYNCS = {
@@ -34,17 +32,6 @@ _SYNCS = {
 _UNSIGNED_NONE = (1 << 32) - 1
 _MOST_DEVICES = 256
 _FIRST_LARGE_STREAM = 1_000_000_000
-
-_name = attrgetter("name")
-
-
-class Numbered(dict[Any, int]):
-    """Numbers what it is asked for in the order of the first question: `numbered[text]`."""
-
-    def __missing__(self, thing: Any) -> int:
-        number = self[thing] = len(self)
-        return number
-
 
 Part = tuple[I32, I32, I64, I64, I64, I32]
 """Columns of all rows of a batch: category, name, start, duration, thread, place in the list of events."""
@@ -103,31 +90,27 @@ class Columns:
         """Takes over a batch of events."""
         self.markers.extend(batch.markers)
         self.repaired += batch.repaired
-        rows, place = batch.rows, batch.place + np.int32(self._events)
+        place = batch.place + np.int32(self._events)
         self._events += batch.count
-        count = len(rows)
-        if not count:
+        if not len(place):
             return
-        number = np.array([self.categories[category] for category in batch.categories], dtype=np.int32)
-        name = np.fromiter(map(self.names.__getitem__, map(_name, rows)), np.int32, count)
-        dur_us = doubles([row.dur for row in rows])
-        missing = np.isnan(dur_us)
-        if missing.any():
-            self.repaired += int(missing.sum())
-            dur_us[missing] = 0.0
-        self.parts.append((number[batch.category], name, batch.start_ns, to_ns(dur_us), _column(rows, "tid"), place))
-        for table, (at, args) in batch.parts.items():
+        category = np.array([self.categories[category] for category in batch.categories], dtype=np.int32)
+        name = np.array([self.names[name] for name in batch.words], dtype=np.int32)
+        self.parts.append(
+            (category[batch.category], name[batch.name], batch.start_ns, batch.dur_ns, batch.thread, place)
+        )
+        for table, (at, said) in batch.parts.items():
             match table:
                 case Table.RUNTIME:
-                    self._add(table, at, _column(args, "correlation"))
+                    self._add(table, at, said.number("correlation"))
                 case Table.GPU:
-                    self._add(table, at, self._ops(args, [rows[i] for i in at.tolist()]))
-                    self._add_collectives(args, at)
+                    self._add(table, at, self._ops(said))
+                    self._add_collectives(said, at)
                 case Table.SYNC:
-                    self._add(table, at, self._syncs(args, [rows[i] for i in at.tolist()]))
+                    self._add(table, at, self._syncs(said, [batch.words[word] for word in batch.name[at].tolist()]))
                 case Table.DEVICE_ANNOTATION:
-                    self._add(table, at, self._device_annotations([rows[i] for i in at.tolist()]))
-        self._rows += count
+                    self._add(table, at, self._device_annotations(said))
+        self._rows += len(place)
 
     def _add(self, table: Table, at: Index, values: I64) -> None:
         self.values.setdefault(table, []).append((at + self._rows, values))
@@ -180,58 +163,65 @@ class Columns:
         """The table of each category number."""
         return np.array([table_of[category] for category in self.categories], dtype=np.int32)
 
-    def _ops(self, args: list[OpArgs], ops: list[Any]) -> I64:
-        devices, streams = self._devices(args, ops), self._op_streams(args, ops)
+    def _ops(self, said: Said) -> I64:
+        stated = [_bandwidth(text) if text else -1.0 for text in said.text("bandwidth")]
         # The bits of doubles, as all columns are of one type.
-        bandwidth = np.array([_bandwidth(said.bandwidth) for said in args], dtype=np.float64).view(np.int64)
-        return np.column_stack((devices, streams, _column(args, "correlation"), _column(args, "bytes"), bandwidth))
+        bandwidth = np.array(stated, dtype=np.float64).view(np.int64)
+        numbers = said.number("correlation"), said.number("bytes")
+        return np.column_stack((self._devices(said), self._op_streams(said), *numbers, bandwidth))
 
-    def _add_collectives(self, args: list[OpArgs], at: Index) -> None:
-        chosen = [i for i, said in enumerate(args) if said.collective]
-        if not chosen:
+    def _add_collectives(self, said: Said, at: Index) -> None:
+        chosen = np.flatnonzero([collective != "" for collective in said.text("collective")])
+        if not len(chosen):
             return
-        told = [args[i] for i in chosen]
+        told = said.take(chosen)
         values = np.empty((len(chosen), 8), dtype=np.int64)
-        for row, said in enumerate(told):
-            texts = (said.collective, decoded_text(said.group), decoded_text(said.ranks), said.dtype)
-            values[row, :4] = [self.texts[text] if text else -1 for text in texts]
+        texts = zip(*map(told.text, ("collective", "group", "ranks", "dtype")), strict=True)
+        values[:, :4] = [[self.texts[text] if text else -1 for text in row] for row in texts]
         for column, attribute in enumerate(("group_size", "elements_in", "elements_out", "sequence"), 4):
-            values[:, column] = _column(told, attribute)
+            values[:, column] = told.number(attribute)
         self._add(Table.COLLECTIVE, at[chosen], values)
 
-    def _device_annotations(self, rows: list[Any]) -> I64:
+    def _device_annotations(self, said: Said) -> I64:
         """A device's annotations stand in the lanes of their streams and say nothing of them in their arguments."""
-        devices = _column(rows, "pid")
+        devices = said.number("pid")
         possible = (devices >= 0) & (devices < _MOST_DEVICES)
-        return np.column_stack((np.where(possible, devices, -1), self._streams(_column(rows, "tid"))))
+        return np.column_stack((np.where(possible, devices, -1), self._streams(said.number("tid"))))
 
-    def _syncs(self, args: list[OpArgs], syncs: list[Any]) -> I64:
-        values = np.empty((len(args), 7), dtype=np.int64)
-        values[:, 0] = [_sync_kind(said, sync.name) for said, sync in zip(args, syncs, strict=True)]
-        values[:, 1] = self._devices(args, syncs)
+    def _syncs(self, said: Said, names: list[str]) -> I64:
+        kinds = map(_sync_kind, said.text("sync_kind"), said.text("sync_type"), names)
         # Never the row's thread: since kineto #1356 it is the stream + 1,000,000, and on XPU a host
         # thread.
-        values[:, 2] = self._streams(_column(args, "stream"))
-        values[:, 3] = _column(args, "correlation")
-        values[:, 4] = _column(args, "event")
-        values[:, 5] = self._streams(_column(args, "source_stream"))
-        values[:, 6] = _column(args, "record_correlation")
-        return values
+        streams = self._streams(said.number("stream"))
+        return np.column_stack(
+            (
+                np.array([*kinds], dtype=np.int64),
+                self._devices(said),
+                streams,
+                said.number("correlation"),
+                said.number("event"),
+                self._streams(said.number("source_stream")),
+                said.number("record_correlation"),
+            )
+        )
 
     @staticmethod
-    def _devices(args: list[OpArgs], rows: list[Any]) -> I64:
+    def _devices(said: Said) -> I64:
         """A GPU op's process is its device. Copies between devices name three and no `device`."""
-        devices = _column(args, "device")
-        for i in np.flatnonzero((devices < 0) | (devices >= _MOST_DEVICES)).tolist():
-            candidates = (args[i].in_device, _number(rows[i].pid), args[i].from_device)
-            devices[i] = next((device for device in candidates if 0 <= device < _MOST_DEVICES), -1)
+        devices = said.number("device")
+        for attribute in ("in_device", "pid", "from_device"):
+            missing = (devices < 0) | (devices >= _MOST_DEVICES)
+            if missing.any():
+                devices[missing] = said.number(attribute)[missing]
+        devices[(devices < 0) | (devices >= _MOST_DEVICES)] = -1
         return devices
 
-    def _op_streams(self, args: list[OpArgs], rows: list[Any]) -> I64:
-        streams = _column(args, "stream")
-        for i in np.flatnonzero(streams == ABSENT).tolist():
-            queue = args[i].sycl_queue
-            streams[i] = _wrapped(_number(rows[i].tid) if queue == ABSENT else queue)
+    def _op_streams(self, said: Said) -> I64:
+        streams = said.number("stream")
+        for attribute in ("sycl_queue", "tid"):
+            missing = streams == ABSENT
+            if missing.any():
+                streams[missing] = said.number(attribute)[missing]
         return self._streams(streams)
 
     def _streams(self, streams: I64) -> I64:
@@ -253,44 +243,19 @@ def joined(parts: list[_Columns]) -> _Columns:
     return whole  # type: ignore[no-any-return]
 
 
-def _bandwidth(raw: Raw) -> float:
+def _bandwidth(text: str) -> float:
     """GB/s; -1 where there is none."""
-    if raw is NOTHING:
-        return -1.0
     try:
-        value = float(bytes(raw))
+        value = float(text)
     except ValueError:
         return -1.0
     return value if 0 <= value < math.inf else -1.0
 
 
-def _sync_kind(args: OpArgs, name: str) -> Sync:
-    for text in (args.sync_kind, args.sync_type, name):
+def _sync_kind(*texts: str) -> Sync:
+    for text in texts:
         kind = _SYNCS.get(text.lower())
         if kind is not None:
             return kind
     # What waits for an unknown thing waits, at worst, for everything.
     return Sync.CONTEXT
-
-
-def _number(identity: int | str) -> int:
-    """A process or thread id; the number in `stream 7`, as kineto once wrote it; -1 where there is none."""
-    if isinstance(identity, int):
-        return identity
-    digits = identity.removeprefix("stream ").strip()
-    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else -1
-
-
-def _column(items: list[Any], attribute: str) -> I64:
-    """What each of them has there: a whole number, or the number in a text."""
-    try:
-        return np.fromiter(map(attrgetter(attribute), items), np.int64, len(items))
-    except (TypeError, ValueError, OverflowError):
-        return np.array([_wrapped(_number(getattr(item, attribute))) for item in items], dtype=np.int64)
-
-
-def _wrapped(value: int) -> int:
-    """Unsigned 64-bit ids keep their bits; anything longer is not an id."""
-    if -(1 << 63) <= value < 1 << 63:
-        return value
-    return value - (1 << 64) if 0 <= value < 1 << 64 else -1

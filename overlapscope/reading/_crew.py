@@ -28,7 +28,7 @@ from overlapscope.reading._processes import alone, fork, reap, signals_later, us
 from overlapscope.reading._stream import EventStream, Losses
 from overlapscope.reading.files import SourceFile
 
-_STRETCH_BLOCKS = 8
+_STRETCH_BLOCKS = 4
 """Small enough that the processes end at about the same time, though one of them may get less of its core."""
 _MOST_STRETCHES = 1000
 _SIGHT_BYTES = 1 << 16

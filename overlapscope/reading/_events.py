@@ -136,16 +136,16 @@ _KNOWN = [
     )
     for category in CATEGORIES
 ]
-_PASSED_OVER = {
-    **dict.fromkeys(("ac2g", "fwdbwd"), Literal["s", "t", "f"]),
-    "cpu_instant_event": Literal["i"],
-    **dict.fromkeys(("cuda_event", "cuda_profiler_range"), Literal["X"]),
+PASSED_OVER = {
+    **dict.fromkeys(("ac2g", "fwdbwd"), "stf"),
+    "cpu_instant_event": "i",
+    **dict.fromkeys(("cuda_event", "cuda_profiler_range"), "X"),
 }
 """Frequent categories that are not read, with the phases that they come in."""
 
 _UNREAD = [
-    msgspec.defstruct(category, [("ph", phases)], tag=category, tag_field="cat", gc=False)
-    for category, phases in _PASSED_OVER.items()
+    msgspec.defstruct(category, [("ph", Literal[tuple(phases)])], tag=category, tag_field="cat", gc=False)
+    for category, phases in PASSED_OVER.items()
 ]
 
 NUMBER_OF: dict[type[Struct], int] = {**dict.fromkeys(_UNREAD, 0), **{kind: n for n, kind in enumerate(_KNOWN, 1)}}

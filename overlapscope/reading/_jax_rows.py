@@ -15,14 +15,15 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.reading._batch import Batch, rows_of
+from overlapscope.reading._batch import batch_of as batch_of_rows
 from overlapscope.reading._categories import table_of
 from overlapscope.reading._events import CallArgs, OpArgs
 from overlapscope.reading._jax_lines import Event, Line
+from overlapscope.reading._said import SaidByStructs
 from overlapscope.reading._times import UNREADABLE
 from overlapscope.trace.op_names import XLA_WAIT
 
 _LARGEST_NS: Final = 1 << 62
-_NS_PER_US: Final = 1_000
 _LARGEST_COUNT: Final = 1 << 50
 
 _DEVICE: Final = re.compile(r"/device:GPU:(\d{1,3})")
@@ -65,11 +66,6 @@ class _Row(Struct, gc=False):
     pid: int = -1
     args: Any = None
 
-    @property
-    def dur(self) -> float:
-        """In microseconds, of which doubles hold each nanosecond of any length that is possible."""
-        return self.dur_ns / _NS_PER_US
-
 
 def batch_of(lines: list[Line]) -> Batch:
     """All that is a row of a Trace, in one batch."""
@@ -77,17 +73,19 @@ def batch_of(lines: list[Line]) -> Batch:
     rows += _steps(lines)
     categories = tuple(dict.fromkeys(row.category for row in rows))
     number = {category: place for place, category in enumerate(categories)}
-    batch = Batch(
-        rows=rows,
-        categories=categories,
+    batch = batch_of_rows(
+        rows,
+        categories,
         category=np.fromiter((number[row.category] for row in rows), np.int32, len(rows)),
         place=np.arange(len(rows), dtype=np.int32),
         start_ns=np.fromiter((_time(row.start_ns) for row in rows), np.int64, len(rows)),
+        dur_ns=np.fromiter((_time(row.dur_ns) for row in rows), np.int64, len(rows)),
         count=len(rows),
     )
     tables = np.array([table_of[category] for category in categories], np.int32)
     for table, at in rows_of(tables[batch.category]):
-        batch.parts[table] = at, [rows[row].args for row in at.tolist()]
+        chosen = [rows[row] for row in at.tolist()]
+        batch.parts[table] = at, SaidByStructs(chosen, [row.args for row in chosen])
     return batch
 
 

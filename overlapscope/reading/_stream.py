@@ -8,7 +8,7 @@ right.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from overlapscope.reading._cuts import BLANK, array_ends, at_end, boundaries
 from overlapscope.reading._events import UNDECODABLE, any_events, convert, exact_events, fast_events, usual_events
 from overlapscope.reading._metadata import loose_metadata
 from overlapscope.reading._repair import END_SIGHT, recover
+from overlapscope.reading._scan import scanner
 from overlapscope.reading.files import SourceFile
 
 _CLOSING = ord("]")
@@ -76,6 +77,7 @@ class EventStream:
         self.metadata: dict[str, Any] = {}
         self.losses = Losses()
         self._bare = False
+        self.scan: Callable[[memoryview], Batch | None] = scanner()
 
     def batches(self) -> Iterator[Batch]:
         """The events in the file's order.
@@ -261,12 +263,13 @@ class EventStream:
         try:
             with suppress(msgspec.ValidationError):
                 if not self.exact:
-                    batch = _usual(array) or fast_batch(fast_events.decode(array))
+                    batch = self.scan(array) or _usual(array) or fast_batch(fast_events.decode(array))
                     if batch is not None:
                         return "valid", batch
                     self.exact = True
-                batch = exact_batch(exact_events.decode(array))
-                if not has_odd_starts(batch):
+                events = exact_events.decode(array)
+                batch = exact_batch(events)
+                if not has_odd_starts(events, batch):
                     return "valid", batch
             values = any_events.decode(array)
         except UNDECODABLE as error:

@@ -20,7 +20,7 @@ from overlapscope.base.zstd import module
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import _nsys_export
 
-BLOCK_BYTES = 1 << 19
+BLOCK_BYTES = 1 << 21
 """Unpacked bytes in one block. Half a megabyte stays in a core's cache while it is decoded (measured: blocks
 of 8 MB take almost twice the time)."""
 

@@ -109,6 +109,11 @@ _raw_events = msgspec.json.Decoder(list[Raw])
 _ops = msgspec.json.Decoder(list[_Op])
 
 
+@dataclass(slots=True)
+class _Events(Batch):
+    raw: list[Raw] = field(default_factory=list)
+
+
 class _RawEvents(EventStream):
     """The events of a file as they are written; none of those of damaged stretches."""
 
@@ -117,7 +122,7 @@ class _RawEvents(EventStream):
             events = _raw_events.decode(array)
         except UNDECODABLE as error:
             return ("cut" if at_end(str(error), len(array)) else "broken"), Batch()
-        return "valid", Batch(rows=events, count=len(events))
+        return "valid", _Events(count=len(events), raw=events)
 
     def _recover(self, pending: bytes, *, final: bool) -> Batch:
         return Batch(count=super()._recover(pending, final=final).count)
@@ -140,8 +145,8 @@ class _Reading:
         begin = 0
         for batch in _RawEvents(file).batches():
             low, high = np.searchsorted(places, (begin, begin + batch.count)).tolist()
-            if len(batch.rows) == batch.count and high > low:
-                self._take([batch.rows[at] for at in (places[low:high] - begin).tolist()], by_place[low:high])
+            if isinstance(batch, _Events) and high > low:
+                self._take([batch.raw[at] for at in (places[low:high] - begin).tolist()], by_place[low:high])
             begin += batch.count
             if high == len(places):
                 return

@@ -25,14 +25,21 @@ from tests.process.test_parallel_reader import (
 )
 
 
+def decoded(path: Path) -> Trace:
+    """Without the compiled reader."""
+    with patched(_stream, "scanner", lambda: lambda _: None):
+        return kineto.read(path, crew=ALONE)
+
+
 def by_phase(path: Path) -> Trace:
     with patched(_stream, "_usual", lambda _: None):
-        return kineto.read(path, crew=ALONE)
+        return decoded(path)
 
 
 @pytest.mark.parametrize("path", RECORDINGS[::8], ids=lambda path: path.name.split(".")[0])
 def test_recordings_are_the_same_either_way(path: Path) -> None:
-    assert_identical(by_phase(path), kineto.read(path, crew=ALONE))
+    assert_identical(by_phase(path), decoded(path))
+    assert_identical(decoded(path), kineto.read(path, crew=ALONE))
 
 
 OF_ALL_CATEGORIES = (*CATEGORIES, "ac2g", "fwdbwd", "cpu_instant_event", "cuda_event", "cuda_profiler_range", "own", "")
@@ -82,6 +89,7 @@ def test_any_events_are_the_same_either_way(
     with patched(files, "BLOCK_BYTES", block):
         assert_identical(kineto.read(path, crew=ALONE), whole)
         assert_identical(by_phase(path), whole)
+        assert_identical(decoded(path), whole)
 
 
 def test_an_odd_event_costs_its_neighbours_nothing(tmp_path: Path) -> None:

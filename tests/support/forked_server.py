@@ -6,12 +6,14 @@ It is run as a script by itself, so that no module of the tests is left behind i
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import runpy
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType, TracebackType
 from typing import Any
@@ -111,6 +113,8 @@ def run(program: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(program["environment"])
     first, *rest = program["arguments"]
+    sys.orig_argv = [sys.executable, first, *rest]
+    begin_as_site_does(os.environ.get("PYTHONPATH", ""))
     main = sys.modules["__main__"] = ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
     if first == "-m":
@@ -129,6 +133,15 @@ def run(program: dict[str, Any]) -> None:
         with open(path, "rb") as file:
             code = compile(file.read(), path, "exec")
         exec(code, main.__dict__)
+
+
+def begin_as_site_does(path: str) -> None:
+    """Import the `sitecustomize` of a PYTHONPATH that has places which the server's has not."""
+    added = [place for place in path.split(os.pathsep) if place and place not in sys.path]
+    sys.path[1:1] = added
+    if added:
+        with suppress(ImportError):
+            importlib.import_module("sitecustomize")
 
 
 def show_only_its_own(error: BaseException) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.recorder.recording import current
+from tests.support import forked
 
 torch = pytest.importorskip("torch", reason="trains with torch")
 
@@ -64,7 +66,7 @@ class TestLightning:
         return Model()
 
     def fit(
-        self, lightning: Any, model: Any, data: Any, recorder: Any, directory: Path, profiler: str | None = None
+        self, lightning: Any, model: Any, data: Any, recorder: Any, directory: Path, **options: str | int
     ) -> None:
         trainer = lightning.Trainer(
             max_epochs=1,
@@ -74,7 +76,7 @@ class TestLightning:
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
-            profiler=profiler,
+            **options,
         )
         trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=4))
 
@@ -111,23 +113,34 @@ class TestLightning:
         assert step_names(recorder.recording.path) == ["ProfilerStep#0", "ProfilerStep#1", "ProfilerStep#2"]
         assert current() is None
 
-    @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
-    def test_processes_that_the_trainer_starts_are_ranks(self, strategy: str, lightning: Any, tmp_path: Path) -> None:
+    def test_ranks_that_the_trainer_starts_as_scripts_write_a_file_each(self, lightning: Any, tmp_path: Path) -> None:
         program = tmp_path / "program.py"
         program.write_text(
             "import torch, lightning.pytorch as lightning\n"
             "from lightning.pytorch.demos.boring_classes import BoringModel\n"
             "from overlapscope.recorder.callbacks.lightning import Recorder\n"
-            "if __name__ == '__main__':\n"
-            "    quiet = dict.fromkeys(['logger', 'enable_checkpointing', 'enable_progress_bar'], False)\n"
-            f"    trainer = lightning.Trainer(max_steps=3, accelerator='cpu', devices=2, strategy={strategy!r},\n"
-            "        callbacks=[Recorder('x.trace.json.gz', plain_steps=0)], limit_val_batches=0, **quiet)\n"
-            "    trainer.fit(BoringModel())\n"
+            "quiet = dict.fromkeys(['logger', 'enable_checkpointing', 'enable_progress_bar'], False)\n"
+            "trainer = lightning.Trainer(max_steps=3, accelerator='cpu', devices=2, strategy='ddp',\n"
+            "    callbacks=[Recorder('x.trace.json.gz', plain_steps=0)], limit_val_batches=0, **quiet)\n"
+            "trainer.fit(BoringModel())\n"
         )
-        done = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = forked.run([program], tmp_path)
         assert done.returncode == 0, done.stderr
-        assert not (tmp_path / "x.trace.json.gz").exists()
-        written = sorted((tmp_path / "x.traces").iterdir())
+        self.check_ranks(tmp_path)
+
+    def test_ranks_that_the_trainer_forks_or_spawns_write_a_file_each(
+        self, lightning: Any, model: Any, data: Any, tmp_path: Path
+    ) -> None:
+        from overlapscope.recorder.callbacks.lightning import Recorder
+
+        recorder = Recorder(tmp_path / "x.trace.json.gz", plain_steps=0)
+        # As it reaches spawned processes, which would take ten seconds to import Lightning.
+        self.fit(lightning, model, data, pickle.loads(pickle.dumps(recorder)), tmp_path, strategy="ddp_fork", devices=2)
+        self.check_ranks(tmp_path)
+
+    def check_ranks(self, directory: Path) -> None:
+        assert not (directory / "x.trace.json.gz").exists()
+        written = sorted((directory / "x.traces").iterdir())
         assert [one.name for one in written] == ["rank0.trace.json.gz", "rank1.trace.json.gz"]
         assert [len(step_names(one)) for one in written] == [3, 3]
 

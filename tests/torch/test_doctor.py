@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +51,7 @@ def test_it_names_the_versions_and_every_part(tmp_path: Path) -> None:
         "query": "ok",
         "mcp": "ok",
         "hta": "ok",
+        "reading": "ok" if shutil.which("cc") else "missing",
         "cache": "ok",
     }
 

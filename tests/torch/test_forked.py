@@ -17,7 +17,8 @@ pytest.importorskip("torch", reason="has torch loaded")
 @pytest.mark.parametrize(
     "text",
     [
-        "import os, sys; print(__name__, __file__, sys.argv, sys.path[:2], os.getcwd(), repr(sys.stdin.read()))",
+        "import os, sys; print(__name__, __file__, sys.argv, sys.path[:2], os.getcwd(), repr(sys.stdin.read()))\n"
+        "print(sys.begun_by, sys.orig_argv[1:])",
         "import sys; print('torch' in sys.modules); import torch; print(torch.__spec__.origin, torch.ones(2) + 1)\n"
         "print(*sorted(one for one in sys.modules if one.startswith('torch')))",
         "import sys; sys.exit('a text')",
@@ -30,9 +31,12 @@ pytest.importorskip("torch", reason="has torch loaded")
 )
 def test_a_forked_program_finds_the_world_and_ends_as_under_python(text: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(text)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("import sys; sys.begun_by = __file__")
     command = ["program.py", "one", "two"]
-    found = forked.run(command, tmp_path, stdin="given")
-    environment = os.environ | forked.FINDS_US
+    path = os.pathsep.join([str(tmp_path / "site"), forked.FINDS_US["PYTHONPATH"]])
+    environment = os.environ | {"PYTHONPATH": path}
+    found = forked.run(command, tmp_path, stdin="given", environment=environment)
     python = subprocess.run(
         [sys.executable, *command],
         cwd=tmp_path,

@@ -30,9 +30,9 @@ from tests.support import forked
 
 TRACES = Path("traces")
 
+# Each process that imports torch takes seconds for it, and each failure takes a process.
 HEAD = """
 import os, signal, time
-import torch
 from overlapscope.laboratory.experiment import Experiment, Program, Truth, Variant, WrongResults
 """
 
@@ -42,15 +42,16 @@ MINE = (
 def prepare(size, how="well"):
     if how == "not prepared":
         raise ValueError("cannot be prepared\\nat all")
+    if how == "exit":
+        os._exit(3)
+    if how == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    import torch
     matrix = torch.ones(size, size)
 
     def step():
         if how == "memory":
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 5 GiB")
-        if how == "exit":
-            os._exit(3)
-        if how == "crash":
-            os.kill(os.getpid(), signal.SIGSEGV)
         return matrix @ matrix
 
     def close():
@@ -175,7 +176,7 @@ def test_variants_that_fail_are_reported_and_the_rest_go_on(
     )
     assert errors["exit"] == "its process exited with code 3"
     assert errors["crash"].startswith("its process was killed by SIGSEGV; its last words: Fatal Python error")
-    assert "mine.py" in errors["crash"] and "in step" in errors["crash"]
+    assert "mine.py" in errors["crash"] and "in prepare" in errors["crash"]
     assert re.fullmatch(r"ValueError: cannot be prepared \(mine.py:\d+ in prepare\)", errors["not_prepared"])
 
 
@@ -226,12 +227,13 @@ def test_results_merge_and_an_experiment_run_again_replaces_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    path = scenario(tmp_path, "quick", QUICK)
+    fails = QUICK.replace("return lambda: time.sleep(seconds)", 'raise ValueError("before torch is imported")')
+    path = scenario(tmp_path, "quick", fails)
     # One that needs more GPUs than there are is skipped, and starts no process.
     other = scenario(tmp_path, "other", QUICK.replace('name="quick"', 'name="other"').replace("gpus=0", "gpus=99"))
     run_here([path, other], tmp_path / "out")
     assert [one.name for one in store.read(tmp_path / "out").experiments] == ["quick", "other"]
-    scenario(tmp_path, "quick", QUICK.replace('Variant("other", {}, shows="nothing")', ""))
+    scenario(tmp_path, "quick", fails.replace('Variant("other", {}, shows="nothing")', ""))
     run_here([path], tmp_path / "out", scale="paper")
     first, second = store.read(tmp_path / "out").experiments
     assert (first.name, first.scale, [one.name for one in first.variants]) == ("quick", "paper", ["only"])
@@ -253,11 +255,15 @@ def test_ctrl_c_keeps_what_is_done_and_leaves_no_process(tmp_path: Path) -> None
 
 
 def test_a_worker_leaves_when_whoever_started_it_is_killed(tmp_path: Path) -> None:
-    path = scenario(tmp_path, "quick", QUICK.replace("seconds=0.0", "seconds=600.0"))
-    with started("scenarios", "run", path, until="timing", cwd=tmp_path) as (running, _stderr):
+    path = scenario(tmp_path, "quick", QUICK.replace("return lambda: time.sleep(seconds)", "time.sleep(600)"))
+    told = tmp_path / "worker"
+    with started("scenarios", "run", path, until="preparing", cwd=tmp_path) as (running, _stderr):
+        while not (told.exists() and told.read_text()):
+            assert running.poll() is None
+            time.sleep(0.02)
         running.kill()
         running.wait()
-    worker = int((tmp_path / "worker").read_text())
+    worker = int(told.read_text())
     for _ in range(3000):
         if not _alive(worker):
             break
@@ -275,6 +281,7 @@ def _alive(pid: int) -> bool:
 
 def test_two_processes_record_a_file_each(tmp_path: Path) -> None:
     source = """
+import torch
 import torch.distributed as dist
 
 def prepare():
@@ -329,7 +336,8 @@ def test_without_any_gpu_it_says_so_in_a_sentence(tmp_path: Path) -> None:
 
 def test_without_torch_it_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")
-    done = overlapscope("scenarios", "run", scenario(tmp_path, "quick", QUICK), cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    path = scenario(tmp_path, "quick", "import torch" + QUICK)
+    done = overlapscope("scenarios", "run", path, cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
     assert how_to_install("record") in done.stderr
     assert done.stderr.count("\n") == 1
@@ -436,6 +444,8 @@ def test_a_report_of_a_run_on_the_cpu(ran: tuple[Path, subprocess.CompletedProce
 ON_GPU = (
     HEAD
     + """
+import torch
+
 def prepare(megabytes, pinned):
     source = torch.ones(megabytes << 18, pin_memory=pinned)
     return lambda: source.to("cuda", non_blocking=True)

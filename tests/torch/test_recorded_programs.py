@@ -112,12 +112,12 @@ PROGRAMS = {
 }
 
 
-FROM_SCRATCH = ("five steps", "its own handler of ctrl-c, while the trace is written")
-"""These are started as a person starts them."""
+FROM_SCRATCH = "its own handler of ctrl-c, while the trace is written"
+"""This one is recorded as a person starts it."""
 
 
 def execute(
-    arguments: list[str], directory: Path, text: str, *, from_scratch: bool
+    arguments: list[str], directory: Path, text: str, *, from_scratch: bool = False
 ) -> subprocess.CompletedProcess[str]:
     directory.mkdir()
     (directory / "program.py").write_text(text)
@@ -136,10 +136,9 @@ def steps(path: Path) -> int:
 def test_a_program_does_what_it_does_alone_and_leaves_its_trace(name: str, tmp_path: Path) -> None:
     program = PROGRAMS[name]
     text = program.text if program.text.startswith("import") else HEAD + program.text
-    from_scratch = name in FROM_SCRATCH
-    alone = execute(["program.py"], tmp_path / "alone", text, from_scratch=from_scratch)
+    alone = execute(["program.py"], tmp_path / "alone", text)
     run = ["-m", "overlapscope", "run", *program.options, "program.py"]
-    recorded = execute(run, tmp_path / "recorded", text, from_scratch=from_scratch)
+    recorded = execute(run, tmp_path / "recorded", text, from_scratch=name == FROM_SCRATCH)
     lines = recorded.stderr.splitlines(keepends=True)
     ours = "".join(line for line in lines if line.startswith("overlapscope: "))
     theirs = "".join(line for line in lines if not line.startswith(("overlapscope: ", "USDT:")))
@@ -162,7 +161,7 @@ def test_sigterm_inside_a_recording_in_code_leaves_its_trace(tmp_path: Path) -> 
         "    train(1); rec.step()\n"
         "    os.kill(os.getpid(), signal.SIGTERM); time.sleep(9)\n"
     )
-    done = execute(["program.py"], tmp_path / "program", text, from_scratch=False)
+    done = execute(["program.py"], tmp_path / "program", text)
     assert done.returncode == -signal.SIGTERM and "overlapscope: wrote x.json, analyze with" in done.stderr
     assert steps(tmp_path / "program" / "x.json") == 1
 

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -472,14 +473,14 @@ def test_a_program_that_is_told_to_stop_leaves_its_trace_and_dies_of_the_signal(
 ) -> None:
     write(
         tmp_path / "train.py",
-        TRAIN + "import time\nfor _ in range(45): train()\nprint('ready', flush=True)\ntime.sleep(600)\n",
+        TRAIN + "import time\nfor _ in range(45): train()\nopen('ready', 'w').close()\ntime.sleep(600)\n",
     )
-    with subprocess.Popen(
-        [*RUN, "train.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        process.send_signal(number)
-        _, stderr = process.communicate(timeout=PATIENCE_S)
+    process = forked.Program([*FORKED, "train.py"], tmp_path)
+    while not (tmp_path / "ready").exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, stderr = process.communicate()
     assert process.returncode == -number
     assert stderr.count(wrote("train.trace.json.gz")) == 1
     assert ("KeyboardInterrupt" in stderr) == (number == signal.SIGINT)
@@ -594,12 +595,8 @@ SPAWNS = (
 )
 
 
-def test_processes_that_the_program_starts_are_recorded_or_told_of(tmp_path: Path) -> None:
+def test_processes_that_the_program_starts_are_recorded_where_that_is_asked_for(tmp_path: Path) -> None:
     program = write(tmp_path / "program.py", SPAWNS)
-    run = forked.run([*FORKED, program.name], tmp_path)
-    assert run.returncode == 0 and run.stdout == "4\n1\n", run.stderr
-    assert "started Python processes (3), which were not recorded; --subprocesses" in run.stderr
-    (tmp_path / "store").unlink(missing_ok=True)
     (tmp_path / "program.traces").mkdir()
     write(tmp_path / "program.traces" / "rank7.trace.json.gz", "an earlier run's")
     command = [*FORKED, "--force", "--subprocesses", "--wait", "0", "--plain-steps", "0", program.name]
@@ -614,6 +611,23 @@ def test_processes_that_the_program_starts_are_recorded_or_told_of(tmp_path: Pat
     assert [one.name for one in ranks] == ["rank0.trace.json.gz", "rank1.trace.json.gz"]
     assert [steps(one) for one in ranks] == [[1, 2, 3]] * 2
     assert forked.run([*FORKED, "--subprocesses", "-o", "program.json.gz", program.name], tmp_path).returncode == 2
+
+
+def test_processes_that_the_program_starts_are_told_of_but_for_those_that_load_its_data(tmp_path: Path) -> None:
+    write(
+        tmp_path / "program.py",
+        "import multiprocessing, subprocess, sys\n"
+        "def work(): pass\n"
+        "if __name__ == '__main__':\n"
+        "    import torch\n"
+        "    print(len(list(torch.utils.data.DataLoader(range(4), num_workers=1))))\n"
+        "    for _ in range(2):\n"
+        "        one = multiprocessing.get_context('spawn').Process(target=work); one.start(); one.join()\n"
+        "    subprocess.run([sys.executable, '-c', 'print(1)'])\n",
+    )
+    run = forked.run([*FORKED, "program.py"], tmp_path)
+    assert run.returncode == 0 and run.stdout == "4\n1\n", run.stderr
+    assert "started Python processes (3), which were not recorded; --subprocesses" in run.stderr
 
 
 def test_a_program_that_marks_its_steps_itself_is_told_of_no_helpers(tmp_path: Path) -> None:

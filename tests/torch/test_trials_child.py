@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import subprocess
-import sys
 import textwrap
 from collections import UserDict
 from collections.abc import Iterator
@@ -21,14 +19,13 @@ from hypothesis import strategies as st
 
 from overlapscope.trials import fingerprint
 from overlapscope.trials.child import environment
+from overlapscope.trials.program import Ended
 from overlapscope.trials.protocol import Facts, Outcome, Results, Setting, Task
 from overlapscope.trials.sameness import distance
 from overlapscope.trials.shims import SHIMS, Notes, make
 from overlapscope.trials.structures import tensors, with_tensors
 from tests.support import forked
 
-WATCHED = "import overlapscope.trials.child; overlapscope.trials.child.watch()\n"
-"""What a program begins with where no Python starts: it is forked then."""
 MODEL = """
 import os, sys, torch
 from torch import nn
@@ -68,7 +65,7 @@ def task(directory: Path, **options: Any) -> Task:
 
 def run(text: str, directory: Path, /, *, rate: str = "0.01", **options: Any) -> subprocess.CompletedProcess[str]:
     script = directory / "train.py"
-    script.write_text(WATCHED + textwrap.dedent(text))
+    script.write_text(textwrap.dedent(text))
     told = environment(task(directory, **options))
     return forked.run([script], directory, environment=told | {"RATE": rate, "OMP_NUM_THREADS": "1"})
 
@@ -155,11 +152,8 @@ class TestPrograms:
         assert not outcome(tmp_path).complete
 
     def test_one_without_steps_says_so(self, tmp_path: Path) -> None:
-        command = [sys.executable, "-c", "import torch, subprocess, sys; subprocess.run([sys.executable, '-c', '1'])"]
-        variables = os.environ | forked.FINDS_US
-        for name, value in environment(task(tmp_path)).items():
-            variables[name] = os.pathsep.join([value, variables[name]]) if name == "PYTHONPATH" else value
-        subprocess.run(command, env=variables, start_new_session=True, check=True)
+        # In a session of its own, as `overlapscope try` starts it.
+        run("import os, subprocess, sys, torch\nos.setsid()\nsubprocess.run([sys.executable, '-c', '1'])", tmp_path)
         assert (outcome(tmp_path).all_steps, outcome(tmp_path).complete) == (0, False)
 
     def test_helpers_tell_nothing(self, tmp_path: Path) -> None:
@@ -226,6 +220,13 @@ class TestWorkers:
             (tmp_path / str(number)).mkdir()
             computed.append(results(program, tmp_path / str(number), changes=changes))
         assert computed[0] == computed[1] == computed[2]
+
+    def test_in_which_a_dataset_cannot_live_end_the_program_with_its_own_error(self, tmp_path: Path) -> None:
+        check = "assert not torch.utils.data.get_worker_info(), 'not in a worker'"
+        program = TRAIN.replace("return torch.sin", f"{check}; return torch.sin")
+        done = run(program, tmp_path, changes=[Setting("workers", "2")])
+        ended = Ended((), done.returncode, done.stdout + done.stderr, wall_s=1.0)
+        assert ended.how == "It ended with exit code 1: AssertionError: not in a worker"
 
     def test_draw_what_a_program_draws_whose_workers_persist_already(self) -> None:
         def drawn(changes: list[Setting]) -> torch.Tensor:
@@ -316,7 +317,7 @@ def test_facts_name_the_lines_of_the_program(tmp_path: Path) -> None:
     assert facts is not None
     assert not facts.cuda
     assert facts.cpus >= 1
-    lines = [WATCHED.strip(), *TRAIN.splitlines()]
+    lines = TRAIN.splitlines()
 
     def line(text: str) -> int:
         return next(number for number, one in enumerate(lines, 1) if text in one)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,19 +19,18 @@ from overlapscope import load
 from overlapscope.errors import UsageError
 from overlapscope.trials.child import environment
 from overlapscope.trials.protocol import Setting, Task
+from tests.support import forked
 
 PATIENCE_S = 300
 
 PROGRAM = """
-import sys, time, torch
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+import time, torch
+from torch.utils.data import DataLoader, Dataset
 
 class Slow(Dataset):
     def __len__(self):
         return 400
     def __getitem__(self, i):
-        if "alone" in sys.argv and get_worker_info() is not None:
-            raise ValueError("not in a worker")
         time.sleep(0.004)
         return torch.full((16,), float(i % 7))
 
@@ -46,13 +43,12 @@ for x in DataLoader(Slow(), batch_size=4, shuffle=True):
 """
 
 
-def attempt(script: Path, *like: str, until: str | None = None) -> tuple[int, Any]:
-    """Its exit code and what it told. It is interrupted when a line of its progress begins so: no clock has a say."""
-    script.write_text(PROGRAM)
+def test_workers_load_the_same_batches_for_a_program_and_are_edited_in(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
     options = ("--format", "json", "--only", "workers", "--steps", "20", "--minutes", "60")
     process = subprocess.Popen(
-        [sys.executable, "-m", "overlapscope", "try", *options, script.name, *like],
-        cwd=script.parent,
+        [sys.executable, "-m", "overlapscope", "try", *options, "train.py"],
+        cwd=tmp_path,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -60,49 +56,27 @@ def attempt(script: Path, *like: str, until: str | None = None) -> tuple[int, An
     )
     assert process.stderr is not None
     try:
+        # Interrupted as soon as workers have been tried, and not by a clock.
         for line in process.stderr:
-            if until is not None and line.startswith(until):
+            if line.startswith("Run 2, "):
                 process.send_signal(signal.SIGINT)
                 break
         out, _ = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
-    return process.returncode, json.loads(out)
-
-
-def test_workers_load_the_same_batches_for_a_program_and_are_edited_in(tmp_path: Path) -> None:
-    code, told = attempt(tmp_path / "train.py", until="Run 2, ")
-    assert (code, told["interrupted"]) == (130, True)
+    told = json.loads(out)
+    assert (process.returncode, told["interrupted"]) == (130, True)
     workers = told["changes"][0]
     assert (workers["change"], workers["value"], workers["results"]) == ("workers", "2", "same")
     assert workers["step_ns"] > 0
     assert "+for x in DataLoader(Slow(), batch_size=4, shuffle=True, num_workers=2," in workers["edit"]["diff"]
 
 
-def test_a_dataset_that_cannot_live_in_a_worker_fails_with_that_change_alone(tmp_path: Path) -> None:
-    code, told = attempt(tmp_path / "train.py", "alone")
-    assert code == 0
-    workers = told["changes"][0]
-    assert "ValueError: not in a worker" in workers["failure"]
-    assert (workers["kept"], told["best"]) == (False, None)
-
-
 def test_a_program_is_recorded_with_the_changes_made(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     task = Task(directory=str(tmp_path), changes=(Setting("workers", "2"),))
-    command = [
-        sys.executable,
-        "-m",
-        "overlapscope",
-        "run",
-        "--stop-after-recording",
-        "-o",
-        "t.trace.json.gz",
-        "train.py",
-    ]
-    run = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, **environment(task)}, capture_output=True, text=True, check=False
-    )
+    command = ["-m", "overlapscope", "run", "--stop-after-recording", "-o", "t.trace.json.gz", "train.py"]
+    run = forked.run(command, tmp_path, environment=environment(task))
     assert run.returncode == 0, run.stderr
     assert load(tmp_path / "t.trace.json.gz").plain_steps.before.host_ns
     assert "Traceback" not in run.stderr

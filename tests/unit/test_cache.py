@@ -29,7 +29,7 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.commands import main
 from overlapscope.dashboard.library import Library
 from overlapscope.errors import UnreadableTrace, UsageError
-from overlapscope.reading import cache_file, cache_folder, kineto
+from overlapscope.reading import cache_file, cache_folder, files, kineto
 from overlapscope.reading.cache import READER_DIGEST, Cache, Opening
 from overlapscope.reading.cache_file import BrokenFile
 from overlapscope.reading.cache_folder import Folder
@@ -250,13 +250,14 @@ def test_a_file_changed_within_one_tick_is_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("settled_ns", [0, 2_000_000_000])
 def test_a_file_that_changes_while_it_is_read_is_not_kept_under_the_wrong_content(
-    settled_ns: int, tmp_path: Path
+    settled_ns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = cache_in(tmp_path / "cache", settled_ns=settled_ns)
     path = tmp_path / "t.json"
     content = gzip.decompress((TRACES / "pipeline_1stream.json.gz").read_bytes())
     changed = content.replace(b'"stream": 7', b'"stream": 9')
     assert len(content) > 1 << 20 and changed != content
+    monkeypatch.setattr(files, "BLOCK_BYTES", 1 << 19)
     for moment in itertools.count(1):
         cache.folder.clear()
         path.write_bytes(content)

@@ -16,7 +16,7 @@ import pytest
 import overlapscope as ov
 from overlapscope.prediction import predict
 from overlapscope.prediction.result import WhatIf
-from overlapscope.reading import load
+from overlapscope.reading import files, load
 from overlapscope.reading.shapes import read_inputs, signature
 from overlapscope.trace.model import Trace
 from tests.support.kineto_files import Event, call, host, kernel, memcpy, write
@@ -412,9 +412,12 @@ def test_a_signature_that_is_no_json_tells_nothing(text: bytes) -> None:
     assert signature(text, b'["float"]').elements == () and not signature(b"[[2]]", text).whole
 
 
-def test_damage_in_a_file_does_not_cost_the_shapes_before_it(tmp_path: Path) -> None:
+def test_damage_in_a_file_does_not_cost_the_shapes_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "BLOCK_BYTES", 1 << 16)
     program = repeated(three_things)
-    program.events += [{"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": 200.0, "s": "t"}] * 20_000
+    program.events += [{"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": 200.0, "s": "t"}] * 2_000
     program.events += [op("aten::mm", 300, 5, BATCH), op("aten::mm", 310, 5, BATCH)]
     path = program.file(tmp_path / "t.json")
     path.write_text(path.read_text().replace('"ts": 300', '"odd": NaN, "ts": 300'))

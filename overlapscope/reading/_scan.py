@@ -1,0 +1,224 @@
+"""Usual events straight into columns, by a small compiled library (`scan.c`), where there is one.
+
+It takes an array of events as a whole or not at all, so that what it does not know is read in Python. `hatch_build.py`
+compiles it; the columns are the same with and without it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+from msgspec import Raw
+
+from overlapscope.reading._batch import TABLE_OF, Batch, rows_of
+from overlapscope.reading._categories import Table
+from overlapscope.reading._events import CATEGORIES, PASSED_OVER, UNDECODABLE, OpArgs, decoded_text
+from overlapscope.reading._said import number
+from overlapscope.trace.model import I64, Index
+
+LIBRARY = Path(__file__).with_name("libscan.so")
+_SOURCE = LIBRARY.with_name("scan.c")
+
+_T = TypeVar("_T", bound=np.generic)
+
+_PLAIN, _CALL, _OP, _PASSED_OVER = range(4)
+_SHAPES = {Table.RUNTIME: _CALL, Table.GPU: _OP, Table.SYNC: _OP, Table.DEVICE_ANNOTATION: _OP}
+_IS_OP = np.array([_SHAPES.get(table) == _OP for table in Table])
+_TYPES = {int: 0, str: 1, Raw: 2}
+_TEXT = -(1 << 62)
+"""Below, a process or thread is the least integer and the number of its text."""
+
+_names = msgspec.json.Decoder(list[str])
+_texts = msgspec.json.Decoder(list[Raw])
+
+
+class _Word(ctypes.Structure):
+    _fields_ = [
+        ("text", ctypes.c_char_p),
+        ("length", ctypes.c_int64),
+        ("kind", ctypes.c_int64),
+        ("phases", ctypes.c_char_p),
+    ]
+
+
+class _Wanted(ctypes.Structure):
+    _fields_ = [
+        ("categories", ctypes.POINTER(_Word)),
+        ("arguments", ctypes.POINTER(_Word)),
+        ("n_categories", ctypes.c_int64),
+        ("n_arguments", ctypes.c_int64),
+        ("correlation", ctypes.c_int64),
+        ("defaults", ctypes.POINTER(ctypes.c_int64)),
+    ]
+
+
+class _Words(ctypes.Structure):
+    _fields_ = [
+        ("json", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("bytes", "room", "count")),
+        *((name, ctypes.c_void_p) for name in ("hashes", "ends", "slots")),
+        *((name, ctypes.c_int64) for name in ("most", "n_slots")),
+    ]
+
+
+class _Columns(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("events", "rows", "n_calls", "n_ops", "no_duration")),
+        *((name, ctypes.c_int64) for name in ("row_room", "call_room", "op_room")),
+        *((name, ctypes.c_void_p) for name in ("category", "place", "name", "start_ns", "dur_ns", "thread")),
+        *((name, ctypes.c_void_p) for name in ("calls", "ops")),
+        ("names", _Words),
+        ("texts", _Words),
+    ]
+
+
+_PLACES = {attribute: place for place, attribute in enumerate(("pid", *OpArgs.__struct_fields__))}
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What GPU ops, synchronisation records and runtime calls say, as the library wrote it."""
+
+    thread: I64
+    values: I64
+    """A row for each, with a column for each of `places`; of texts their numbers, -1 where there is none."""
+    places: dict[str, int]
+    texts: list[Raw]
+
+    def number(self, attribute: str) -> I64:
+        """Whole numbers; the number in a text."""
+        return (self.thread if attribute == "tid" else self.values[:, self.places[attribute]]).copy()
+
+    def text(self, attribute: str) -> list[str]:
+        """Texts, and other values as they are written."""
+        numbers = self.values[:, self.places[attribute]].tolist()
+        return [decoded_text(self.texts[at]) if at >= 0 else "" for at in numbers]
+
+    def take(self, rows: Index) -> _Said:
+        """Some of them."""
+        return _Said(self.thread[rows], self.values[rows], self.places, self.texts)
+
+
+@cache
+def _library() -> ctypes.CDLL | None:
+    """None where it was not built, is for another machine, or is older than its source."""
+    try:
+        if _SOURCE.exists() and _SOURCE.stat().st_mtime_ns > LIBRARY.stat().st_mtime_ns:
+            return None
+        library = ctypes.CDLL(str(LIBRARY))
+    except OSError:
+        return None
+    library.overlapscope_scanner.restype = ctypes.POINTER(_Columns)
+    library.overlapscope_scanner.argtypes = [ctypes.POINTER(_Wanted), ctypes.c_uint64]
+    library.overlapscope_scan.argtypes = [ctypes.POINTER(_Columns), ctypes.c_void_p, ctypes.c_int64]
+    library.overlapscope_free.argtypes = [ctypes.POINTER(_Columns)]
+    return library
+
+
+def is_compiled() -> bool:
+    """Whether there is such a library."""
+    return _library() is not None
+
+
+@cache
+def _wanted() -> _Wanted:
+    shapes = [_SHAPES.get(Table(table), _PLAIN) for table in TABLE_OF]
+    categories = list(map(_word, CATEGORIES, shapes))
+    categories += [_word(name, _PASSED_OVER, phases) for name, phases in PASSED_OVER.items()]
+    keys, defaults = OpArgs.__struct_encode_fields__, OpArgs.__struct_defaults__
+    arguments = [_word(key, _TYPES[type(default)]) for key, default in zip(keys, defaults, strict=True)]
+    return _Wanted(
+        (_Word * len(categories))(*categories),
+        (_Word * len(arguments))(*arguments),
+        len(categories),
+        len(arguments),
+        keys.index("correlation"),
+        (ctypes.c_int64 * len(defaults))(*(said if isinstance(said, int) else -1 for said in defaults)),
+    )
+
+
+def _word(text: str, kind: int, phases: str = "") -> _Word:
+    return _Word(text.encode(), len(text), kind, phases.encode())
+
+
+def scanner() -> Callable[[memoryview], Batch | None]:
+    """Reads an array of JSON, in memory that can be written to: None where it has to be read in another way."""
+    library = _library()
+    if library is None:
+        return lambda _array: None
+    # The seed keeps a file from choosing texts of equal hashes.
+    state = library.overlapscope_scanner(_wanted(), int.from_bytes(os.urandom(8), "little"))
+    if not state:
+        return lambda _array: None
+
+    def scan(array: memoryview) -> Batch | None:
+        begin = ctypes.c_char.from_buffer(array)
+        if not library.overlapscope_scan(state, ctypes.addressof(begin), len(array)):
+            return None
+        return _batch(state.contents)
+
+    weakref.finalize(scan, library.overlapscope_free, state)
+    return scan
+
+
+def _batch(columns: _Columns) -> Batch | None:
+    """None where a text is not UTF-8."""
+    try:
+        words = _names.decode(_json(columns.names))
+        raw = _json(columns.texts)
+        raw.decode()
+        texts = _texts.decode(raw)
+    except UNDECODABLE:
+        return None
+    rows = columns.rows
+    thread = _identities(_array(columns.thread, rows, np.int64), texts)
+    batch = Batch(
+        words=words,
+        name=_array(columns.name, rows, np.int32),
+        categories=CATEGORIES,
+        category=_array(columns.category, rows, np.int32),
+        place=_array(columns.place, rows, np.int32),
+        start_ns=_array(columns.start_ns, rows, np.int64),
+        dur_ns=_array(columns.dur_ns, rows, np.int64),
+        thread=thread,
+        repaired=columns.no_duration,
+        count=columns.events,
+    )
+    tables = TABLE_OF[batch.category]
+    ops = _array(columns.ops, columns.n_ops * len(_PLACES), np.int64).reshape(-1, len(_PLACES))
+    ops[:, 0] = _identities(ops[:, 0], texts)
+    shown = _IS_OP[tables]
+    for table, at in rows_of(tables):
+        if table == Table.RUNTIME:
+            calls = _array(columns.calls, columns.n_calls, np.int64).reshape(-1, 1)
+            batch.parts[table] = at, _Said(thread[at], calls, {"correlation": 0}, texts)
+        else:
+            batch.parts[table] = at, _Said(thread[at], ops[tables[shown] == table], _PLACES, texts)
+    return batch
+
+
+def _json(words: _Words) -> bytes:
+    """An array of the texts."""
+    return b"[" + ctypes.string_at(words.json, words.bytes)[1:] + b"]" if words.bytes else b"[]"
+
+
+def _array(address: int, count: int, dtype: type[_T]) -> np.ndarray[tuple[int], np.dtype[_T]]:
+    array = np.empty(count, dtype)
+    if count:
+        ctypes.memmove(array.ctypes.data, address, array.nbytes)
+    return array
+
+
+def _identities(values: I64, texts: list[Raw]) -> I64:
+    for row in np.flatnonzero(values < _TEXT).tolist():
+        values[row] = number(decoded_text(texts[int(values[row]) + (1 << 63)]))
+    return values
