@@ -36,7 +36,7 @@ def analyze_trace(
 
     Raises NotInTrace where no device has it.
     """
-    checks = judge_file(trace)
+    checks = [*judge_file(trace)]
     # Where the clocks cannot be compared, causes are found as if no launch had been recorded.
     comparable = trace
     if not clocks_agree(checks):

@@ -28,6 +28,7 @@ from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.kept import kept
 from overlapscope.trace.model import I8, Kind, Sync, Trace, stream_keys
 
 EXACT, HIGH, LOW = 2, 1, 0
@@ -109,6 +110,7 @@ class _Sources(Columns):
     """On how many streams an op could be it."""
 
 
+@kept()
 def find_edges(trace: Trace, timeline: Timeline) -> Edges:
     """All event-wait edges that hold ops of the device, by held op."""
     ops = trace.gpu_ops

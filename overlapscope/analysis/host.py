@@ -37,6 +37,7 @@ class Blocking:
     """Uploads from pageable memory and page-locking: the driver works on host memory."""
 
 
+@kept()
 def find_blocking(trace: Trace) -> Blocking:
     """Every blocking call of the program; the profiler's own last synchronize is none of them.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 
@@ -38,23 +39,59 @@ class Ran:
     """...to the last op's end."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Timeline(Ran):
-    """The ops of one device, sorted by start, and the sets of instants at which each kind ran."""
+    """The ops of one device, sorted by start, and the sets of instants at which each kind ran; those that take the
+    others together are made when first asked for."""
 
-    copy: Intervals
-    exposed_comm: Intervals
-    exposed_copy: Intervals
-    exposed_h2d: Intervals
-    exposed_d2h: Intervals
-    exposed_other: Intervals
-    idle: Intervals
-    """Within the window."""
     device: int
     ops: GpuOps
     lead_in_end_ns: int | None
     """End of the lead-in; the window's start where there is none; None where it cannot be told."""
     main_stream: int
+
+    @cached_property
+    def copy(self) -> Intervals:
+        """When copies ran, in either direction."""
+        return join(self.h2d, self.d2h)
+
+    @cached_property
+    def _kernels(self) -> Intervals:
+        return join(self.compute, self.comm)
+
+    @cached_property
+    def _working(self) -> Intervals:
+        return join(self._kernels, self.copy)
+
+    @cached_property
+    def exposed_comm(self) -> Intervals:
+        """When communication ran, and no compute."""
+        return subtract(self.comm, self.compute)
+
+    @cached_property
+    def exposed_copy(self) -> Intervals:
+        """When copies ran, and no kernel."""
+        return subtract(self.copy, self._kernels)
+
+    @cached_property
+    def exposed_h2d(self) -> Intervals:
+        """Likewise, of copies to the device."""
+        return subtract(self.h2d, self._kernels)
+
+    @cached_property
+    def exposed_d2h(self) -> Intervals:
+        """Likewise, of copies to the host."""
+        return subtract(self.d2h, self._kernels)
+
+    @cached_property
+    def exposed_other(self) -> Intervals:
+        """When other memory work ran, and nothing else."""
+        return subtract(self.other, self._working)
+
+    @cached_property
+    def idle(self) -> Intervals:
+        """When nothing ran, within the window."""
+        return complement(join(self._working, self.other), self.start_ns, self.end_ns)
 
     @property
     def judged_from_ns(self) -> int:
@@ -67,17 +104,8 @@ def build(trace: Trace, device: int) -> Timeline:
     """The timeline of a device that has at least one GPU op."""
     ops = trace.gpu_ops if len(trace.devices) == 1 else trace.gpu_ops.take(trace.gpu_ops.device == device)
     ran = when_ran(ops.kind, ops.start_ns, ops.end_ns)
-    copy, kernels = join(ran.h2d, ran.d2h), join(ran.compute, ran.comm)
-    working = join(kernels, copy)
     return Timeline(
         **{field.name: getattr(ran, field.name) for field in fields(ran)},
-        copy=copy,
-        exposed_comm=subtract(ran.comm, ran.compute),
-        exposed_copy=subtract(copy, kernels),
-        exposed_h2d=subtract(ran.h2d, kernels),
-        exposed_d2h=subtract(ran.d2h, kernels),
-        exposed_other=subtract(ran.other, working),
-        idle=complement(join(working, ran.other), ran.start_ns, ran.end_ns),
         device=device,
         ops=ops,
         lead_in_end_ns=_lead_in_end(ops, trace.runtime_calls, ran.start_ns),

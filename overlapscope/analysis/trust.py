@@ -13,6 +13,7 @@ import numpy as np
 
 from overlapscope.analysis.missing_ops import launched_parts, recorded_launches
 from overlapscope.analysis.results import Check, Trust
+from overlapscope.base.kept import kept
 from overlapscope.base.words import plural
 from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part, in_order
@@ -27,9 +28,10 @@ _NAMED = 4
 """Calls that are told of by name."""
 
 
-def judge_file(trace: Trace) -> list[Check]:
+@kept()
+def judge_file(trace: Trace) -> tuple[Check, ...]:
     """Checks of the source and of the recording as a whole."""
-    return [
+    return (
         _complete(trace),
         _readable(trace),
         _times(trace),
@@ -38,7 +40,7 @@ def judge_file(trace: Trace) -> list[Check]:
         _clock(trace),
         _dropped(trace),
         *_graphs(trace),
-    ]
+    )
 
 
 def verdict(checks: Iterable[Check]) -> Trust:

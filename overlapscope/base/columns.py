@@ -75,9 +75,9 @@ class Columns:
         """The table of the given rows (an index array or a boolean mask)."""
         return replace(self, **{name: getattr(self, name)[rows] for name in _dtypes(type(self))})
 
-    def copied(self) -> Self:
-        """The table with columns of its own, to be written to."""
-        return replace(self, **{name: getattr(self, name).copy() for name in _dtypes(type(self))})
+    def copied(self, *names: str) -> Self:
+        """The table with some columns of its own, to be written to."""
+        return replace(self, **{name: getattr(self, name).copy() for name in names})
 
     @classmethod
     def empty(cls, **shared: Any) -> Self:

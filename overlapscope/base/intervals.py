@@ -42,8 +42,8 @@ def union(starts: I64 | Sequence[int], ends: I64 | Sequence[int]) -> Intervals:
     if not len(start):
         return EMPTY
     if (start[1:] < start[:-1]).any():
-        order = np.argsort(start, kind="stable")
-        start, end = start[order], end[order]
+        # Sorted apart they are other intervals, but at any instant as many are open.
+        start, end = np.sort(start, kind="stable"), np.sort(end, kind="stable")
     reach = np.maximum.accumulate(end)
     opens = np.empty(len(start), np.bool_)
     opens[0] = True

@@ -16,6 +16,7 @@ from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import INTERVENTIONS, Choice, in_order, parse
+from overlapscope.prediction.interventions.intervention import Applied
 from overlapscope.prediction.predict import (
     Outcome,
     Prediction,
@@ -54,13 +55,14 @@ def best(
     if not recorded.fidelity.valid:
         return conclude(recorded, base, ())
     was = base.step_ns
-    left = [choice for choice in candidates(base) if apply(base, [choice])[0].touched]
+    alone = {choice: done for choice in candidates(base) for done in apply(base, [choice]) if done.touched}
+    left = list(alone)
     taken: tuple[Choice, ...] = ()
     now = was
     unchanged = Estimate(value=was, low=was, high=was)
     rungs = [Rung(interventions=(), added="", predicted_step_ns=unchanged, gain_ns=0)]
     reached: Mapping[Stance, Outcome] | None = None
-    while gained := _next(base, taken, left, now):
+    while gained := _next(base, alone, taken, left, now):
         expected, added = gained
         now = expected.step_ns
         taken = in_order((*taken, *added))
@@ -113,15 +115,16 @@ def _reading(base: Base, blocking: Bool) -> set[str]:
 
 
 def _next(
-    base: Base, taken: Sequence[Choice], left: Sequence[Choice], now_ns: int
+    base: Base, alone: Mapping[Choice, Applied], taken: Sequence[Choice], left: Sequence[Choice], now_ns: int
 ) -> tuple[Outcome, tuple[Choice, ...]] | None:
     """The outcome with the shortest step that adding one of those left brings, or else two, and which, the first of
-    equals; None where nothing gains enough on the step of `now_ns`."""
+    equals; None where nothing gains enough on the step of `now_ns`. `alone`: what each makes of the recording."""
     worth_ns = LEAST_GAIN * base.step_ns
     for many in (1, 2):
         best = None
         for added in combinations(left, many):
-            applied = apply(base, in_order((*taken, *added)))
+            choices = in_order((*taken, *added))
+            applied = apply(base, choices, known=[alone[choices[0]]])
             # What cannot be short enough, whatever else waits for what, needs no replay.
             least_ns = base.real_ns(least_step_ns(applied[-1].graph, base.device, base.main_stream, base.numbers))
             if now_ns - least_ns < worth_ns or (best is not None and least_ns >= best[0].step_ns):

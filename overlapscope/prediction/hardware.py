@@ -184,7 +184,7 @@ def _curve(
                 for point in measured
             )
         points += [
-            (_scaled(point, scale), origin)
+            (point if scale == 1 else _scaled(point, scale), origin)
             for point in measured
             if all(not 1 / _NEAR < point.bytes / other.bytes < _NEAR for other, _ in points)
         ]

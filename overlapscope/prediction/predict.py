@@ -80,13 +80,16 @@ class Prediction:
         return replace(timeline, predicted_by=(*(self.before.predicted_by or ()), *by))
 
 
-def apply(base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = ()) -> tuple[Applied, ...]:
-    """What each choice makes of what the ones before it made, each at its stance; `EXPECTED` where none are given."""
-    graph, applied = base.graph, []
-    for choice, stance in zip(choices, stances or [Stance.EXPECTED] * len(choices), strict=True):
-        done = choice.intervention.apply(graph, Request(base.hardware, stance, choice.argument))
-        applied.append(done)
-        graph = done.graph
+def apply(
+    base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = (), known: Sequence[Applied] = ()
+) -> tuple[Applied, ...]:
+    """What each choice makes of what the ones before it made, each at its stance; `EXPECTED` where none are given.
+    `known`: what the first of them make, where that is known already."""
+    applied = [*known]
+    each = zip(choices, stances or [Stance.EXPECTED] * len(choices), strict=True)
+    for choice, stance in [*each][len(known) :]:
+        graph = applied[-1].graph if applied else base.graph
+        applied.append(choice.intervention.apply(graph, Request(base.hardware, stance, choice.argument)))
     return tuple(applied)
 
 

@@ -96,13 +96,9 @@ def copies(graph: Graph, rows: I64) -> str:
     return f"{plural(len(rows), 'copy')} of {size(int(graph.items.bytes[rows].sum()))} in total"
 
 
-def time_in(graph: Graph, find: Callable[[Trace], HostEvents]) -> I64:
-    """How much of the work before each call lies inside some host events of its thread, in ns."""
-    return _time_in(graph.recorded, find)
-
-
 @kept()
-def _time_in(recorded: Recorded, find: Callable[[Trace], HostEvents]) -> I64:
+def time_in(recorded: Recorded, find: Callable[[Trace], HostEvents]) -> I64:
+    """How much of the work before each call lies inside some host events of its thread, in ns."""
     calls, events = recorded.calls, find(recorded.trace)
     inside = np.zeros(len(calls), np.int64)
     for thread, of_thread in by_thread(recorded):
@@ -116,13 +112,7 @@ def without_time_in(graph: Graph, events: HostEvents) -> tuple[Graph, I64, int]:
     if not len(events):
         return graph, NOTHING, 0
     calls = graph.calls
-    new = replace(
-        calls,
-        before_ns=calls.before_ns.copy(),
-        length_ns=calls.length_ns.copy(),
-        handed_by=calls.handed_by.copy(),
-        release_ns=calls.release_ns.copy(),
-    )
+    new = calls.copied("before_ns", "length_ns", "handed_by", "release_ns")
     spared, gone = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.bool_)
     for thread, of_thread in graph.by_thread():
         when = on_thread(events, thread)

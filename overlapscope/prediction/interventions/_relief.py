@@ -48,7 +48,7 @@ def with_warm_caches(graph: Graph, staged: I64, request: Request) -> Graph:
     cold = _COLD_NS[request.stance]
     if ratio <= 1 or not cold:
         return graph
-    new = replace(calls, before_ns=calls.before_ns.copy(), length_ns=calls.length_ns.copy())
+    new = calls.copied("before_ns", "length_ns")
     waits = np.zeros(len(calls), np.bool_)
     waits[graph.waits.call] = True
     for _, rows in graph.by_thread():
@@ -70,7 +70,7 @@ def _before_pinning(graph: Graph) -> I64:
     """The last call of its thread before each `pin_memory()`."""
     ops, calls = pinning(graph.trace), graph.calls
     found = [graph.waits.call[:0]]
-    for thread, of_thread in graph.by_thread():
+    for thread, of_thread in graph.by_thread() if len(ops) else ():
         place = np.searchsorted(calls.start_ns[of_thread], ops.start_ns[ops.thread == thread]) - 1
         found.append(of_thread[np.unique(place[place >= 0])])
     return np.concatenate(found)

@@ -28,8 +28,8 @@ def _apply(graph: Graph, request: Request) -> Applied:
     is_own[waits_of_copies(graph, values=True)] = True
     runs = _runs(graph, is_own)
     calls_of_thread = [rows for _, rows in graph.by_thread()]
-    new_items = replace(items, bytes=items.bytes.copy(), duration_ns=items.duration_ns.copy(), gone=items.gone.copy())
-    before_ns, length_ns = graph.calls.before_ns.copy(), graph.calls.length_ns.copy()
+    new_items = items.copied("bytes", "duration_ns", "gone")
+    new_calls = graph.calls.copied("before_ns", "length_ns")
     into = np.arange(len(items))
     stays_waiting, by_call = np.ones(len(graph.waits), np.bool_), np.argsort(graph.waits.call, kind="stable")
     waited = graph.waits.call[by_call]
@@ -46,7 +46,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
         into[rest] = first
         calls = _calls_of(graph, run, calls_of_thread[int(graph.calls.thread[items.call[first]])], is_own)
         dropped = calls[1:]
-        before_ns[dropped] = length_ns[dropped] = 0
+        new_calls.before_ns[dropped] = new_calls.length_ns[dropped] = 0
         # The last to wait, if any did, waits for the one copy.
         places = expand(np.searchsorted(waited, calls), np.searchsorted(waited, calls, side="right"))[1]
         waiting = np.sort(by_call[places])
@@ -54,14 +54,13 @@ def _apply(graph: Graph, request: Request) -> Applied:
         if request.stance == Stance.BEST:
             # Much work before the first may have been to take the pieces apart.
             usual = int(np.median(graph.calls.before_ns[dropped]))
-            before_ns[calls[0]] = min(int(before_ns[calls[0]]), usual)
+            new_calls.before_ns[calls[0]] = min(int(new_calls.before_ns[calls[0]]), usual)
         elif request.stance == Stance.WORST:
-            before_ns[calls[0]] += int(new_items.bytes[first] / _PACKING_GB_PER_S)
+            new_calls.before_ns[calls[0]] += int(new_items.bytes[first] / _PACKING_GB_PER_S)
         joined.append(calls)
     waits = graph.waits.take(stays_waiting)
     # The one copy needs what each of them needed.
     orders = replace(graph.orders, then=into[graph.orders.then])
-    new_calls = replace(graph.calls, before_ns=before_ns, length_ns=length_ns)
     changed = replace(graph, items=new_items, calls=new_calls, orders=orders, waits=waits)
     rows = np.concatenate([*runs, NOTHING])
     what = f"{copies(graph, rows)} become {plural(len(runs), 'copy')}."

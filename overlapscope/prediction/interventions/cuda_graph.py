@@ -140,7 +140,7 @@ def _divides(graph: Graph, stance: Stance) -> Bool:
     """Calls before which the host does what no graph can: loading data, pinning memory; at worst, anything long."""
     divides = (graph.calls.before_ns >= LONG_WORK_NS) & (stance == Stance.WORST)
     for find in (loading, pinning):
-        divides |= time_in(graph, find) > 0
+        divides |= time_in(graph.recorded, find) > 0
     return divides
 
 

@@ -23,7 +23,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
     if request.stance == Stance.WORST:
         # The host needs what it waits for.
         return Applied(graph, named, len(named), "The calls still wait.")
-    new_calls = replace(calls, length_ns=calls.length_ns.copy())
+    new_calls = calls.copied("length_ns")
     new_calls.length_ns[named] = np.minimum(calls.length_ns[named], graph.constants.sync_call_ns or 0)
     waits = graph.waits.take(~np.isin(graph.waits.call, named))
     changed = replace(graph, calls=new_calls, waits=waits)

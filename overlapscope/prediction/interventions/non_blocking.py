@@ -30,7 +30,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
         waits, blocking = waits[~np.isin(waits, down)], blocking[~np.isin(blocking, down)]
     wait_of_own = np.isin(graph.waits.call, waits)
     wait_of_copy = np.isin(graph.waits.call, blocking) & (items.call[graph.waits.item] == graph.waits.call)
-    new_calls = replace(calls, before_ns=calls.before_ns.copy(), length_ns=calls.length_ns.copy())
+    new_calls = calls.copied("before_ns", "length_ns")
     waited = (calls.end_ns - calls.start_ns)[waits].sum()
     # At worst what the call took by itself comes back as the host's time elsewhere.
     new_calls.length_ns[waits] = (graph.constants.sync_call_ns or 0) if request.stance == Stance.WORST else 0
@@ -53,7 +53,7 @@ def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
     """
     items, calls = graph.items, graph.calls
     since = calls.since_ns
-    works = calls.start_ns - since - time_in(graph, loading)
+    works = calls.start_ns - since - time_in(graph.recorded, loading)
     long = np.flatnonzero(works >= LONG_WORK_NS)
     long = long[np.argsort(since[long], kind="stable")]
     downloads = dropped.take(items.kind[dropped.item] == Kind.D2H)
