@@ -27,7 +27,7 @@ demo: $(DEMO)/.ready  ## the dashboard on the bundled recordings, until Ctrl-C o
 	$(DEMO)/bin/overlapscope dashboard "$$traces" & \
 	sleep $(DEMO_SECONDS) && kill $$! && wait $$!
 
-quick: $(VENV)/.library  ## run what needs no process, torch, browser or wheel: a minute and a half
+quick: $(VENV)/.library  ## run what needs no process, torch, browser or wheel: two minutes
 	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS) tests/unit
 
 test: $(VENV)/.library browser  ## run the whole suite, with the CPU build of torch and a real browser
