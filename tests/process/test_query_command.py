@@ -20,7 +20,7 @@ def press():
     os.kill(os.getpid(), signal.SIGINT)
 
 threading.Thread(target=press, daemon=True).start()
-sys.exit(main(["query", sys.argv[1], "SELECT count(*) FROM range(1000000000) a, range(1000000000) b"]))
+sys.exit(main(["query", sys.argv[1], "SELECT count(*) FROM range(1000000000000) r(i) WHERE hash(i) % 3 = 1"]))
 """
 
 

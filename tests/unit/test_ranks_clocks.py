@@ -55,7 +55,12 @@ def meeting(number: int, *members: int, late: int = 0) -> Met:
 TAKEN_FOR_SHARED = Job(
     4,
     (0, 0, 0, 9_001),
-    (*(meeting(number, 0, 1) for number in range(5)), meeting(5, 0, 1, 2), meeting(6, 0, 1, 2, late=1), meeting(7, 2, 3)),
+    (
+        *(meeting(number, 0, 1) for number in range(5)),
+        meeting(5, 0, 1, 2),
+        meeting(6, 0, 1, 2, late=1),
+        meeting(7, 2, 3),
+    ),
 )
 """By way of another rank each clock may be the first one's, but not both at once."""
 
