@@ -140,7 +140,7 @@ def hardware() -> str:
         cpu = models[0].partition(":")[2].strip() if models else cpu
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
     return (
-        f"{cpu}, {os.cpu_count()} cores, {memory:.0f} GB of memory, {platform.system()}; "
+        f"{cpu}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GB of memory, {platform.system()}; "
         f"Python {platform.python_version()}"
     )
 
