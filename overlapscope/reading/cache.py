@@ -25,6 +25,7 @@ from overlapscope.base.saved import decode
 from overlapscope.reading import cache_file, cache_folder, sources
 from overlapscope.reading._processes import usable_cores
 from overlapscope.reading._progress import Progress, ReadingBar
+from overlapscope.reading._scan import LIBRARY
 from overlapscope.reading.cache_folder import Folder, remove
 from overlapscope.reading.files import file_and_part, rank_in_name, shown_source
 from overlapscope.reading.source import Request
@@ -61,7 +62,7 @@ def reader_files() -> list[Path]:
 
 def _reader_digest() -> str:
     digest = zlib.crc32(__version__.encode())
-    for file in (*reader_files(), Path(__file__).with_name("libscan.so")):
+    for file in (*reader_files(), LIBRARY):
         with suppress(OSError):
             digest = zlib.crc32(file.read_bytes(), digest)
     return f"{digest:08x}"
