@@ -164,8 +164,8 @@ def test_aggregates_are_numpys(ops: list[tuple[Kind, int, int]], size: int) -> N
         "SELECT kind, count(*), sum(duration_ns), sum(bytes), min(start_ns), max(duration_ns) "
         "FROM gpu_ops GROUP BY GROUPING SETS ((), (kind))",
     )
-    sets: dict[str | None, Any] = {Kind(kind).name.lower(): table.kind == kind for kind in np.unique(table.kind).tolist()}
-    sets[None] = np.full(len(table), True)
+    sets: dict[str | None, Any] = {None: np.full(len(table), True)}
+    sets |= {Kind(kind).name.lower(): table.kind == kind for kind in np.unique(table.kind).tolist()}
     # Exact also where the sum is more than 64 bits hold.
     assert {row[0]: row[1:] for row in found} == {
         kind: (
