@@ -69,15 +69,15 @@ class Prediction:
     before: Trace
     expected: Outcome | None
     """None where nothing can be predicted."""
+    choices: tuple[Choice, ...] = ()
 
     @cached_property
     def after(self) -> Trace | None:
         """The recording as it would have been, likewise; made when it is first asked for."""
         if self.expected is None:
             return None
-        by = tuple(" ".join(filter(None, (done.intervention, done.argument))) for done in self.result.interventions)
-        timeline = predicted_trace(self.expected.graph, self.expected.replayed)
-        return replace(timeline, predicted_by=(*(self.before.predicted_by or ()), *by))
+        by = (*(self.before.predicted_by or ()), *(choice.text for choice in self.choices))
+        return replace(predicted_trace(self.expected.graph, self.expected.replayed), predicted_by=by)
 
 
 def apply(
@@ -186,7 +186,7 @@ def _concluded(
         constants=constants,
         replay=_with_doubts(base, constants),
     )
-    return Prediction(result, base.trace, expected)
+    return Prediction(result, base.trace, expected, tuple(choices))
 
 
 def interval(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:

@@ -105,6 +105,8 @@ def ask(job: Job, statement: str, *, most_rows: int | None = None, timeout_s: fl
 
     # Never closed, which a query that goes on would refuse: it goes when nothing refers to it.
     connection = duckdb.connect(":memory:", config=_SETTINGS)
+    # On in a prompt, a notebook and `python -c`, where it would write into standard output.
+    connection.execute("SET enable_progress_bar = false")
     names = _tables_of(connection, statement)
     for name in names:
         connection.register(name, fill(TABLES[name], job))

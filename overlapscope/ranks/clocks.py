@@ -95,12 +95,13 @@ def find_offsets(meetings: Meetings, ranks: int) -> Offsets:
     if consistent:
         estimate = np.where(known, np.clip(estimate, low, high), 0)
         error = np.maximum(high - estimate, estimate - low)
-    within = everything.within(estimate) if consistent else np.full(len(meetings), _FAR)
     apart = np.where(known, estimate, 0)
     bound = np.where(known, np.maximum(np.abs(low), np.abs(high)) if consistent else error, -1)
     near = np.abs(apart) <= np.minimum(SHARED_NS, error // 2)
     if consistent and ((low <= 0) & (high >= 0) & near)[known].all():
+        within = everything.within(zero)
         return Offsets("shared", zero, np.where(known, 0, -1), apart, bound, reference, within, odd, True)
+    within = everything.within(estimate) if consistent else np.full(len(meetings), _FAR)
     error = np.where(known, error, -1)
     return Offsets("estimated", apart, error, apart, error, reference, within, odd, consistent)
 

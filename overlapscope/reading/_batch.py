@@ -89,7 +89,7 @@ class Numbered(dict[Any, int]):
         return number
 
 
-def batch_of(
+def batch_of_rows(
     rows: list[Any], categories: Sequence[str], category: I32, place: I32, start_ns: I64, dur_ns: I64, count: int
 ) -> Batch:
     """Of rows with at least `name` and `tid`, among `count` events; without what tables have besides."""
@@ -117,7 +117,7 @@ def usual_batch(events: list[Any]) -> Batch | None:
     place = np.flatnonzero(number).astype(np.int32)
     category = number[place].astype(np.int32) - 1
     dur_ns, repaired = _durations(rows)
-    batch = batch_of(rows, CATEGORIES, category, place, to_ns(start_us), dur_ns, len(events))
+    batch = batch_of_rows(rows, CATEGORIES, category, place, to_ns(start_us), dur_ns, len(events))
     batch.repaired = repaired
     for table, at in rows_of(TABLE_OF[category]):
         default, chosen = _NO_ARGS.get(table), [rows[i] for i in at.tolist()]
@@ -161,7 +161,7 @@ def _batch(events: Sequence[Any], place: list[int], start_ns: I64) -> Batch:
     category = np.fromiter((numbers.setdefault(row.cat, len(numbers)) for row in rows), np.int32, len(rows))
     dur_ns, repaired = _durations(rows)
     places = np.array(place, dtype=np.int32)
-    batch = batch_of(rows, tuple(numbers), category, places, start_ns, dur_ns, len(events))
+    batch = batch_of_rows(rows, tuple(numbers), category, places, start_ns, dur_ns, len(events))
     batch.markers, batch.repaired = _markers(events), repaired
     tables = np.array([table_of[name] for name in numbers], dtype=np.int32)
     for table, at in rows_of(tables[category]):

@@ -113,16 +113,21 @@ class _ByCategory(Struct, gc=False, kw_only=True):
     dur: float = NAN
 
 
-class _Call(_ByCategory, gc=False):
+class Call(_ByCategory, gc=False):
+    """A runtime call."""
+
     args: CallArgs | None = None
 
 
-class _Op(_ByCategory, gc=False):
+class Op(_ByCategory, gc=False):
+    """An event of a device."""
+
     pid: int | str = -1
     args: OpArgs | None = None
 
 
-_SHAPES = {Table.GPU: _Op, Table.SYNC: _Op, Table.DEVICE_ANNOTATION: _Op, Table.RUNTIME: _Call}
+SHAPES = {Table.GPU: Op, Table.SYNC: Op, Table.DEVICE_ANNOTATION: Op, Table.RUNTIME: Call}
+"""Of the tables that have more columns than all have."""
 
 CATEGORIES = (
     *("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "cpu_op", "python_function"),
@@ -132,7 +137,7 @@ CATEGORIES = (
 
 _KNOWN = [
     msgspec.defstruct(
-        category, [], bases=(_SHAPES.get(table_of[category], _ByCategory),), tag=category, tag_field="cat", gc=False
+        category, [], bases=(SHAPES.get(table_of[category], _ByCategory),), tag=category, tag_field="cat", gc=False
     )
     for category in CATEGORIES
 ]

@@ -14,8 +14,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.reading._batch import Batch, rows_of
-from overlapscope.reading._batch import batch_of as batch_of_rows
+from overlapscope.reading._batch import Batch, batch_of_rows, rows_of
 from overlapscope.reading._categories import table_of
 from overlapscope.reading._events import CallArgs, OpArgs
 from overlapscope.reading._jax_lines import Event, Line

@@ -21,7 +21,7 @@ from msgspec import Raw
 
 from overlapscope.reading._batch import TABLE_OF, Batch, rows_of
 from overlapscope.reading._categories import Table
-from overlapscope.reading._events import CATEGORIES, PASSED_OVER, UNDECODABLE, OpArgs, decoded_text
+from overlapscope.reading._events import CATEGORIES, PASSED_OVER, SHAPES, UNDECODABLE, Op, OpArgs, decoded_text
 from overlapscope.reading._said import number
 from overlapscope.trace.model import I64, Index
 
@@ -31,7 +31,7 @@ _SOURCE = LIBRARY.with_name("scan.c")
 _T = TypeVar("_T", bound=np.generic)
 
 _PLAIN, _CALL, _OP, _PASSED_OVER = range(4)
-_SHAPES = {Table.RUNTIME: _CALL, Table.GPU: _OP, Table.SYNC: _OP, Table.DEVICE_ANNOTATION: _OP}
+_SHAPES = {table: _OP if shape is Op else _CALL for table, shape in SHAPES.items()}
 _IS_OP = np.array([_SHAPES.get(table) == _OP for table in Table])
 _TYPES = {int: 0, str: 1, Raw: 2}
 _TEXT = -(1 << 62)
@@ -153,11 +153,9 @@ def _word(text: str, kind: int, phases: str = "") -> _Word:
 def scanner() -> Callable[[memoryview], Batch | None]:
     """Reads an array of JSON, in memory that can be written to: None where it has to be read in another way."""
     library = _library()
-    if library is None:
-        return lambda _array: None
     # The seed keeps a file from choosing texts of equal hashes.
-    state = library.overlapscope_scanner(_wanted(), int.from_bytes(os.urandom(8), "little"))
-    if not state:
+    seed = int.from_bytes(os.urandom(8), "little")
+    if library is None or not (state := library.overlapscope_scanner(_wanted(), seed)):
         return lambda _array: None
 
     def scan(array: memoryview) -> Batch | None:

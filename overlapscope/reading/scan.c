@@ -322,6 +322,10 @@ static int is(Text text, int64_t length, const char *word) {
     return length == (int64_t)strlen(word) && !memcmp(text, word, (size_t)length);
 }
 
+static int spells(const Word *word, Text text, int64_t length) {
+    return word->length == length && !memcmp(word->text, text, (size_t)length);
+}
+
 /* The key at `at` between its quotes, and where its value begins. A key with an escape is refused. */
 static Text key(Text at, Text last, Text *text, int64_t *length) {
     if (*at != '"') return NULL;
@@ -352,8 +356,7 @@ static Text arguments(Scanner *scanner, Text at, int64_t shape, int64_t *found) 
         if ((at = key(at, scanner->last, &text, &length)) == NULL) return NULL;
         int64_t end = shape == CALL ? place + 1 : wanted->n_arguments;
         for (; place < end; place++) {
-            const Word *word = wanted->arguments + place;
-            if (word->length == length && !memcmp(word->text, text, (size_t)length)) break;
+            if (spells(wanted->arguments + place, text, length)) break;
         }
         if (place == end) {
             at = value(at, scanner->last, 0);
@@ -380,22 +383,36 @@ static Text arguments(Scanner *scanner, Text at, int64_t shape, int64_t *found) 
 static int32_t category_of(Scanner *scanner, Text text, int64_t length) {
     const Word *categories = scanner->wanted.categories;
     /* Mostly it is that of the event before. */
-    const Word *recent = categories + scanner->recent;
-    if (recent->length == length && !memcmp(recent->text, text, (size_t)length)) return scanner->recent;
+    if (spells(categories + scanner->recent, text, length)) return scanner->recent;
     for (int32_t place = 0; place < scanner->wanted.n_categories; place++) {
-        if (categories[place].length == length && !memcmp(categories[place].text, text, (size_t)length))
-            return scanner->recent = place;
+        if (spells(categories + place, text, length)) return scanner->recent = place;
     }
     return -1;
 }
 
+/* Room for what the next call or op says, which is nothing so far. */
+static int64_t *room_to_say(Scanner *scanner, int64_t shape) {
+    Columns *to = &scanner->columns;
+    int64_t n_arguments = scanner->wanted.n_arguments;
+    if (shape == CALL) {
+        int64_t *call = room_for(&to->calls, &to->call_room, to->n_calls, 1);
+        if (call != NULL) *call = -1;
+        return call;
+    }
+    int64_t *op = room_for(&to->ops, &to->op_room, to->n_ops, n_arguments + 1);
+    if (op != NULL) *op = -1, memcpy(op + 1, scanner->wanted.defaults, (size_t)n_arguments * 8);
+    return op;
+}
+
 static Text event(Scanner *scanner, Text at) {
     enum { PH = 1, CAT = 2, NAME = 4, PID = 8, TID = 16, TS = 32, DUR = 64, ARGS = 128 };
+    /* Which fields are read of each shape, UNKNOWN first; the others need only be valid. */
+    enum { ALWAYS = PH | CAT, OF_ROWS = ALWAYS | NAME | TID | TS | DUR };
+    static const int READ[] = {ALWAYS, OF_ROWS, OF_ROWS | ARGS, OF_ROWS | ARGS | PID, ALWAYS};
     Columns *columns = &scanner->columns;
     Text last = scanner->last, name = NULL, text;
-    int64_t length, name_length = 0, pid = -1, tid = -1, start = INT64_MIN, dur = 0, shape = UNKNOWN;
-    int64_t width = scanner->wanted.n_arguments + 1;
-    int64_t *further = NULL;
+    int64_t length, name_length = 0, tid = -1, start = INT64_MIN, dur = 0, shape = UNKNOWN;
+    int64_t *said = NULL;
     unsigned char phase = 0;
     int32_t category = -1;
     int seen = 0;
@@ -418,7 +435,7 @@ static Text event(Scanner *scanner, Text at) {
         }
         if (seen & field) return NULL;
         seen |= field;
-        switch (field) {
+        switch (field & READ[shape + 1]) {
         case PH:
             if (at[0] != '"' || last - at < 3 || at[2] != '"' || at[1] == '\\' || at[1] < 32) return NULL;
             phase = at[1], at += 3;
@@ -430,51 +447,35 @@ static Text event(Scanner *scanner, Text at) {
             if (category >= 0) break;
             if ((category = category_of(scanner, text, at - text - 1)) < 0) return NULL;
             shape = scanner->wanted.categories[category].kind;
+            if ((shape == CALL || shape == OP) && (said = room_to_say(scanner, shape)) == NULL) return NULL;
             /* Which of the other values are read depends on it, so those before it are gone through once more. */
-            if (seen & ~(PH | CAT) && shape != PASSED_OVER) {
+            if (seen & ~ALWAYS && shape != PASSED_OVER) {
                 at = first, seen = 0;
                 continue;
             }
             break;
         case NAME:
-            if (shape == PASSED_OVER || shape == UNKNOWN) goto unread;
             if (*at != '"') return NULL;
             name = at;
             if ((at = string(at, last)) == NULL) return NULL;
             name_length = at - name;
             break;
         case PID:
-            if (shape != OP) goto unread;
-            at = identity(scanner, at, &pid);
+            at = identity(scanner, at, said);
             break;
         case TID:
-            if (shape == PASSED_OVER || shape == UNKNOWN) goto unread;
             at = identity(scanner, at, &tid);
             break;
         case TS:
-            if (shape == PASSED_OVER || shape == UNKNOWN) goto unread;
             at = time_ns(at, &start);
             break;
         case DUR:
-            if (shape == PASSED_OVER || shape == UNKNOWN) goto unread;
             at = time_ns(at, &dur);
             break;
         case ARGS:
-            if (shape == CALL) {
-                if ((further = room_for(&columns->calls, &columns->call_room, columns->n_calls, 1)) == NULL) return NULL;
-                *further = -1;
-                at = arguments(scanner, at, shape, further);
-                break;
-            }
-            if (shape == OP) {
-                if ((further = room_for(&columns->ops, &columns->op_room, columns->n_ops, width)) == NULL) return NULL;
-                memcpy(further + 1, scanner->wanted.defaults, (size_t)(width - 1) * 8);
-                at = arguments(scanner, at, shape, further + 1);
-                break;
-            }
-            /* fall through */
+            at = arguments(scanner, at, shape, shape == OP ? said + 1 : said);
+            break;
         default:
-        unread:
             at = value(at, last, 0);
         }
         if (at == NULL || (at = next(at)) == NULL) return NULL;
@@ -486,21 +487,7 @@ static Text event(Scanner *scanner, Text at) {
         return phase && strchr(scanner->wanted.categories[category].phases, phase) != NULL ? at + 1 : NULL;
     }
     if (phase != 'X') return NULL;
-    if (shape == CALL) {
-        if (further == NULL) {
-            if ((further = room_for(&columns->calls, &columns->call_room, columns->n_calls, 1)) == NULL) return NULL;
-            *further = -1;
-        }
-        columns->n_calls++;
-    }
-    if (shape == OP) {
-        if (further == NULL) {
-            if ((further = room_for(&columns->ops, &columns->op_room, columns->n_ops, width)) == NULL) return NULL;
-            memcpy(further + 1, scanner->wanted.defaults, (size_t)(width - 1) * 8);
-        }
-        *further = pid;
-        columns->n_ops++;
-    }
+    columns->n_calls += shape == CALL, columns->n_ops += shape == OP;
     int64_t number = name == NULL ? number_of(&columns->names, (Text) "\"\"", 2, scanner->seed)
                                   : number_of(&columns->names, name, name_length, scanner->seed);
     if (number < 0) return NULL;

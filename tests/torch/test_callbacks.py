@@ -128,7 +128,7 @@ class TestLightning:
         assert done.returncode == 0, done.stderr
         self.check_ranks(tmp_path)
 
-    def test_ranks_that_the_trainer_forks_or_spawns_write_a_file_each(
+    def test_ranks_that_the_trainer_forks_write_a_file_each(
         self, lightning: Any, model: Any, data: Any, tmp_path: Path
     ) -> None:
         from overlapscope.recorder.callbacks.lightning import Recorder

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.cuda import _gpu_trace
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
@@ -235,17 +235,20 @@ class Books:
         return {(h.first.line, h.second.line) for h in self.findings.hazards if h.kind in kinds}
 
 
+@settings(max_examples=500, deadline=None)
 @given(_STEPS)
 def test_host_races_are_those_of_a_graph_of_what_happens_before_what(program: list[Step]) -> None:
     assert Books().run(program).races(*HOST_KINDS) == Model(program).host_races()
 
 
+@settings(max_examples=500, deadline=None)
 @given(_STEPS)
 def test_the_first_race_between_streams_is_that_of_the_graph(program: list[Step]) -> None:
     found = Books().run(program).races("stream-without-wait")
     assert min((late for _, late in found), default=None) == Model(program).first_race_on_device()
 
 
+@settings(max_examples=500, deadline=None)
 @given(_STEPS)
 def test_launches_race_with_the_streams_that_torchs_sanitizer_names(program: list[Step]) -> None:
     """On whole tensors: it cannot tell whether views meet."""

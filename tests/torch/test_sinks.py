@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import threading
@@ -185,6 +186,14 @@ def test_names_of_programs_are_escaped(told: Told, tmp_path: Path) -> None:
     text = (tmp_path / "overlap.prom").read_text()
     found = read(text)
     assert "\x1b" not in text and found["overlapscope_steps_made"][0]["program"].startswith('a"b')
+
+
+def test_a_logger_of_lightning_takes_metrics(told: Told, tmp_path: Path) -> None:
+    from lightning.pytorch.loggers import CSVLogger
+
+    logger = CSVLogger(tmp_path)
+    arrived(logger, told)
+    assert re.search(r"80\.5", Path(logger.log_dir, "metrics.csv").read_text())
 
 
 @pytest.mark.parametrize("asked", ["", "wandb ", "prometheus", "prometheus:", "prometheus:0", "prometheus:x", 3])

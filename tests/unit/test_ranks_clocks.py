@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from overlapscope.ranks.clocks import HOP_NS, SHARED_NS, TIMESTAMP_ERROR_NS, Offsets, find_offsets
 from overlapscope.ranks.collectives import Meetings, gather, match
 from overlapscope.ranks.reduced import CommKind, ReducedRank
-from tests.support.ranks_schedules import Job, Ran, jobs, made_rank
+from tests.support.ranks_schedules import Job, Met, Ran, jobs, made_rank
 
 US = 1_000
 MS = 1_000_000
@@ -45,7 +45,28 @@ def test_the_true_offset_lies_within_the_error(job: Job) -> None:
             assert abs(int(offsets.offset_ns[rank]) - true) <= bound
 
 
+def meeting(number: int, *members: int, late: int = 0) -> Met:
+    """An all-reduce of 4 us; `late` is by how much it ended later on its first member."""
+    kind = CommKind("allreduce", str(members), str([*members]), len(members), recorded=True)
+    times = {rank: (number, 4000 + number + (late if rank == members[0] else 0)) for rank in members}
+    return Met(kind, number, 1000 * members[-1], -1, times)
+
+
+TAKEN_FOR_SHARED = Job(
+    4,
+    (0, 0, 0, 9_001),
+    (
+        *(meeting(number, 0, 1) for number in range(5)),
+        meeting(5, 0, 1, 2),
+        meeting(6, 0, 1, 2, late=1),
+        meeting(7, 2, 3),
+    ),
+)
+"""By way of another rank each clock may be the first one's, but not both at once."""
+
+
 @given(jobs(offsets=far_apart, unit=US))
+@example(TAKEN_FOR_SHARED)
 def test_between_members_of_a_group_offsets_are_no_further_off_than_said(job: Job) -> None:
     meetings, offsets = offsets_of(job)
     wrong = offsets.offset_ns - np.array(job.offsets)

@@ -135,7 +135,7 @@ def test_numbers_are_the_same_to_the_nanosecond(numbers: list[str], category: st
 @pytest.mark.parametrize("times", ["1", "2.5", "1234567.891", "4370963868199.812", "12.3456", "0.00049", "-3.25"])
 def test_times_as_profilers_write_them_are_taken(times: str) -> None:
     text = f'[{{"ph": "X", "cat": "cpu_op", "name": "a", "ts": {times}, "dur": 1, "tid": 7}}]'
-    assert assert_taken_only_as_python_takes_it(text.encode()) or times.startswith("-")
+    assert assert_taken_only_as_python_takes_it(text.encode())
 
 
 def test_texts_of_all_lengths_are_told_apart() -> None:
