@@ -142,7 +142,8 @@ def test_ids_lead_from_table_to_table() -> None:
         job, "SELECT count(*) FROM gpu_ops o JOIN runtime_calls r ON r.id = o.runtime_call WHERE r.name <> o.call"
     ) == [(0,)]
     assert rows_of(
-        job, "SELECT device, max(gap) + 1 - count(DISTINCT gap), sum(duration_ns) FROM idle_pieces GROUP BY device ORDER BY device"
+        job,
+        "SELECT device, max(gap) + 1 - count(DISTINCT gap), sum(duration_ns) FROM idle_pieces GROUP BY device ORDER BY device",
     ) == [(one.device, 0, one.buckets.idle_ns) for one in job.report.devices]
 
 
