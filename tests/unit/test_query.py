@@ -143,7 +143,8 @@ def test_ids_lead_from_table_to_table() -> None:
     ) == [(0,)]
     assert rows_of(
         job,
-        "SELECT device, max(gap) + 1 - count(DISTINCT gap), sum(duration_ns) FROM idle_pieces GROUP BY device ORDER BY device",
+        "SELECT device, max(gap) + 1 - count(DISTINCT gap), sum(duration_ns) FROM idle_pieces "
+        "GROUP BY device ORDER BY device",
     ) == [(one.device, 0, one.buckets.idle_ns) for one in job.report.devices]
 
 
