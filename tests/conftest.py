@@ -11,7 +11,7 @@ from hypothesis import settings
 
 # How long an example takes says nothing on a busy machine. `make test` asks for the thorough profile.
 settings.register_profile("quick", deadline=None, max_examples=10)
-settings.register_profile("thorough", deadline=None, max_examples=60)
+settings.register_profile("thorough", deadline=None, max_examples=30)
 settings.load_profile("quick")
 
 # Containers often forbid Python to keep what it compiled; here hundreds of processes would compile the package again.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.reading import _stream, files, kineto
@@ -79,7 +79,6 @@ EVENT = st.fixed_dictionaries(
 
 
 @given(events=st.lists(EVENT, min_size=1, max_size=25), block=st.sampled_from([150, 700, 1 << 19]))
-@settings(max_examples=120)
 def test_any_events_are_the_same_either_way(
     tmp_path_factory: pytest.TempPathFactory, events: list[dict[str, Any]], block: int
 ) -> None:

@@ -20,7 +20,7 @@ import pandas as pd
 from hta.common.trace import add_iteration, transform_correlation_to_index
 from hta.common.trace_symbol_table import TraceSymbolTable
 from hta.trace_analysis import TraceAnalysis
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import overlapscope as ov
@@ -300,7 +300,6 @@ def rows(draw: st.DrawFn) -> pd.DataFrame:
     )
 
 
-@settings(max_examples=60)
 @given(rows())
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_links_and_steps_are_those_of_hta(frame: pd.DataFrame) -> None:

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import psutil
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from overlapscope.errors import UnreadableTrace
@@ -219,7 +219,6 @@ HOSTILE = st.sampled_from(['"}, {"', "},\n{", '}, {"ph": "X"}, {', '\\"}],', "]}
     block=st.integers(60, 1500),
     stretch_blocks=st.integers(1, 4),
 )
-@settings(deadline=None, max_examples=60)
 def test_hostile_names_are_the_same(
     tmp_path_factory: pytest.TempPathFactory, names: list[str], how: str, block: int, stretch_blocks: int
 ) -> None:
@@ -233,7 +232,6 @@ def test_hostile_names_are_the_same(
     block=st.integers(150, 2500),
     right=st.integers(0, 3),
 )
-@settings(deadline=None, max_examples=80)
 def test_wrong_guesses_change_nothing(
     tmp_path_factory: pytest.TempPathFactory, guesses: list[int | None], block: int, right: int
 ) -> None:
@@ -306,7 +304,6 @@ def test_a_file_cut_anywhere_is_the_same(tmp_path: Path) -> None:
 
 
 @given(seed=st.integers(0, 10**9), flips=st.integers(1, 8), block=st.sampled_from([256, 1000, 3000]))
-@settings(deadline=None, max_examples=60)
 def test_a_damaged_file_is_the_same(
     tmp_path_factory: pytest.TempPathFactory, seed: int, flips: int, block: int
 ) -> None:

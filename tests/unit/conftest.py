@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -17,6 +18,15 @@ STARTS = ("os.fork", "os.posix_spawn", "subprocess.Popen.__init__", "multiproces
 
 def refuse(*_: object, **__: object) -> None:
     raise AssertionError("a test that starts a process belongs into tests/process")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def garbage_is_looked_for_seldom() -> Iterator[None]:
+    """Tests make many small objects and few circles of them; Hypothesis has a callback for each look, too."""
+    usual = gc.get_threshold()
+    gc.set_threshold(100_000, 20, 20)
+    yield
+    gc.set_threshold(*usual)
 
 
 @pytest.fixture(autouse=True)

@@ -48,61 +48,69 @@ def job() -> Job:
 # -- figures ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("recording", various(), ids=lambda path: str(path.relative_to(TRACES)))
-def test_figures_are_those_of_the_report(recording: Path) -> None:
-    job = Job((trace_of(recording),))
-    report = report_of(recording)
+def test_figures_are_those_of_the_report() -> None:
+    job = Job(tuple(map(trace_of, various())))
+    traces = job.report.traces
+    assert len({trace.source for trace in traces}) == len(various())
     buckets = ", ".join(Buckets.__struct_fields__)
-    devices = report.devices
-    assert rows_of(job, f"SELECT device, span_ns, {buckets}, copy_ns, efficiency_pct FROM devices ORDER BY device") == [
+    devices = [(trace.source, one) for trace in traces for one in trace.devices]
+    assert rows_of(job, f"SELECT source, device, span_ns, {buckets}, copy_ns, efficiency_pct FROM devices") == [
         (
+            source,
             one.device,
             one.span_ns,
             *(getattr(one.buckets, bucket) for bucket in Buckets.__struct_fields__),
             one.overlap.copy_ns,
             one.overlap.efficiency_pct,
         )
-        for one in devices
+        for source, one in devices
     ]
     for table, subject, of in (
         ("exposed_pieces", "exposed-copy", "exposed_copy_by_cause"),
         ("idle_pieces", "idle", "idle_by_cause"),
     ):
-        known = {(one.device, cause): ns for one in devices for cause, ns in getattr(one, of).items()}
-        summed = rows_of(job, f"SELECT device, cause, sum(duration_ns) FROM {table} GROUP BY ALL")
-        assert {(device, cause): ns for device, cause, ns in summed} == {key: ns for key, ns in known.items() if ns}
-        listed = rows_of(job, f"SELECT device, cause, time_ns FROM causes WHERE subject = '{subject}'")
-        assert {(device, cause): ns for device, cause, ns in listed} == known
+        known = {(source, one.device, cause, ns) for source, one in devices for cause, ns in getattr(one, of).items()}
+        summed = rows_of(job, f"SELECT source, device, cause, sum(duration_ns) FROM {table} GROUP BY ALL")
+        assert {row for row in summed if row[-1]} == {row for row in known if row[-1]}
+        listed = rows_of(job, f"SELECT source, device, cause, time_ns FROM causes WHERE subject = '{subject}'")
+        assert {*listed} == known and len(listed) == len(known)
     copied: Counter[tuple[Any, ...]] = Counter()
     sizes: dict[tuple[Any, ...], int] = defaultdict(int)
-    for one in devices:
+    for source, one in devices:
         for group in one.copies:
-            key = (one.device, group.direction, group.stream, group.source_kind, group.target_kind)
+            key = (source, one.device, group.direction, group.stream, group.source_kind, group.target_kind)
             copied[key], sizes[key] = group.count, group.bytes or 0
     found = rows_of(
         job,
-        "SELECT device, kind, stream, coalesce(source_kind, 'unknown'), coalesce(target_kind, 'unknown'), count(*), "
-        "coalesce(sum(bytes), 0) FROM gpu_ops WHERE kind IN ('h2d', 'd2h') GROUP BY ALL",
+        "SELECT source, device, kind, stream, coalesce(source_kind, 'unknown'), coalesce(target_kind, 'unknown'), "
+        "count(*), coalesce(sum(bytes), 0) FROM gpu_ops WHERE kind IN ('h2d', 'd2h') GROUP BY ALL",
     )
-    assert {row[:5]: row[5:] for row in found} == {key: (copied[key], sizes[key]) for key in copied}
-    exposed = rows_of(job, "SELECT device, sum(exposed_ns) FROM copies GROUP BY device ORDER BY device")
-    assert exposed == [(one.device, one.buckets.exposed_copy_ns) for one in devices if one.overlap.copy_ns]
-    assert rows_of(job, "SELECT rule, device, cost_ns, title FROM findings") == [
-        (one.rule, one.device, one.cost_ns, one.title) for one in report.findings
+    assert {row[:6]: row[6:] for row in found} == {key: (copied[key], sizes[key]) for key in copied}
+    exposed = rows_of(job, "SELECT source, device, sum(exposed_ns) FROM copies GROUP BY ALL")
+    assert {*exposed} == {
+        (source, one.device, one.buckets.exposed_copy_ns) for source, one in devices if one.overlap.copy_ns
+    }
+    assert rows_of(job, "SELECT source, rule, device, cost_ns, title FROM findings") == [
+        (one.source, one.rule, one.device, one.cost_ns, one.title)
+        for trace in traces
+        for one in job.report.findings
+        if one.source == trace.source
     ]
-    assert rows_of(job, "SELECT call, thread, count, host_wait_ns, idle_caused_ns FROM stalls") == [
-        (stall.call, stall.thread, stall.count, stall.host_wait_ns, stall.idle_caused_ns)
-        for one in devices
+    assert rows_of(job, "SELECT source, call, thread, count, host_wait_ns, idle_caused_ns FROM stalls") == [
+        (source, stall.call, stall.thread, stall.count, stall.host_wait_ns, stall.idle_caused_ns)
+        for source, one in devices
         for stall in one.host_stalls
     ]
-    assert rows_of(job, "SELECT name, span_ns, idle_ns FROM steps") == [
-        (step.name, step.span_ns, step.buckets.idle_ns) for one in devices for step in one.steps
+    assert rows_of(job, "SELECT source, name, span_ns, idle_ns FROM steps") == [
+        (source, step.name, step.span_ns, step.buckets.idle_ns) for source, one in devices for step in one.steps
     ]
-    assert rows_of(job, "SELECT step_ns, low_ns, origin FROM plain_steps") == [
-        (one.plain.step_ns, one.plain.low_ns, one.plain.origin) for one in devices if one.plain is not None
+    assert rows_of(job, "SELECT source, step_ns, low_ns, origin FROM plain_steps") == [
+        (source, one.plain.step_ns, one.plain.low_ns, one.plain.origin)
+        for source, one in devices
+        if one.plain is not None
     ]
-    assert rows_of(job, "SELECT id, status FROM checks") == [
-        (check.id, check.status) for check in report.traces[0].trust.checks
+    assert rows_of(job, "SELECT source, id, status FROM checks") == [
+        (trace.source, check.id, check.status) for trace in traces for check in trace.trust.checks
     ]
 
 
@@ -153,15 +161,23 @@ def test_aggregates_are_numpys(ops: list[tuple[Kind, int, int]], size: int) -> N
     trace = make_trace(Op(kind, base + at, base + at + length, size=size) for kind, at, length in ops)
     table = trace.gpu_ops
     length = table.end_ns - table.start_ns
-    ((count, total, sized, first, widest),) = rows_of(
-        Job((trace,)), "SELECT count(*), sum(duration_ns), sum(bytes), min(start_ns), max(duration_ns) FROM gpu_ops"
+    found = rows_of(
+        Job((trace,)),
+        "SELECT kind, count(*), sum(duration_ns), sum(bytes), min(start_ns), max(duration_ns) "
+        "FROM gpu_ops GROUP BY GROUPING SETS ((), (kind))",
     )
+    sets: dict[str | None, Any] = {None: np.full(len(table), True)}
+    sets |= {Kind(kind).name.lower(): table.kind == kind for kind in np.unique(table.kind).tolist()}
     # Exact also where the sum is more than 64 bits hold.
-    assert (count, total, first, widest) == (len(table), length.sum(), table.start_ns.min(), length.max())
-    assert sized == (None if size < 0 else size * len(table))
-    by_kind = rows_of(Job((trace,)), "SELECT kind, sum(duration_ns) FROM gpu_ops GROUP BY kind")
-    assert dict(by_kind) == {
-        Kind(kind).name.lower(): length[table.kind == kind].sum() for kind in np.unique(table.kind).tolist()
+    assert {row[0]: row[1:] for row in found} == {
+        kind: (
+            np.count_nonzero(of),
+            length[of].sum(),
+            None if size < 0 else size * np.count_nonzero(of),
+            table.start_ns[of].min(),
+            length[of].max(),
+        )
+        for kind, of in sets.items()
     }
 
 
