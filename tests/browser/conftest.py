@@ -1,4 +1,4 @@
-"""One browser, one server and one page per pytest worker; a page tolerates no errors."""
+"""One browser, one page and two servers at a time per pytest worker; a page tolerates no errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from tests.browser import chromium
-from tests.browser.helpers import SIZE, reset
+from tests.browser.helpers import SIZE, forget, reset
 from tests.support.dashboard_process import Served, serve
 
 TRACES = Path(__file__).parents[2] / "traces"
@@ -30,32 +30,42 @@ def browser() -> Iterator[Browser]:
     path = chromium.find()
     assert path is not None, chromium.MISSING
     with sync_playwright() as playwright:
-        # Whatever a page asks for, nothing can leave this machine.
+        # Whatever a page asks for, nothing can leave this machine. Pages of one process share compiled scripts.
         rules = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"
-        launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", rules])
+        flags = ["--no-sandbox", "--renderer-process-limit=1", rules]
+        launched = playwright.chromium.launch(executable_path=path, args=flags)
         yield launched
         launched.close()
 
 
 @pytest.fixture(scope="package")
-def serve_traces() -> Iterator[Serve]:
-    """Starts a server of the given traces and options, once for all tests that ask for the same."""
-    known: dict[tuple[str, ...], Served] = {}
-    with contextlib.ExitStack() as running:
-
-        def start(*arguments: str | Path) -> Served:
-            key = tuple(map(str, arguments))
-            if key not in known or known[key].process.poll() is not None:
-                known[key] = running.enter_context(serve(*arguments))
-            return known[key]
-
-        yield start
+def dashboard() -> Iterator[Served]:
+    """A server of all the bundled recordings, as a user starts it."""
+    with serve(TRACES) as served:
+        yield served
 
 
 @pytest.fixture(scope="package")
-def dashboard(serve_traces: Serve) -> Served:
-    """A server of all the bundled recordings."""
-    return serve_traces(TRACES)
+def serve_traces(profile: BrowserContext) -> Iterator[Serve]:
+    """Starts a server of the given traces and options, unless it runs already; the one that ran before ends. All have
+    one port, as for a user: the browser has compiled the scripts of that address."""
+    known: tuple[tuple[str, ...], bool] | None = None
+    served: Served | None = None
+    with contextlib.ExitStack() as running:
+
+        def start(*arguments: str | Path, loaded: bool = True) -> Served:
+            nonlocal known, served
+            asked = tuple(map(str, arguments)), loaded
+            if served is None or known != asked or served.process.poll() is not None:
+                port = 0 if served is None else served.port
+                for page in profile.pages:
+                    if served is not None and page.url.startswith(served.base):
+                        page.goto("about:blank")
+                running.close()
+                known, served = asked, running.enter_context(serve(*arguments, port=port, loaded=loaded))
+            return served
+
+        yield start
 
 
 @dataclass
@@ -100,46 +110,25 @@ def watch(all_watched: Watch) -> Watch:
     return all_watched
 
 
-@pytest.fixture
-def own_servers() -> list[str]:
-    """Where the servers are that this test has started."""
-    return []
-
-
-@pytest.fixture
-def serve_own(own_servers: list[str]) -> Iterator[Serve]:
-    """Starts a server for one test alone, which ends after the test's page."""
-    with contextlib.ExitStack() as running:
-
-        def start(*arguments: str | Path) -> Served:
-            served = running.enter_context(serve(*arguments))
-            own_servers.append(served.base)
-            return served
-
-        yield start
-
-
 @pytest.fixture(scope="package")
 def profile(browser: Browser, all_watched: Watch) -> Iterator[BrowserContext]:
-    with _profile(browser, all_watched) as context:
-        yield context
+    context = browser.new_context(viewport=SIZE, accept_downloads=True)
+    all_watched.on(context)
+    yield context
+    context.close()
 
 
 @pytest.fixture
-def page(
-    profile: BrowserContext, serve_own: Serve, own_servers: list[str], watch: Watch, request: pytest.FixtureRequest
-) -> Iterator[Page]:
-    """A page that tests share, since loading its scripts costs more than most of them do: each gets it with nothing
-    shown, in light and of the usual size, kept as a screenshot when the test ends. Any error on it fails the test."""
+def page(profile: BrowserContext, watch: Watch, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """A page that tests share, since loading its scripts costs more than most of them do: each gets it in light and
+    of the usual size, and `visit`s what it wants. It is kept as a screenshot when the test ends. Any error on it fails
+    the test."""
     failed = request.session.testsfailed
     page = profile.pages[0] if profile.pages else profile.new_page()
     yield page
     _keep(page, request)
     try:
         reset(page)
-        if page.url.startswith(tuple(own_servers)):
-            # It would miss what ends with the test, in the middle of another.
-            page.goto("about:blank")
     finally:
         if request.session.testsfailed > failed or watch.remaining():
             page.close()
@@ -147,21 +136,19 @@ def page(
 
 
 @pytest.fixture
-def own_page(browser: Browser, serve_own: Serve, watch: Watch, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """The same in a fresh profile, for tests of what a profile keeps or of a server that ends."""
-    with _profile(browser, watch) as context:
-        page = context.new_page()
-        yield page
-        _keep(page, request)
+def own_page(profile: BrowserContext, watch: Watch, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """Another page, of a browser that has kept nothing but scripts, for tests of what it keeps or of a server that
+    ends."""
+    # What is open needs its cookies.
+    for other in profile.pages:
+        other.goto("about:blank")
+    page = profile.new_page()
+    forget(page)
+    yield page
+    _keep(page, request)
+    forget(page)
+    page.close()
     assert watch.remaining() == []
-
-
-@contextlib.contextmanager
-def _profile(browser: Browser, watch: Watch) -> Iterator[BrowserContext]:
-    context = browser.new_context(viewport=SIZE, accept_downloads=True)
-    watch.on(context)
-    yield context
-    context.close()
 
 
 def _keep(page: Page, request: pytest.FixtureRequest) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -24,9 +25,12 @@ def url(served: Served, name: str = "overview", **query: str | int) -> str:
 def visit(page: Page, served: Served, name: str = "overview", **query: str | int) -> None:
     """Opens a page and waits until it is all there; as a link would where a page of the server is open already, which
     spares loading all scripts anew."""
-    there = f"{name}?{urlencode(query, safe='/')}"
-    if page.url.startswith(served.base) and not page.url.endswith(there):
-        _follow(page, f"{urlsplit(served.base).path}{there}")
+    if page.url.startswith(served.base):
+        base = urlsplit(served.base).path
+        if _is_at(page.url, name, str(query.get("trace", ""))):
+            # Perhaps as Dash knows the address already, and would show nothing new.
+            _follow(page, f"{base}nothing")
+        _follow(page, f"{base}{name}?{urlencode(query, safe='/')}")
     else:
         page.goto(url(served, name, **query))
     settle(page)
@@ -41,18 +45,23 @@ def _follow(page: Page, href: str) -> None:
 
 
 def reset(page: Page) -> None:
-    """Leaves a page as the next test wants it: nothing of the dashboard is shown, in light, and of the usual size."""
+    """Leaves a page as the next test wants it: in light, and of the usual size."""
     page.unroute_all(behavior="ignoreErrors")
     page.set_viewport_size(SIZE)
-    if page.locator("#content").count():
-        _follow(page, f"{page.evaluate('overlapscope.basePath()')}nothing")
-        if page.locator("html").get_attribute("data-mantine-color-scheme") == "dark":
-            page.locator("#scheme-toggle").click()
+    if page.locator("html[data-mantine-color-scheme=dark] #scheme-toggle").count():
+        page.locator("#scheme-toggle").click()
         settle(page)
 
 
+def forget(page: Page) -> None:
+    """Leaves the page, and has its browser forget cookies and what pages kept."""
+    page.goto("about:blank")
+    page.context.clear_cookies()
+    page.context.new_cdp_session(page).send("Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "all"})
+
+
 # Dash has nothing left to ask, and what it was told is drawn; three frames long, as one answer may lead to more.
-_SETTLED = """() => {
+_SETTLED = """(asked) => {
     const state = window.store && window.store.getState().callbacks;
     const busy = !state || Object.entries(state).some(
         ([name, calls]) => !['stored', 'completed'].includes(name) && calls.length);
@@ -61,15 +70,18 @@ _SETTLED = """() => {
     const charts = [...document.querySelectorAll('#content .dash-graph')];
     const drawn = charts.every((chart) => chart.querySelector('.main-svg'))
         && grids === document.querySelectorAll('#content .grid').length;
-    window.calmFrames = busy || loading || !drawn ? 0 : (window.calmFrames || 0) + 1;
+    const known = window.settling === asked ? window.calmFrames : 0;
+    window.settling = asked;
+    window.calmFrames = busy || loading || !drawn ? 0 : known + 1;
     return window.calmFrames >= 3;
 }"""
+
+_ASKED = itertools.count()
 
 
 def settle(page: Page) -> None:
     """Waits until a page is shown with its charts and tables, and no callback is on its way."""
-    page.evaluate("window.calmFrames = 0")
-    page.wait_for_function(_SETTLED, timeout=60_000)
+    page.wait_for_function(_SETTLED, arg=next(_ASKED), timeout=60_000)
 
 
 def go(page: Page, name: str) -> None:
@@ -92,13 +104,12 @@ def _is_at(url: str, name: str, trace: str) -> bool:
     return parts.path.endswith(f"/{name}") and shown.startswith(trace)
 
 
-def check_accessible(page: Page) -> None:
-    """Holds what is shown to WCAG 2.1 A and AA, as far as axe-core can tell."""
+def check_accessible(page: Page, *, colors_alone: bool = False) -> None:
+    """Holds what is shown to WCAG 2.1 A and AA, as far as axe-core can tell; or to what they say of colors."""
     if not page.evaluate("Boolean(window.axe)"):
         page.evaluate(AXE_SCRIPT)
-    found = page.evaluate(
-        "tags => axe.run({ runOnly: tags, resultTypes: ['violations'] })", ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
-    )
+    rules = ["color-contrast", "link-in-text-block"] if colors_alone else ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
+    found = page.evaluate("rules => axe.run({ runOnly: rules, resultTypes: ['violations'] })", rules)
     told = [
         f"{one['id']}: {node['html']}: {node['failureSummary']}" for one in found["violations"] for node in one["nodes"]
     ]

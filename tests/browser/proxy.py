@@ -16,8 +16,8 @@ class Proxy:
     What is asked for outside the prefix is not found.
     """
 
-    def __init__(self, port: int, prefix: str, *, keeps_prefix: bool) -> None:
-        """`keeps_prefix`: the server behind is asked with the prefix, as without a rewriting rule."""
+    def __init__(self, port: int, prefix: str, *, keeps_prefix: bool, at: int = 0) -> None:
+        """`keeps_prefix`: the server behind is asked with the prefix, as without a rewriting rule. `at`: the port."""
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -46,7 +46,7 @@ class Proxy:
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", at), Handler)
         self._server.daemon_threads = True
         self._address = f"http://127.0.0.1:{self._server.server_address[1]}{prefix}"
 

@@ -18,6 +18,7 @@ from tests.browser.conftest import TRACES, Serve, Watch
 from tests.browser.helpers import settle, visit
 
 SAMPLE = TRACES / "streamed0_pinned0.json.gz"
+# Its server imports Dash while it answers already, as for a user (`loaded=False`).
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -39,7 +40,7 @@ def other_site(directory: Path, html: str) -> Iterator[str]:
 def test_the_browser_that_is_opened_gets_in_and_its_history_has_no_token(
     own_page: Page, serve_traces: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page, served = own_page, serve_traces(SAMPLE)
+    page, served = own_page, serve_traces(SAMPLE, loaded=False)
     monkeypatch.setattr(launch, "own_directory", lambda: tmp_path)
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setattr(webbrowser, "open", page.goto)
@@ -54,7 +55,7 @@ def test_the_browser_that_is_opened_gets_in_and_its_history_has_no_token(
 
 
 def test_the_verdict_that_comes_before_the_page_is_that_of_the_page(own_page: Page, serve_traces: Serve) -> None:
-    page, served = own_page, serve_traces(SAMPLE)
+    page, served = own_page, serve_traces(SAMPLE, loaded=False)
     page.add_init_script(
         """new MutationObserver(() => {
             const text = document.getElementById('verdict-text')?.textContent;
@@ -70,7 +71,7 @@ def test_the_verdict_that_comes_before_the_page_is_that_of_the_page(own_page: Pa
 
 
 def test_a_link_from_another_site_finds_one_logged_in(own_page: Page, serve_traces: Serve, tmp_path: Path) -> None:
-    page, served = own_page, serve_traces(SAMPLE)
+    page, served = own_page, serve_traces(SAMPLE, loaded=False)
     visit(page, served)
     there = f"{served.base.replace('127.0.0.1', 'localhost')}steps"
     page.goto(f"{there}?token={served.token}")
@@ -97,7 +98,7 @@ def test_a_notebook_of_another_name_shows_its_frame(own_page: Page, watch: Watch
 def test_another_sites_page_cannot_frame_a_dashboard(
     own_page: Page, serve_traces: Serve, watch: Watch, tmp_path: Path
 ) -> None:
-    page, served = own_page, serve_traces(SAMPLE)
+    page, served = own_page, serve_traces(SAMPLE, loaded=False)
     visit(page, served)
     watch.expect("frame-ancestors|Framing")
     framing = f'<link rel="icon" href="data:,"><iframe src="{served.base}"></iframe>'

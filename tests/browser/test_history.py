@@ -20,9 +20,14 @@ from tests.support.histories import FAST, weeks, write
 
 
 @pytest.fixture(scope="module")
-def served(serve_traces: Serve, tmp_path_factory: pytest.TempPathFactory) -> Served:
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("history") / "history.sqlite")
+
+
+@pytest.fixture
+def served(serve_traces: Serve, history: Path) -> Served:
     """A server of some weeks of a job, and of no trace."""
-    return serve_traces("--history", write(tmp_path_factory.mktemp("history") / "history.sqlite"))
+    return serve_traces("--history", history)
 
 
 def click_point(page: Page, number: int) -> None:
@@ -88,22 +93,24 @@ def test_metric_and_what_a_point_is_are_chosen_and_kept_in_the_address(page: Pag
 
 
 def test_a_report_leads_to_its_trace_where_the_dashboard_has_it_and_tells_its_check(
-    page: Page, serve_own: Serve, tmp_path: Path
+    page: Page, serve_traces: Serve, tmp_path: Path
 ) -> None:
     first, *others = weeks(8, 1, slow_from=4)
     checked = replace(first, check=result(passed()))
-    visit(page, serve_own(FAST, "--history", write(tmp_path / "h.sqlite", checked, *others)), "history")
+    visit(page, serve_traces(FAST, "--history", write(tmp_path / "h.sqlite", checked, *others)), "history")
     click_point(page, 0)
     expect(page.locator("#history-opened")).to_contain_text("Passed")
     page.locator("#history-traces").get_by_role("link", name="timeline").click()
     arrive(page, "timeline", FAST.name.partition(".")[0])
 
 
-def test_a_directory_of_reports_is_shown_and_what_comes_later_too(page: Page, serve_own: Serve, tmp_path: Path) -> None:
+def test_a_directory_of_reports_is_shown_and_what_comes_later_too(
+    page: Page, serve_traces: Serve, tmp_path: Path
+) -> None:
     first, *others = weeks(8, 1)
     drop = tmp_path / "drop"
     put(first, drop)
-    served = serve_own("--history", drop)
+    served = serve_traces("--history", drop)
     visit(page, served, "history")
     points = page.locator("#history-chart .scatterlayer .trace").first.locator(".points path")
     expect(points).to_have_count(1)
@@ -113,15 +120,15 @@ def test_a_directory_of_reports_is_shown_and_what_comes_later_too(page: Page, se
     expect(points).to_have_count(8)
 
 
-def test_an_empty_history_says_how_to_fill_it(page: Page, serve_own: Serve, tmp_path: Path) -> None:
+def test_an_empty_history_says_how_to_fill_it(page: Page, serve_traces: Serve, tmp_path: Path) -> None:
     with Store.open(tmp_path / "history.sqlite"):
         pass
-    visit(page, serve_own("--history", tmp_path / "history.sqlite"), "history")
+    visit(page, serve_traces("--history", tmp_path / "history.sqlite"), "history")
     expect(page.locator("#content")).to_contain_text("overlapscope history add")
     check_accessible(page)
 
 
-def test_names_that_mean_harm_stay_text(page: Page, serve_own: Serve, tmp_path: Path) -> None:
+def test_names_that_mean_harm_stay_text(page: Page, serve_traces: Serve, tmp_path: Path) -> None:
     def hostile(entry: Entry) -> Entry:
         origin = replace(entry.origin, job=HOSTILE, commit=f"{entry.origin.commit}-{HOSTILE}", branch=HOSTILE)
         origin = replace(origin, host=HOSTILE, labels={HOSTILE: HOSTILE})
@@ -129,7 +136,7 @@ def test_names_that_mean_harm_stay_text(page: Page, serve_own: Serve, tmp_path: 
         return replace(entry, id=digest(origin, entry.report, plain=entry.plain))
 
     entries = map(hostile, weeks(8, 1, slow_from=4))
-    visit(page, serve_own("--history", write(tmp_path / "history.sqlite", *entries)), "history")
+    visit(page, serve_traces("--history", write(tmp_path / "history.sqlite", *entries)), "history")
     assert HOSTILE in page.locator("#content").inner_text()
     check_harmless(page)
     click_point(page, 5)

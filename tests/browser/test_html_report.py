@@ -46,6 +46,12 @@ def read(page: Page, report: Path) -> list[str]:
     return [url for url in asked if url != report.as_uri() and not url.startswith(("data:", "blob:"))]
 
 
+def show(page: Page, report: Path) -> None:
+    """The file, opened unless the test before this one left it open."""
+    if page.url != report.as_uri():
+        read(page, report)
+
+
 def exact(page: Page, number: int = 0) -> None:
     expect(page.locator(f"#timeline-{number}")).to_have_attribute("data-exact", "true", timeout=30_000)
 
@@ -67,7 +73,7 @@ def test_everything_is_drawn_and_nothing_is_asked_for(page: Page, write: Write, 
 
 
 def test_a_finding_leads_to_its_place_in_the_timeline(page: Page, write: Write) -> None:
-    read(page, write(TRACES / "gpt2_train.json.gz"))
+    show(page, write(TRACES / "gpt2_train.json.gz"))
     before = in_view(page)
     page.get_by_role("button", name="Show in the timeline").first.click()
     expect(page.locator("#timeline-0")).to_be_in_viewport()
@@ -76,7 +82,7 @@ def test_a_finding_leads_to_its_place_in_the_timeline(page: Page, write: Write) 
 
 
 def test_the_timeline_can_be_zoomed_down_to_single_ops_and_searched(page: Page, write: Write) -> None:
-    read(page, write(TRACES / "gpt2_train.json.gz"))
+    show(page, write(TRACES / "gpt2_train.json.gz"))
     canvas = page.locator("#timeline-0 canvas").first
     canvas.scroll_into_view_if_needed()
     seen = {in_view(page)}
@@ -120,7 +126,7 @@ def test_the_worst_cases_are_those_of_the_dashboard(page: Page, write: Write, tr
 def test_ops_are_as_long_as_they_are(page: Page, write: Write) -> None:
     """Tiles hold times as short floats, and cut off what reaches out of them."""
     drawn = lanes.build(analyze_trace(load(TRACES / "gpt2_train.json.gz")))
-    read(page, write(TRACES / "gpt2_train.json.gz"))
+    show(page, write(TRACES / "gpt2_train.json.gz"))
     found = page.evaluate(f"""async () => {{
         const source = await ({_SOURCE})(), found = [];
         const {{ count }} = await source.search("cuda", -1e9, 1);
@@ -138,7 +144,7 @@ def test_ops_are_as_long_as_they_are(page: Page, write: Write) -> None:
 
 
 def test_code_before_and_after_stands_behind_a_click(page: Page, write: Write) -> None:
-    read(page, write(TRACES / "gpt2_train.json.gz"))
+    show(page, write(TRACES / "gpt2_train.json.gz"))
     code = page.locator(".finding pre").first
     expect(code).to_be_hidden()
     page.get_by_text("Code before and after").first.click()
@@ -164,7 +170,7 @@ def test_light_and_dark_can_be_switched(page: Page, write: Write) -> None:
 
 
 def test_charts_offer_no_way_to_send_them_anywhere(page: Page, write: Write) -> None:
-    read(page, write(TRACES / "gpt2_train.json.gz"))
+    show(page, write(TRACES / "gpt2_train.json.gz"))
     titles = page.locator(".modebar-btn").evaluate_all("all => all.map(one => one.dataset.title)")
     assert "Download plot as a PNG" in titles
     assert not [title for title in titles if "hare" in title or "loud" in title]

@@ -123,12 +123,12 @@ def click_rank(page: Page, rank: int) -> None:
 
 
 def test_the_map_of_a_thousand_ranks_is_coloured_by_choice_and_opens_ranks(
-    page: Page, serve_own: Serve, tmp_path: Path
+    page: Page, serve_traces: Serve, tmp_path: Path
 ) -> None:
     report = tmp_path / "ranks.json"
     report.write_bytes(to_json(job(1024, missing=(*range(40, 48), 700), broken=(7,))))
     shutil.copy(TRACES / "ddp" / "rank1.json.gz", tmp_path / "rank33.json.gz")
-    visit(page, serve_own(report, tmp_path / "rank33.json.gz"), "ranks")
+    visit(page, serve_traces(report, tmp_path / "rank33.json.gz"), "ranks")
     expect(page.locator("#ranks-waits")).to_contain_text("Rank 5 delays each other rank")
     expect(page.locator("#ranks-doubts")).to_contain_text("40 to 47, 700")
     expect(page.locator("#ranks-table .ag-center-cols-container .ag-row").first).to_contain_text("rank 0")
@@ -145,10 +145,10 @@ def test_the_map_of_a_thousand_ranks_is_coloured_by_choice_and_opens_ranks(
     arrive(page, "overview", "rank33")
 
 
-def test_reports_alone_open_where_they_are_shown(page: Page, serve_own: Serve, tmp_path: Path) -> None:
+def test_reports_alone_open_where_they_are_shown(page: Page, serve_traces: Serve, tmp_path: Path) -> None:
     for name, late in (("monday", 1), ("tuesday", 2)):
         (tmp_path / f"{name}.json").write_bytes(to_json(job(4, late)))
-    served = serve_own(tmp_path)
+    served = serve_traces(tmp_path)
     page.goto(served.address)
     settle(page)
     expect(page.locator("#ranks-waits")).to_contain_text("Rank 1 delays each other rank")

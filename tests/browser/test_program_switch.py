@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
@@ -18,13 +19,18 @@ PLAIN_STEP = "35.7"
 
 
 @pytest.fixture(scope="module")
-def served(serve_traces: Serve, tmp_path_factory: pytest.TempPathFactory) -> Served:
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two recordings with plain steps, and one without."""
     folder = tmp_path_factory.mktemp("switch")
     for name, step_ns in (("timed", 35_700_000), ("later", 40_000_000)):
         with_plain_steps(TRACES / "gpt2_train.json.gz", folder / f"{name}.json.gz", step_ns)
     shutil.copy(TRACES / "pipeline_1stream.json.gz", folder / "untimed.json.gz")
-    return serve_traces(folder)
+    return folder
+
+
+@pytest.fixture
+def served(serve_traces: Serve, recordings: Path) -> Served:
+    return serve_traces(recordings)
 
 
 def switch(page: Page) -> Locator:

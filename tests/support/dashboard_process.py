@@ -15,10 +15,15 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 from urllib.parse import parse_qs, urlsplit
+
+from tests.support import forked
 
 _ADDRESS = re.compile(r"https?://\S+")
 _PATIENCE_S = 60.0
+
+Process = subprocess.Popen[str] | forked.Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +32,7 @@ class Served:
 
     address: str
     """What it told its user to open, with the base path and the token."""
-    process: subprocess.Popen[str]
+    process: Process
     lines: list[str] = field(default_factory=list)
     """What it wrote to stderr, so far."""
 
@@ -80,29 +85,38 @@ def ask(
 
 
 @contextlib.contextmanager
-def serve(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> Iterator[Served]:
-    """A server with the given traces and options, ended when the context ends."""
-    command = [sys.executable, "-m", "overlapscope", "dashboard", *map(str, arguments), "--no-open", "--port=0"]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        errors="backslashreplace",
-        env=os.environ | dict(environment or {}),
-    )
+def serve(
+    *arguments: str | Path, environment: Mapping[str, str] | None = None, port: int = 0, loaded: bool = False
+) -> Iterator[Served]:
+    """A server with the given traces and options, ended when the context ends. With `loaded` it finds Dash loaded."""
+    options = ["-m", "overlapscope", "dashboard", *map(str, arguments), "--no-open", f"--port={port}"]
+    reading, writing = os.pipe()
+    process: Process
+    if loaded:
+        process = forked.Program(options, Path.cwd(), environment=environment, loaded="dash", stderr=writing)
+    else:
+        process = subprocess.Popen(
+            [sys.executable, *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=writing,
+            text=True,
+            env=os.environ | dict(environment or {}),
+        )
+    os.close(writing)
     lines: list[str] = []
     arrived: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    threading.Thread(target=_drain, args=(process, lines, arrived), daemon=True).start()
+    stderr = open(reading, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+    threading.Thread(target=_drain, args=(stderr, lines, arrived), daemon=True).start()
     try:
         yield Served(_address(process, lines, arrived), process, lines)
     finally:
         stop(process)
+        if isinstance(process, forked.Program):
+            process.communicate()
 
 
-def stop(process: subprocess.Popen[str]) -> int:
+def stop(process: Process) -> int:
     """Ends the server; its exit status."""
     if process.poll() is None:
         # Not as Ctrl-C does: a shell has what it runs in the background ignore that.
@@ -114,15 +128,15 @@ def stop(process: subprocess.Popen[str]) -> int:
         return process.wait()
 
 
-def _drain(process: subprocess.Popen[str], lines: list[str], arrived: queue.SimpleQueue[str | None]) -> None:
-    assert process.stderr is not None
-    for line in process.stderr:
-        lines.append(line.rstrip("\n"))
-        arrived.put(line)
+def _drain(stderr: IO[str], lines: list[str], arrived: queue.SimpleQueue[str | None]) -> None:
+    with stderr:
+        for line in stderr:
+            lines.append(line.rstrip("\n"))
+            arrived.put(line)
     arrived.put(None)
 
 
-def _address(process: subprocess.Popen[str], lines: list[str], arrived: queue.SimpleQueue[str | None]) -> str:
+def _address(process: Process, lines: list[str], arrived: queue.SimpleQueue[str | None]) -> str:
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         try:

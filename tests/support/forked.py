@@ -1,4 +1,4 @@
-"""Processes that begin with torch loaded: importing it takes longer than most programs of tests, and is done once.
+"""Processes that begin with torch or Dash loaded: importing it takes longer than most programs do, and is done once.
 
 Each is a process of its own, forked by `forked_server.py`, that finds the world and ends as under `python`.
 """
@@ -25,9 +25,9 @@ FINDS_US = {
 
 
 @cache
-def _server() -> socket.socket:
+def _server(loaded: str) -> socket.socket:
     ours, theirs = socket.socketpair()
-    command = [sys.executable, str(Path(__file__).with_name("forked_server.py")), str(theirs.fileno())]
+    command = [sys.executable, str(Path(__file__).with_name("forked_server.py")), str(theirs.fileno()), loaded]
     process = subprocess.Popen(command, env=os.environ | FINDS_US, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
     theirs.close()
 
@@ -49,10 +49,14 @@ class Program:
         *,
         stdin: str = "",
         environment: Mapping[str, str] | None = None,
+        loaded: str = "torch",
+        stderr: int | None = None,
     ) -> None:
-        """Start what would be `python ARGUMENTS`: a script, `-m module` or `-c text`, and what it takes."""
+        """Start what would be `python ARGUMENTS`: a script, `-m module` or `-c text`, and what it takes. `loaded` is
+        "torch" or "dash". Its stderr is written to the file descriptor, where one is given."""
         self.arguments = [str(one) for one in arguments]
         self.returncode: int | None = None
+        self._server = _server(loaded)
         self._printed: tuple[str, str] | None = None
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         variables = {**os.environ, **FINDS_US, **(environment or {})}
@@ -60,14 +64,15 @@ class Program:
         with tempfile.TemporaryFile() as given:
             given.write(stdin.encode())
             given.seek(0)
-            self.pid = _ask(program, [one.fileno() for one in (given, self._out, self._err)])
+            streams = [given.fileno(), self._out.fileno(), self._err.fileno() if stderr is None else stderr]
+            self.pid = _ask(self._server, program, streams)
 
     def poll(self) -> int | None:
         return self._ended(os.WNOHANG)
 
     def wait(self, timeout: float = PATIENCE_S) -> int:
         """Its exit code. Raises TimeoutExpired, and ends it, where it takes longer."""
-        server = _server()
+        server = self._server
         server.settimeout(timeout)
         try:
             self._ended(0)
@@ -102,7 +107,7 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
     def _ended(self, options: int) -> int | None:
-        if self.returncode is None and (status := _ask({"wait": self.pid, "options": options})) >= 0:
+        if self.returncode is None and (status := _ask(self._server, {"wait": self.pid, "options": options})) >= 0:
             self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
@@ -116,10 +121,9 @@ def run(
     return subprocess.CompletedProcess(program.arguments, program.wait(), out, err)
 
 
-def _ask(what: Mapping[str, object], streams: Sequence[int] = ()) -> int:
+def _ask(server: socket.socket, what: Mapping[str, object], streams: Sequence[int] = ()) -> int:
     """What the server answers: the process that it started; how one ended, or -1 while it runs."""
     message = json.dumps(what).encode()
-    server = _server()
     socket.send_fds(server, [len(message).to_bytes(4, "little")], streams)
     server.sendall(message)
     return _number(server)

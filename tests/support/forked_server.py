@@ -1,4 +1,4 @@
-"""The server behind `forked.py`: loads torch, then forks a process for each program that it is sent.
+"""The server behind `forked.py`: loads torch, or Dash, then forks a process for each program that it is sent.
 
 It is run as a script by itself, so that no module of the tests is left behind in the programs.
 """
@@ -70,6 +70,17 @@ def load_torch() -> None:
     stash.keep()
     stash.hide()
     # No program collects, nor copies by looking at it, what was loaded here.
+    gc.collect()
+    gc.freeze()
+
+
+def load_dash() -> None:
+    """Leaves loaded what `overlapscope dashboard` imports of others while it answers already."""
+    # As the dashboard has Dash find it.
+    sys.modules["IPython"] = None  # type: ignore[assignment]
+    for name in ("dash", "dash_ag_grid", "dash_mantine_components", "pandas", "plotly.graph_objects", "werkzeug"):
+        importlib.import_module(name)
+    del sys.modules["IPython"]
     gc.collect()
     gc.freeze()
 
@@ -158,7 +169,7 @@ def show_only_its_own(error: BaseException) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    load_torch()
+    {"torch": load_torch, "dash": load_dash}[arguments[1]]()
     with socket.socket(fileno=int(arguments[0])) as connection:
         program = serve(connection)
     if program is not None:
