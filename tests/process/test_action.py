@@ -225,8 +225,10 @@ def test_what_is_installed_cannot_be_a_command_or_an_option_and_what_is_asked_fo
     done = job.step("Install overlapscope", install=str(small_wheel(tmp_path)))
     assert done.returncode == 0, done.stderr
     # Where tests run in a checkout that is not installed, PYTHONPATH names it.
-    program = [job.temp / "overlapscope/bin/python", "-I", job.temp / "overlapscope/bin/overlapscope"]
-    said = subprocess.run(program, capture_output=True, text=True, check=True)
+    programs = job.temp / "overlapscope/bin"
+    said = subprocess.run(
+        [programs / "python", "-I", programs / "overlapscope"], capture_output=True, text=True, check=True
+    )
     assert said.stdout == "installed\n"
 
 
