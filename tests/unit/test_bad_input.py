@@ -140,7 +140,7 @@ def test_a_file_cut_anywhere_keeps_every_whole_event(tmp_path: Path, packed: boo
     content = gzip.decompress(REAL.read_bytes())
     whole = load(REAL)
     ends = [m.end() for m in re.finditer(rb'"dur": [\d.]+,\s*"args": \{[^}]*\}\s*\}', content)]
-    random_cuts = random.Random(5).sample(range(ends[0], len(content) - 3), 60)
+    random_cuts = random.Random(5).sample(range(ends[0], len(content) - 3), 30)
     for cut in random_cuts:
         data = content[:cut]
         trace = read(tmp_path, gzip.compress(data)[:-8] if packed else data)
@@ -207,7 +207,7 @@ def test_gzip_with_a_wrong_checksum_is_read_whole(tmp_path: Path) -> None:
 
 
 def test_gzip_with_a_broken_middle_gives_what_came_before(tmp_path: Path) -> None:
-    packed = bytearray((DATA / "known_causes" / "launch_bound_graph.json.gz").read_bytes())
+    packed = bytearray((DATA / "known_causes" / "launch_bound.json.gz").read_bytes())
     middle = len(packed) // 2
     packed[middle : middle + 400] = bytes(400)
     trace = read(tmp_path, bytes(packed))
@@ -328,10 +328,10 @@ def test_random_damage_costs_little_and_never_more_than_it_says(
 
 
 def test_damage_in_every_event_is_still_read_at_speed(tmp_path: Path) -> None:
-    many = [kernel_text(f"{i}.5", args='{"device": 0, "stream": 7, "occupancy": NaN}') for i in range(1, 20_001)]
+    many = [kernel_text(f"{i}.5", args='{"device": 0, "stream": 7, "occupancy": NaN}') for i in range(1, 10_001)]
     trace = read(tmp_path, around(*many))
-    assert len(trace.gpu_ops) == 20_002
-    assert trace.damage.repaired_events == 20_000
+    assert len(trace.gpu_ops) == 10_002
+    assert trace.damage.repaired_events == 10_000
     assert len(trace.damage.examples) == 3
 
 
@@ -354,8 +354,8 @@ def test_damage_in_every_event_is_still_read_at_speed(tmp_path: Path) -> None:
     + ['"traceEvents":[', '{"a":"\\q"},', '{"a":{},', '{"ph":"M"},],'],
 )
 def test_however_much_noise_is_read_in_a_time_that_grows_with_it(tmp_path: Path, noise: str) -> None:
-    # So many characters that searching anew at each of them would take minutes.
-    many = noise * (200_000 // len(noise))
+    # So many characters that searching anew at each of them would take a minute.
+    many = noise * (100_000 // len(noise))
     with suppress(UnreadableTrace):
         assert "last" in names(read(tmp_path, f"[{kernel_text('1.0')},{many},{kernel_text('9.0', name='last')}]"))
     if noise == '"traceEvents":[':
@@ -365,7 +365,7 @@ def test_however_much_noise_is_read_in_a_time_that_grows_with_it(tmp_path: Path,
 
 @pytest.mark.parametrize("noise", ["\0", "x", "x]"])
 def test_noise_up_to_the_end_is_read_in_a_time_that_grows_with_it(tmp_path: Path, noise: str) -> None:
-    trace = read(tmp_path, f"[{kernel_text('1.0')}," + noise * (1_000_000 // len(noise)))
+    trace = read(tmp_path, f"[{kernel_text('1.0')}," + noise * (300_000 // len(noise)))
     assert len(trace.gpu_ops) == 1
 
 
