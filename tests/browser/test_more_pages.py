@@ -68,6 +68,8 @@ def test_the_second_trace_is_chosen_from_those_with_similar_names_or_all(page: P
     page.wait_for_url("**with=gpt2_train*")
     page.go_back()
     page.wait_for_url(f"**with={AFTER}*")
+    # The address is there before Dash knows of it.
+    expect(page.locator("#compare-after")).to_have_value(AFTER, timeout=30_000)
     settle(page)
     page.locator("#compare-swap").click()
     expect(page.locator("#compare-sentence")).to_contain_text("slower", timeout=30_000)
