@@ -16,10 +16,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from msgspec import Struct
 from playwright.sync_api import Browser, sync_playwright
 
 from benchmarks import dashboard, ranks, waits_plot, whatif_speed
@@ -36,8 +36,7 @@ OPS: Final = whatif_speed.OPS
 _RUNS: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """How long somebody waits for something, or what memory it takes."""
 
     what: str

@@ -22,10 +22,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
+from msgspec import Struct
 from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 
 from benchmarks.dashboard_server import TOKEN
@@ -80,8 +80,7 @@ _FORGET = f"() => {{ performance.clearMeasures('{MEASURE}'); window.heard = []; 
 _MEASURES = f"() => performance.getEntriesByName('{MEASURE}').map((entry) => entry.duration)"
 
 
-@dataclass(frozen=True, slots=True)
-class Moves:
+class Moves(Struct, frozen=True):
     """What moving about with one kind of input took, one number for each move."""
 
     paint_ms: list[float]
@@ -92,8 +91,7 @@ class Moves:
     payload_bytes: list[int]
 
 
-@dataclass(frozen=True, slots=True)
-class Zooming:
+class Zooming(Struct, frozen=True):
     """What moving about in a timeline took."""
 
     ops: int
@@ -235,8 +233,7 @@ def client(address: str, lanes: Sequence[int], end_ns: int, seed: int) -> list[f
     return taken
 
 
-@dataclass(frozen=True, slots=True)
-class FirstPage:
+class FirstPage(Struct, frozen=True):
     """Seconds from the start of the server's process."""
 
     listening_s: float

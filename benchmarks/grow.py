@@ -19,7 +19,6 @@ import argparse
 import gzip
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -46,8 +45,7 @@ NUMBER = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """One event's text, with `%d` for each number that moves from copy to copy."""
 
     template: str
@@ -159,8 +157,7 @@ def is_whole(event: dict[str, Any], launched: set[int]) -> bool:
     return event.get("cat") != "ac2g" or event["id"] in launched
 
 
-@dataclass(frozen=True, slots=True)
-class Seed:
+class Seed(msgspec.Struct, frozen=True):
     """A trace, taken apart so that it can be written many times."""
 
     head: str

@@ -11,11 +11,11 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.hta import trace_analysis

@@ -12,11 +12,11 @@ import statistics
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from benchmarks.noise import WORDS, By, table, wrapped
 from benchmarks.noise_measured import KINDS, PROGRAMS, Recording, clean, read, unpack
@@ -58,8 +58,7 @@ def group(number: int, figure: Figure, more: float = 0.0, floor: float = 0.0) ->
     )
 
 
-@dataclass(frozen=True)
-class Alarms:
+class Alarms(Struct, frozen=True, dict=True):
     """What was said of a program that never changed."""
 
     program: str
@@ -87,8 +86,7 @@ def alarms(program: str, recordings: Iterable[Recording]) -> Alarms:
     return Alarms(program, len(mine), len(metrics), ALARM_ORDERS, changes, last)
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(Struct, frozen=True, dict=True):
     """What became of one planted slowdown."""
 
     planted: Recording

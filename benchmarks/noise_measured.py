@@ -12,7 +12,6 @@ import tarfile
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -63,8 +62,7 @@ SETTINGS = {"default": "", "lower percentages": LOWER, "fixed noise floor": FIXE
 # -- recordings ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Recording:
+class Recording(msgspec.Struct, frozen=True, dict=True):
     """One recording, as `index.json` names it."""
 
     set_name: str
@@ -198,8 +196,7 @@ def changes(node: object) -> Iterator[Change]:
 # -- one program --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Repeated:
+class Repeated(msgspec.Struct, frozen=True):
     """The clean recordings of one program among themselves."""
 
     pairs: tuple[int, int]
@@ -236,8 +233,7 @@ def _split(pairs: Sequence[tuple[Recording, Recording]]) -> tuple[int, int]:
     return same, len(pairs) - same
 
 
-@dataclass(frozen=True, slots=True)
-class Planted:
+class Planted(msgspec.Struct, frozen=True):
     """What became of one planted slowdown when it was compared with the clean recordings of its set."""
 
     program: str

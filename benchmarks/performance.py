@@ -17,9 +17,10 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from benchmarks.performance_plot import draw
 from benchmarks.processes import (
@@ -55,8 +56,7 @@ print(time.perf_counter() - start)
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
+class Compared(Struct, frozen=True):
     """One size, both tools."""
 
     megabytes: float

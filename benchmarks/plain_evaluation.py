@@ -5,8 +5,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 import overlapscope
 from benchmarks import plain_runs
@@ -19,8 +21,7 @@ from overlapscope.trace.model import PlainSteps, TimedSteps
 PROCESSES = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Truth:
+class Truth(Struct, frozen=True):
     """What a step takes in processes that nobody records."""
 
     step_ns: int
@@ -32,8 +33,7 @@ class Truth:
     """Of all steps: more than the median where some steps wait for a loader and others do not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Predicted:
+class Predicted(Struct, frozen=True):
     """The step after some edits."""
 
     pair: Pair
@@ -57,8 +57,7 @@ class Predicted:
         return None if self.step_ns is None else self.step_ns.low <= self.measured_ns <= self.step_ns.high
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """One recording."""
 
     program: str
@@ -88,8 +87,7 @@ class Recorded:
         return 100 * self.plain.buckets.idle_ns / self.plain.step_ns
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(Struct, frozen=True):
     folder: Path
     program: str
     variant: str

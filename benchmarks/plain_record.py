@@ -22,7 +22,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -39,8 +38,7 @@ PATIENCE_S = 180.0
 """For what one process does when it is its turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """One process: a variant timed in a round, or recorded in a way."""
 
     program: str

@@ -11,8 +11,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parent / "traces" / "gpt2_train.json.gz"
@@ -22,8 +23,7 @@ VERSION_OF = "import sys, importlib.metadata as m; print(m.version(sys.argv[1]))
 _SAMPLE_S = 0.005
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """One process: its wall time and its peak resident memory (MB are 10^6 bytes throughout)."""
 
     seconds: float
@@ -32,8 +32,7 @@ class Run:
     stdout: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """A figure that was asked for, and what was measured."""
 
     what: str

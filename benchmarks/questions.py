@@ -20,7 +20,6 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -57,8 +56,7 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was missing when it was first asked."""
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True, dict=True):
     """A question and what came back."""
 
     question: Question

@@ -61,14 +61,15 @@ print(seconds)
 """
 
 JOIN = """
-import dataclasses, pickle, sys, time
+import pickle, sys, time
+from msgspec.structs import replace
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.result import to_json
 count, data = int(sys.argv[1]), [open(path, "rb").read() for path in sys.argv[2:]]
 joined = Joined()
 for number in range(count):
     for rank in pickle.loads(data[number % len(data)]):
-        joined.add(dataclasses.replace(rank, rank=number, world_size=count))
+        joined.add(replace(rank, rank=number, world_size=count))
 begin = time.perf_counter()
 report = joined.report()
 size = len(to_json(report))

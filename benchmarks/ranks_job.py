@@ -17,8 +17,9 @@ from __future__ import annotations
 import argparse
 import gzip
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 RECORDINGS = Path(__file__).parents[1] / "traces" / "ddp"
 RANKS_PER_HOST = 8
@@ -31,8 +32,7 @@ _COLLECTIVE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """A job of many ranks, and what is true of it."""
 
     ranks: int

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from benchmarks.ranks_job import HOST_OFFSET_NS, LATE_NS, RANKS_PER_HOST, Job
 
@@ -14,8 +15,7 @@ STORAGE_GB_PER_S = 1.0
 """What a storage may give to all workers together, for the calculation."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """One run of the command."""
 
     seconds: float
@@ -26,8 +26,7 @@ class Measured:
     report: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(Struct, frozen=True):
     """All that was measured of a job."""
 
     job: Job
@@ -41,8 +40,7 @@ class Size:
     """Whether all three gave one report, to the byte."""
 
 
-@dataclass(frozen=True, slots=True)
-class Large:
+class Large(Struct, frozen=True):
     """What one large rank needs."""
 
     megabytes: float

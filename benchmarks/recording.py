@@ -16,11 +16,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import Struct, field
 
 import overlapscope
 
@@ -36,8 +36,7 @@ WAYS: dict[str, dict[str, Any] | None] = {
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-@dataclass
-class Measured:
+class Measured(Struct, dict=True):
     """Of one way to record one program."""
 
     step_ms: list[float] = field(default_factory=list)

@@ -27,9 +27,11 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from benchmarks.repeats_worker import (
     CHANGES,
@@ -78,8 +80,7 @@ def job_for(program: str, variant: Variant, number: int, calibration: Calibratio
     return Job(program, path, variant, planted_ms, round(planted_ms * per_ms.get(variant.kind, 0.0)))
 
 
-@dataclass
-class Progress:
+class Progress(Struct, dict=True):
     """What was recorded so far; `index.json` holds it at any time."""
 
     target: Path

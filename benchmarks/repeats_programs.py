@@ -11,9 +11,9 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
+from msgspec import Struct
 
 Step = Callable[[], object]
 Plant = Callable[[], None]
@@ -23,8 +23,7 @@ SETTLING_S = 0.3
 MIB = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """What a regression changes, each from right to wrong."""
 
     pinned: bool = True

@@ -11,9 +11,10 @@ import tempfile
 import time
 import traceback
 from collections import deque
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -30,8 +31,7 @@ KERNEL = "spin_kernel"
 """How the kernel of `torch.cuda._sleep` is called in a trace."""
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """A program as it is, or with one thing done to it."""
 
     name: str
@@ -49,8 +49,7 @@ CHANGES: dict[str, dict[str, bool]] = {
 CLEAN = Variant("clean")
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
+class Calibration(Struct, frozen=True):
     """One program on this machine."""
 
     step_ms: float
@@ -59,8 +58,7 @@ class Calibration:
     bytes_per_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """What one process is to do: record, or where there is no `path`, calibrate."""
 
     program: str
@@ -71,8 +69,7 @@ class Job:
     """The same in what the plant is given: cycles, bytes or nanoseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What the process has to say of it."""
 
     calibration: Calibration | None = None

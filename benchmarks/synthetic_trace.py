@@ -75,9 +75,9 @@ def make(ops: int, seed: int = 0) -> Trace:
         called,
         returned,
         np.where(copy, _COPY, _LAUNCH).astype(np.int32),
+        rows.astype(np.int32),
         thread,
         correlation=rows + 1,
-        place=rows.astype(np.int32),
     )
     return Trace(
         source="synthetic.json",
@@ -87,6 +87,7 @@ def make(ops: int, seed: int = 0) -> Trace:
             start,
             end,
             name.astype(np.int32),
+            rows.astype(np.int32),
             kind.astype(np.int8),
             np.zeros(len(rows), np.int32),
             stream.astype(np.int32),
@@ -96,19 +97,18 @@ def make(ops: int, seed: int = 0) -> Trace:
             source_kind=np.where(kind == Kind.H2D, Memory.PINNED, Memory.DEVICE).astype(np.int8),
             target_kind=np.where(kind == Kind.D2H, Memory.PAGEABLE, Memory.DEVICE).astype(np.int8),
             stated_gb_per_s=np.full(len(rows), -1.0),
-            place=rows.astype(np.int32),
         ),
         runtime_calls=calls,
         cpu_ops=HostEvents(
-            names, called - 1, returned + 1, np.full(len(rows), _OP, np.int32), thread, place=rows.astype(np.int32)
+            names, called - 1, returned + 1, np.full(len(rows), _OP, np.int32), rows.astype(np.int32), thread
         ),
         annotations=HostEvents(
             names,
             called[steps] - 2,
             np.append(called[steps[1:]] - 3, returned[-1] + 2),
             (_FIRST_STEP + np.arange(len(steps))).astype(np.int32),
+            steps.astype(np.int32),
             np.ones(len(steps), np.int64),
-            place=steps.astype(np.int32),
         ),
         python_frames=HostEvents.empty(names=names),
         overheads=HostEvents.empty(names=names),

@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -65,8 +64,7 @@ class _FurtherList(msgspec.Struct, frozen=True):
     pairs: tuple[_Further, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(msgspec.Struct, frozen=True):
     """Where the two recordings are, and what leads from one to the other."""
 
     experiment: str
@@ -80,8 +78,7 @@ class Pair:
         return f"{name_of(self.before)} to {name_of(self.after)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """A pair's prediction beside what was measured."""
 
     pair: Pair
@@ -107,16 +104,14 @@ class Row:
         return None if predicted is None else predicted.low <= self.measured_ns <= predicted.high
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(msgspec.Struct, frozen=True):
     """A recording, and the sets of interventions to predict from it."""
 
     path: Path
     asked: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluation(msgspec.Struct, frozen=True):
     """All of it."""
 
     rows: list[Row]

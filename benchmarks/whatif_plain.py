@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from benchmarks.whatif_evaluation import TRACES, Pair
 from benchmarks.whatif_page import milliseconds
@@ -19,8 +20,7 @@ _ALIKE = (0.85, 2.5)
 the thousand copies and recorded by the hundred."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlainRow:
+class PlainRow(Struct, frozen=True):
     """A pair, its prediction with the plain step told, and the plain step of the changed program."""
 
     pair: Pair

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.prediction.base import prepare
 from overlapscope.prediction.graph import Graph, Why

@@ -35,8 +35,19 @@ if TYPE_CHECKING:
     from overlapscope.watching.api import watch
 
 __all__ = [
-    "__version__", "analyze", "check", "diff", "hta", "load",
-    "record", "show", "sql", "step", "try_changes", "watch", "whatif",
+    "__version__",
+    "analyze",
+    "check",
+    "diff",
+    "hta",
+    "load",
+    "record",
+    "show",
+    "sql",
+    "step",
+    "try_changes",
+    "watch",
+    "whatif",
 ]
 
 _PLACES = {

@@ -4,9 +4,10 @@ together."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
+
+from msgspec import Struct
 
 from overlapscope.base.words import did_you_mean, listed
 from overlapscope.budgets.metrics import METRICS, Metric
@@ -31,8 +32,7 @@ _BLAMED_BUCKETS: Final = {"compute": "kernels"}
 """What metrics call a bucket whose reasons they give, where that is not the bucket's own name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One meaning of a word."""
 
     word: str

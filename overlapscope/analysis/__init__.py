@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis, analyze_device
 from overlapscope.analysis.host import find_blocking
@@ -20,8 +19,7 @@ from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import Trace
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TraceAnalysis:
+class TraceAnalysis(Struct, frozen=True, eq=False):
     """The result for one trace, and its devices' timelines for those who draw them."""
 
     result: TraceResult

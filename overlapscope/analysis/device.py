@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from overlapscope.analysis import exposed as exposed_copies
 from overlapscope.analysis import idle as idle_time
@@ -23,8 +24,7 @@ from overlapscope.catalog.causes import COPY_CAUSES, COPY_RANK, IDLE_CAUSES, IDL
 from overlapscope.trace.model import Trace
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Causes:
+class Causes(Struct, frozen=True, eq=False, kw_only=True):
     """What was found out about one device of a recording, whatever part of it is looked at."""
 
     timeline: Timeline
@@ -35,8 +35,7 @@ class Causes:
     edges: Edges
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class DeviceAnalysis(Causes):
+class DeviceAnalysis(Causes, frozen=True, kw_only=True):
     """The result, and the timeline it was measured on, for those who draw it or look closer."""
 
     result: Device
@@ -67,8 +66,7 @@ def analyze_device(
     if not len(windows.starts):
         return None
     result = _figures(trace, causes, blocking, windows, narrowed=step is not None or range is not None)
-    parts = {f.name: getattr(causes, f.name) for f in fields(causes)}
-    return DeviceAnalysis(result=result, windows=windows, **parts)
+    return DeviceAnalysis(result=result, windows=windows, **asdict(causes))
 
 
 def _find_causes(trace: Trace, comparable: Trace, device: int, blocking: Blocking) -> Causes:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from overlapscope.analysis.device import DeviceAnalysis
@@ -17,8 +15,7 @@ from overlapscope.trace.model import I8, Kind, Memory, Trace
 NO_CAUSE = -1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class EachCopy(Columns):
+class EachCopy(Columns, frozen=True):
     """The copies that ran inside the device's windows, sorted by start.
 
     Where several copies ran at once while nothing computed, that time is counted to the one that decided its cause.

@@ -17,10 +17,11 @@ Confidence: `exact` if stated; `high` if the record call directly precedes the w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from overlapscope.analysis import calls as call_kinds
@@ -44,8 +45,7 @@ def handover_ns(confidence: NDArray[Any]) -> I64:
     return np.where(confidence >= HIGH, SURE_HANDOVER_NS, HANDOVER_NS)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Edges(Columns):
+class Edges(Columns, frozen=True):
     """`held[i]` could not begin before `source[i]` had ended, which may be an op of another device."""
 
     held: I64
@@ -62,8 +62,7 @@ class Edges(Columns):
     """The call that recorded the event, likewise; -1 where it lies before the recording or is not known."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Enqueued:
+class _Enqueued(Struct, frozen=True, eq=False):
     """The GPU ops of a trace as the host launched them."""
 
     order: I64
@@ -76,8 +75,7 @@ class _Enqueued:
     """`order` of each stream."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Waits(Columns):
+class _Waits(Columns, frozen=True):
     """Calls that made a stream wait for an event."""
 
     call: I64
@@ -97,8 +95,7 @@ class _Waits(Columns):
     """Nothing was enqueued between the record and the wait."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sources(Columns):
+class _Sources(Columns, frozen=True):
     """What each wait waited for."""
 
     op: I64

@@ -6,9 +6,8 @@ goes to the cause that stands first for any of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.analysis.edges import EXACT, SURE_HANDOVER_NS, Edges, handover_ns
 from overlapscope.analysis.grouping import distinct, rows_by
@@ -35,8 +34,7 @@ LEGACY_STREAMS = (0, 7)
 """Ids under which the legacy default stream is recorded: ROCm and CUPTI (first context)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pairs(Columns):
+class _Pairs(Columns, frozen=True):
     """An exposed piece and a copy that runs in it; several rows where several copies run at once."""
 
     piece: I64
@@ -55,8 +53,7 @@ class _Pairs(Columns):
     """Row of `Timeline.ops` of the first compute op that begins behind `exposed_from`; -1 if none does."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Recording:
+class _Recording(Struct, frozen=True, eq=False):
     """What the causes are looked up in."""
 
     trace: Trace

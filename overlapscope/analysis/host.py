@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import groups_of, rows_by
@@ -27,8 +28,7 @@ _LIBRARY = re.compile(
 _NO_ROWS = np.empty(0, np.int32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Blocking:
+class Blocking(Struct, frozen=True, eq=False):
     """Runtime calls in which the host waits. Rows of `Trace.runtime_calls`, by start."""
 
     row: I64
@@ -212,8 +212,7 @@ class CallSite(NamedTuple):
     """`file.py:12 in function`, the user's own code before a library's."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Sites(Columns):
+class Sites(Columns, frozen=True):
     """The same of many things, as rows of `Trace.names`; -1 for what the trace does not tell."""
 
     op: I64

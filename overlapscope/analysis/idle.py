@@ -8,9 +8,8 @@ Where the host waited for ops that are not in the trace, neither is known.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.analysis.edges import EXACT, Edges, handover_ns
 from overlapscope.analysis.host import Blocking
@@ -31,8 +30,7 @@ _MOST_LATENCY_NS = 100_000
 _ENOUGH = 3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Gaps(Columns):
+class _Gaps(Columns, frozen=True):
     """The idle gaps behind the lead-in that ended with an op whose launch was recorded, a row each."""
 
     start_ns: I64

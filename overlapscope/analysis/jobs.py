@@ -4,7 +4,8 @@ beside those of the last."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from overlapscope.analysis.results import Environment, TraceResult
 from overlapscope.base.words import clean
@@ -17,8 +18,7 @@ _SINCE_EPOCH_NS = 10**18
 """Times below it (2001) are no dates."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """What a rank's trace says of its job."""
 
     source: str

@@ -10,9 +10,9 @@ where launches follow one another closely, else host-compute.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis.calls import launching
 from overlapscope.analysis.edges import EXACT
@@ -61,8 +61,7 @@ _AT_CALL = (RANK[IdleCause.HOST_STAGING], RANK[IdleCause.ALLOCATION], RANK[IdleC
 """Causes that a blocking call stands behind."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Late(Columns):
+class Late(Columns, frozen=True):
     """Stretches of host time whose images are idle, one per gap that a late launch ended, in the order of time."""
 
     start_ns: I64
@@ -73,8 +72,7 @@ class Late(Columns):
     """Row in `Trace.runtime_calls`."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Waits(Columns):
+class _Waits(Columns, frozen=True):
     """How long blocking calls kept the host waiting while the device worked."""
 
     late: I64
@@ -85,8 +83,7 @@ class _Waits(Columns):
     """Row in `Trace.runtime_calls`."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Labelled(Columns):
+class _Labelled(Columns, frozen=True):
     """Pieces of late host time, each with what the host was inside."""
 
     late: I64
@@ -105,8 +102,7 @@ class _Labelled(Columns):
         return np.where(self.chargeable, self.end_ns - self.start_ns, 0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Host:
+class _Host(Struct, frozen=True, eq=False):
     """What a host thread can be inside, gathered once for all threads."""
 
     trace: Trace

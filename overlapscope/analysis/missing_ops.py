@@ -8,9 +8,9 @@ kernels were not recorded, or to another process. Nobody can say what the GPU di
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.host import Blocking, of_other_devices
@@ -51,8 +51,7 @@ _WAITS_FOR_HOST = call_kinds.whole_name(
 """Calls after which a stream waits for the host or for a word in memory, which no op shows."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Missing:
+class Missing(Struct, frozen=True, eq=False):
     """Stretches in which the GPU worked on what was not recorded: one row each, sorted and disjoint."""
 
     when: Intervals

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.timeline import Timeline
@@ -21,8 +21,7 @@ _RUNS = 8
 """Runs of steps that are told of, where some numbers are missing."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Periods(Columns):
+class Periods(Columns, frozen=True):
     """Windows on the device, by start: `[start_ns[i], end_ns[i])` belongs to annotation `row[i]`."""
 
     row: I64

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.base.columns import I8, I64, Columns
 from overlapscope.base.intervals import Intervals, cut, union
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pieces(Columns):
+class Pieces(Columns, frozen=True):
     """Sorted and disjoint; their lengths add up exactly to the time that they are of."""
 
     start_ns: I64
@@ -45,16 +44,14 @@ class Pieces(Columns):
         return pieces.take(kept[np.argsort(pieces.start_ns[kept], kind="stable")])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ExposedCopies(Pieces):
+class ExposedCopies(Pieces, frozen=True):
     """The exposed copy time of a device."""
 
     copy: I64
     """The copy that decided; a row of `Timeline.ops`."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class IdleTime(Pieces):
+class IdleTime(Pieces, frozen=True):
     """The idle time of a device."""
 
     call: I64

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
 from math import comb
+
+from msgspec import Struct
 
 from overlapscope.analysis.results import PlainOrigin
 from overlapscope.errors import UsageError
@@ -17,8 +18,7 @@ _LONGEST_NS = 1 << 53
 """104 days: a float still holds it exactly."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlainStep:
+class PlainStep(Struct, frozen=True):
     """A step's length, `low_ns <= step_ns <= high_ns`."""
 
     step_ns: int

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.results import Device, Period
@@ -17,8 +16,7 @@ STEPS_FOR_MEDIAN = 3
 """From this many steps on, one of them shows more than the whole window would."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Lane:
+class Lane(Struct, frozen=True, eq=False):
     """One stream."""
 
     stream: int
@@ -26,8 +24,7 @@ class Lane:
     """Shape `(len(Kind), slices)`: how long each kind ran in each slice."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Strip:
+class Strip(Struct, frozen=True, eq=False):
     """A part of one device's window, cut into slices."""
 
     label: str

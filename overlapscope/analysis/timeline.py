@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.analysis.results import Buckets, Engines, Overlap, StreamUse
@@ -24,8 +25,7 @@ from overlapscope.base.kept import kept
 from overlapscope.trace.model import I8, GpuOps, Kind, RuntimeCalls, Trace
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ran:
+class Ran(Struct, frozen=True, eq=False):
     """When each kind of a device's ops ran."""
 
     compute: Intervals
@@ -39,8 +39,7 @@ class Ran:
     """...to the last op's end."""
 
 
-@dataclass(frozen=True, eq=False)
-class Timeline(Ran):
+class Timeline(Ran, frozen=True, dict=True):
     """The ops of one device, sorted by start, and the sets of instants at which each kind ran; those that take the
     others together are made when first asked for."""
 
@@ -105,7 +104,7 @@ def build(trace: Trace, device: int) -> Timeline:
     ops = trace.gpu_ops if len(trace.devices) == 1 else trace.gpu_ops.take(trace.gpu_ops.device == device)
     ran = when_ran(ops.kind, ops.start_ns, ops.end_ns)
     return Timeline(
-        **{field.name: getattr(ran, field.name) for field in fields(ran)},
+        **asdict(ran),
         device=device,
         ops=ops,
         lead_in_end_ns=_lead_in_end(ops, trace.runtime_calls, ran.start_ns),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from overlapscope.base.words import clean, shorten
 from overlapscope.errors import OverlapscopeError, UsageError
@@ -20,8 +21,7 @@ _EXPORTED: Final = ".nsys-rep"
 """Read by starting `nsys export`, which writes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Folders:
+class Folders(Struct, frozen=True):
     """Some directories, as absolute paths without links."""
 
     roots: tuple[Path, ...]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
+from msgspec.structs import replace
 from pydantic import Field
 
 from overlapscope.analysis.results import Device, Period, Plain, TraceResult
@@ -66,8 +66,7 @@ PlainStep = Annotated[
 Ordinal = Annotated[int | None, Field(description="ordinal of the GPU; needed where there are several")]
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
+class Tools(msgspec.Struct, frozen=True):
     """All of them, for some directories."""
 
     folders: Folders

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Any, Self, overload
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from overlapscope.base.kept import kept
@@ -64,8 +65,7 @@ def quantile(values: F64 | Integers, share: float) -> float:
     return low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Columns:
+class Columns(Struct, frozen=True, eq=False):
     """A table: fields that are arrays are columns of equal length, any others are shared by what is taken from it."""
 
     def __len__(self) -> int:
@@ -104,4 +104,7 @@ class Columns:
 @kept()
 def _dtypes(table: type[Columns]) -> dict[str, type]:
     """The names of a table's columns and their types."""
-    return {f.name: _DTYPES[f.type] for f in fields(table) if f.type in _DTYPES}
+    spelled: dict[str, Any] = {}
+    for cls in reversed(table.__mro__):
+        spelled |= getattr(cls, "__annotations__", {})
+    return {name: _DTYPES[spelled[name]] for name in table.__struct_fields__ if spelled[name] in _DTYPES}

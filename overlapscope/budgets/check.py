@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from overlapscope.analysis.jobs import mixture
 from overlapscope.base.words import clean, duration, listed, plural
@@ -57,8 +58,7 @@ def check(
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Judgement:
+class Judgement(Struct, frozen=True, eq=False):
     """A verdict, and what it was combined of: nothing for a rule or the environment."""
 
     verdict: Verdict

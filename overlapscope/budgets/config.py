@@ -9,12 +9,12 @@ import datetime
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from overlapscope.base.words import clean, did_you_mean
 from overlapscope.budgets.metrics import METRICS, Metric
@@ -33,8 +33,7 @@ _SHOWN = 80
 # -- tables ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True):
     """What the value of a key must be."""
 
     type: Any

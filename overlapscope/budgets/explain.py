@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
+
+from msgspec import Struct
 
 from overlapscope.base.words import clean, did_you_mean, plural
 from overlapscope.budgets.baseline import Baseline
@@ -19,8 +20,7 @@ from overlapscope.report.model import Report
 from overlapscope.rules import RULES
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """One verdict, and where it comes from."""
 
     verdict: Verdict

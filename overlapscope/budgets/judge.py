@@ -4,11 +4,11 @@ all ranks and devices come to together."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from statistics import fmean, median
 
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.base.words import plural
 from overlapscope.budgets.baseline import STEPS, Baseline, BaselineDevice

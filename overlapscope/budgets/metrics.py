@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.analysis.results import Period, missing_ns
@@ -19,16 +20,14 @@ Blame = Literal["exposed-copy", "idle", "exposed-comm", "copies", "kernels"]
 """Where the reasons of a failure lie."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(Struct, frozen=True):
     """Whole copies of one direction that begin in a sample and state their size."""
 
     bytes: float
     duration_ns: float
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """What a metric is read from: one step, one occurrence of a range, or the window."""
 
     name: str
@@ -41,8 +40,7 @@ Amount = Callable[[Sample, Direction | None], float]
 """Something that a sample has, of one direction of copies or of both."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class Metric(Struct, frozen=True, kw_only=True):
     """One metric."""
 
     id: str

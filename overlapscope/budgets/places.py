@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.base.words import clean
@@ -24,8 +24,7 @@ NO_STEPS = (
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class Place(msgspec.Struct, frozen=True, eq=False):
     """What a budget is judged on at one place: some samples of one device."""
 
     budget: Budget

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import Device, Evidence
@@ -74,8 +73,7 @@ def _judged_steps(place: Place, device: Device) -> tuple[int, ...] | None:
     return tuple(number for number, step in enumerate(device.steps) if id(step) in judged)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Finder:
+class _Finder(Struct, frozen=True, eq=False):
     """The reasons at one place."""
 
     place: Place

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean, duration, plural
@@ -23,8 +25,7 @@ from overlapscope.rules.finding import Finding
 WORST_FIRST: Final[dict[Status, int]] = {"fail": 0, "unknown": 1, "accepted": 2, "skipped": 3, "pass": 4}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ruling:
+class Ruling(Struct, frozen=True, eq=False, kw_only=True):
     """One place judged; figures in the metric's unit."""
 
     subject: Subject

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Protocol
+
+from msgspec import Struct
 
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import CopyGroup, Device, HostUse, Period
@@ -18,8 +19,7 @@ from overlapscope.compare.figures import compared, occurrences, without_warm_up
 from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, POINTS, floor_ns
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """A metric's values, one for each sample; None for a percentage of nothing."""
 
     names: tuple[str, ...]
@@ -124,8 +124,7 @@ def of_host(host: HostUse, *, skip: int = 0) -> tuple[Sample, ...]:
     return tuple(samples)
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(Struct, frozen=True):
     """Means over some samples, in nanoseconds."""
 
     span: float

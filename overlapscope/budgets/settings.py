@@ -6,10 +6,12 @@ import datetime
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import Any, Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Direction, Metric
 from overlapscope.budgets.quantity import exact
@@ -36,8 +38,7 @@ DEFAULT_FLOOR_PCT: Final = 5.0
 well leave some, too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Patterns:
+class Patterns(Struct, frozen=True):
     """What something applies to: names with `*`, `?` and `[...]`; None for everything."""
 
     trace: str | None = None
@@ -67,8 +68,7 @@ def step_fits(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition("#")[2], pattern)
 
 
-@dataclass(frozen=True, slots=True)
-class NoiseFloor:
+class NoiseFloor(Struct, frozen=True):
     """The least change that a relative budget takes for one."""
 
     value: float
@@ -76,8 +76,7 @@ class NoiseFloor:
     """Whether `value` is a percentage of the baseline's step time, rather than in the metric's unit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class Budget(Struct, frozen=True, kw_only=True):
     """What one metric may be."""
 
     metric: str
@@ -192,8 +191,7 @@ RELATIVE: Final = ("max_increase_pct", "max_decrease_pct")
 _DEMANDS: Final = {"min": ">=", "max": "<=", "max_increase_pct": "increase <=", "max_decrease_pct": "decrease <="}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Override:
+class Override(Struct, frozen=True, kw_only=True):
     """Other fields of budgets for some subjects or steps."""
 
     where: Patterns
@@ -212,8 +210,7 @@ class Override:
         return replace(self, changes={metric: changes for metric, changes in kept.items() if changes})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exemption:
+class Exemption(Struct, frozen=True, kw_only=True):
     """A failure that is known and accepted until a day."""
 
     budget: str | None = None
@@ -235,8 +232,7 @@ class Exemption:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     """Everything that a check is told."""
 
     budgets: tuple[Budget, ...] = ()

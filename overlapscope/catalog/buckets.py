@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from overlapscope.catalog.causes import Subject
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(Struct, frozen=True):
     """One bucket, with all that is said of it anywhere."""
 
     name: str

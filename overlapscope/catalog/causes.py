@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
+
+from msgspec import Struct
 
 Subject = Literal["exposed-copy", "idle"]
 """What a cause is of."""
@@ -51,8 +52,7 @@ COPY_RANK = {cause: rank for rank, cause in enumerate(COPY_CAUSES)}
 IDLE_RANK = {cause: rank for rank, cause in enumerate(IDLE_CAUSES)}
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True):
     """One cause, with all that is said of it anywhere."""
 
     id: CopyCause | IdleCause

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class TrustCheck:
+
+class TrustCheck(Struct, frozen=True):
     """One check, with all that is said of it anywhere."""
 
     id: str

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Recorder:
+
+class Recorder(Struct, frozen=True):
     """One of them, by the id that its traces state (`Trace.recorder`)."""
 
     id: str

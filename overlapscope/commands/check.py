@@ -6,9 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.base.output import tell
 from overlapscope.base.registry import load
@@ -32,8 +34,7 @@ if TYPE_CHECKING:
     from overlapscope.report.model import Report
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """A format, and the file that it goes to; stdout without one."""
 
     format: str

@@ -58,9 +58,7 @@ class Command:
         add.add_argument("sources", nargs="+", metavar="SOURCE", help="trace, directory, report, entry, or URL")
         add_origin(add)
         add.add_argument("--check", metavar="FILE", help="what `overlapscope check --format json` wrote of it")
-        add.add_argument(
-            "--to", metavar="DIR|URL", help="leave the entries there as files, for other machines to add"
-        )
+        add.add_argument("--to", metavar="DIR|URL", help="leave the entries there as files, for other machines to add")
         add_analysis(add)
         _add_store(add)
         check = action(

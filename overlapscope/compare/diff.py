@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from overlapscope.analysis.results import Device, Period, TraceResult
 from overlapscope.analysis.steps import whole
@@ -46,8 +47,7 @@ def to_json(found: Diff) -> bytes:
     return encode(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Subject:
+class _Subject(Struct, frozen=True):
     """One device of one report."""
 
     trace: TraceResult

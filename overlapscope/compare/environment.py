@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from overlapscope.analysis.results import Environment
 from overlapscope.compare.difference import Aspect
@@ -15,8 +16,7 @@ T = TypeVar("T")
 _PREDICTED = "predicted"
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """One thing that is not the same; what a side does not say is no difference."""
 
     what: Aspect

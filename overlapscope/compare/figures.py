@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.analysis.results import COPIES_MATTER_FROM, Device, Period
 from overlapscope.analysis.steps import begins_with_warm_up
@@ -28,8 +28,7 @@ _LINK = (
 _PLACE = {name: number for number, name in enumerate((*_LEAVES, *_OTHERS))}
 
 
-@dataclass(frozen=True, slots=True)
-class _Figure:
+class _Figure(Struct, frozen=True):
     """One figure: some lengths added up, less others; a percentage of them, where it has a `rest`."""
 
     group: str

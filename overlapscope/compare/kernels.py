@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from overlapscope.analysis.results import Device
 from overlapscope.compare.difference import Change, KernelChange, OpChange, OpStanding
@@ -22,8 +23,7 @@ _Key = tuple[str, str | None]
 _Tables = dict[_Key, F64]
 
 
-@dataclass(frozen=True, slots=True)
-class _Match:
+class _Match(Struct, frozen=True):
     """What is taken for the same kernel on both sides; `before` and `after` are its names, None where it is not."""
 
     op: str | None

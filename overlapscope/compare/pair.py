@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.compare.difference import Change, Unit
 from overlapscope.compare.noise import F64, FEWEST, draw, interval, weights
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Side:
+class Side(Struct, frozen=True, eq=False):
     """The steps of one side, and the draws by which all its figures are resampled."""
 
     spans_ns: tuple[int, ...]
@@ -26,8 +25,7 @@ def side(spans_ns: Sequence[int]) -> Side:
     return Side(spans, weights(draw(spans)) if len(spans) >= FEWEST else None)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Row:
+class Row(Struct, frozen=True, eq=False):
     """One figure of every step of both sides, to be compared."""
 
     name: str
@@ -41,8 +39,7 @@ class Row:
     """The figures of the sides where they were rounded so that they add up; else the mean, or the ratio of the sums."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pair:
+class Pair(Struct, frozen=True, eq=False):
     """Both sides."""
 
     before: Side

@@ -9,8 +9,9 @@ import math
 import threading
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from overlapscope.base.memory import give_back
 from overlapscope.base.words import clean
@@ -63,8 +64,7 @@ class Kept(Generic[K, V]):
             self._values = {key: kept for key, kept in self._values.items() if not is_old(key)}
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """How far something is."""
 
     stage: str

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.results import Device
@@ -19,8 +20,7 @@ def url_of(library: Library, base: str, pathname: str | None, search: str | None
     return replace(url, trace=entries[0].id) if url.trace is None and entries else url
 
 
-@dataclass(frozen=True, slots=True)
-class PageContext:
+class PageContext(Struct, frozen=True):
     """An address, with the traces that it names as far as they are loaded."""
 
     url: UrlState

@@ -7,8 +7,9 @@ import logging
 import os
 import re
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from overlapscope.errors import OverlapscopeError
 from overlapscope.inputs import read_ranks_report
@@ -20,8 +21,7 @@ from overlapscope.reading.files import kind_of
 _ENDING = re.compile(r"((\.(pt\.)?trace)?\.json(\.gz|\.zst)?|\.sqlite|\.xplane\.pb)(?=(@\d+)?$)")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A trace that may be shown."""
 
     id: str
@@ -33,8 +33,7 @@ class Entry:
     """What a file that was dropped in is called; where it lies says nothing to anyone."""
 
 
-@dataclass(frozen=True, slots=True)
-class RanksFile:
+class RanksFile(Struct, frozen=True):
     """A report that `overlapscope ranks --format json` wrote."""
 
     id: str

@@ -13,11 +13,12 @@ import socket
 import sys
 import webbrowser
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
+
+from msgspec import Struct
 
 from overlapscope.base import extras
 from overlapscope.base.output import tell
@@ -168,8 +169,7 @@ _SERVED: dict[tuple[Path, ...], str] = {}
 """The address of each set of traces that is being served: asked for again, it is shown again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """The dashboard as a notebook shows it."""
 
     url: str

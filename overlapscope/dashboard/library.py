@@ -6,9 +6,11 @@ import logging
 import math
 import threading
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.base.words import clean
 from overlapscope.dashboard.background import Background, Kept, Progress, Tell, attempt, raised
@@ -43,8 +45,7 @@ Reduced = tuple[ReducedRank, ...] | Unreadable
 _Made = Opened | Reduced | Verdict | OverlapscopeError
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(Struct, frozen=True):
     """What is made of a trace in the background; of a file that has changed it is another one."""
 
     entry: Entry

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import weakref
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
@@ -26,8 +28,7 @@ from overlapscope.timeline import Lanes
 from overlapscope.trace.model import Trace
 
 
-@dataclass(frozen=True, eq=False)
-class Opened:
+class Opened(Struct, frozen=True, eq=False, dict=True):
     """A loaded trace with everything that is shown of it; or its plain program, which is shown alike."""
 
     id: str
@@ -91,8 +92,7 @@ _GIVEN_UP_S = 5.0
 """A page asks again and again for what it waits for; what it has not asked for so long, nobody waits for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """One prediction."""
 
     device: int
@@ -100,8 +100,7 @@ class Asked:
     """As `predict` takes them; None for those that gain most."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Predicted:
+class Predicted(Struct, frozen=True, eq=False):
     """A prediction, and its timeline prepared to be drawn."""
 
     result: WhatIf

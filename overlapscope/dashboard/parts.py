@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
+from msgspec import Struct, field
 
 from overlapscope.analysis.results import Device, Window
 from overlapscope.base.words import clean
@@ -212,8 +212,7 @@ def causes(context: PageContext, device: Device, subject: Subject, ids: str) -> 
 # -- two timelines --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(Struct, frozen=True):
     """One of two timelines above one another, which move together."""
 
     name: str

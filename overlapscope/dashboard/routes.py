@@ -9,10 +9,10 @@ import functools
 import itertools
 import re
 from collections.abc import Callable
-from dataclasses import replace
 
 import flask
 from msgspec import structs
+from msgspec.structs import replace
 
 from overlapscope.analysis.results import Window
 from overlapscope.base.words import clean

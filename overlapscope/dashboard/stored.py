@@ -6,8 +6,9 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from overlapscope.dashboard.scratch import own_directory
 from overlapscope.errors import UsageError
@@ -15,8 +16,7 @@ from overlapscope.history.drop import is_drop, pull
 from overlapscope.history.store import Store, default_path
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True):
     """Where they are."""
 
     path: Path

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from urllib.parse import parse_qs, urlencode
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis.results import Window
 from overlapscope.base.intervals import I64
@@ -30,8 +31,7 @@ _IN_URL = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class UrlState:
+class UrlState(Struct, frozen=True):
     """One page on one trace. Times are relative to `Lanes.origin_ns`."""
 
     base: str = "/"
@@ -61,12 +61,12 @@ class UrlState:
 
     def href(self, page: str | None = None, **changes: str | int | None) -> str:
         """The URL path of this place with the given fields changed. Spans stay behind on another page or timeline."""
-        there = replace(self, **changes)  # type: ignore[arg-type]
+        there = replace(self, **changes)
         there = replace(there, page=self.page if page is None else page)
         if (there.trace, there.page, there.of) != (self.trace, self.page, self.of):
-            there = replace(there, start_ns=changes.get("start_ns"), end_ns=changes.get("end_ns"))  # type: ignore[arg-type]
+            there = replace(there, start_ns=changes.get("start_ns"), end_ns=changes.get("end_ns"))
         if there.trace != self.trace:
-            there = replace(there, device=changes.get("device"))  # type: ignore[arg-type]
+            there = replace(there, device=changes.get("device"))
         known = {name: getattr(there, field) for field, name in _IN_URL.items()}
         query = urlencode({name: value for name, value in known.items() if value is not None}, safe="/")
         return f"{self.base}{there.page}{'?' if query else ''}{query}"

@@ -12,9 +12,10 @@ import re
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+
+from msgspec import Struct
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
@@ -167,8 +168,7 @@ def _metadata(what: str, pid: int, tid: int, **args: str | int) -> bytes:
     return metadata_event(what, pid, tid, **args).encode()
 
 
-@dataclass(frozen=True, slots=True)
-class _Track:
+class _Track(Struct, frozen=True):
     """One thread of ours."""
 
     base_ns: int

@@ -11,12 +11,13 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import PurePath
 from typing import Any, Final
 
+import msgspec
 import numpy as np
+from msgspec.structs import asdict
 
 from overlapscope.base.marks import (
     FRAMEWORK,
@@ -115,7 +116,7 @@ def _head(trace: Trace) -> dict[str, Any]:
     if trace.origin is not None:
         own[ORIGIN] = asdict(trace.origin)
     if trace.plain_steps != PlainSteps():
-        own[PLAIN_STEPS] = asdict(trace.plain_steps)
+        own[PLAIN_STEPS] = msgspec.to_builtins(trace.plain_steps)
     if trace.predicted_by is not None:
         own[PREDICTION] = {"of": PurePath(trace.source).name, "interventions": list(trace.predicted_by)}
     ranks = {"rank": trace.rank, "world_size": trace.world_size}

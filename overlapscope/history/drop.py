@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
+
+from msgspec import Struct
 
 from overlapscope.base import disk
 from overlapscope.base.words import clean, size
@@ -21,8 +22,7 @@ from overlapscope.ranks.files import filesystem_of, is_url, said, shown_url
 _NAME: Final = re.compile(rf"([0-9a-f]{{32}}){re.escape(SUFFIX)}")
 
 
-@dataclass(frozen=True, slots=True)
-class Pulled:
+class Pulled(Struct, frozen=True):
     """What was found in a drop."""
 
     added: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import fmean, stdev
@@ -80,7 +79,7 @@ def _floor(place: Place, metric: Metric, value: float, cause: str | None) -> flo
     if cause is not None:
         only = {cause: value}
         copies, idle = (only, {}) if metric.id == "exposed_copy_time" else ({}, only)
-        now = dataclasses.replace(now, exposed_copy=copies, idle=idle)
+        now = replace(now, exposed_copy=copies, idle=idle)
     whole = fmean(metric.whole(sample, None) for sample in place.samples) if metric.whole is not None else 0.0
     return noise_floor(metric, now, now, whole, value)
 

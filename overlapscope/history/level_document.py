@@ -195,4 +195,3 @@ def _judged(one: Judged) -> str:
         floor = show(standing.floor, one.unit)
         return f"{said}: {change}, which may be noise (up to {floor.replace('%', ' points')} always may)."
     return f"{said}: it is {standing.status}, {change}."
-

@@ -211,9 +211,7 @@ class Store:
         return [
             Row(
                 id=id,
-                origin=Origin(
-                    at_ns=at_ns, job=job, commit=commit, branch=branch, host=host, labels=json.loads(labels)
-                ),
+                origin=Origin(at_ns=at_ns, job=job, commit=commit, branch=branch, host=host, labels=json.loads(labels)),
                 plain=bool(plain),
                 gpu=gpu,
                 outcome=outcome,

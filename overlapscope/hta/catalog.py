@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from overlapscope.base.words import did_you_mean
 from overlapscope.errors import UsageError
@@ -18,8 +19,7 @@ Titled = Iterator[tuple[str, "pd.DataFrame | None"]]
 Run = Callable[["TraceAnalysis", "Options"], Titled]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """What single analyses can be told."""
 
     operator: str | None = None
@@ -33,8 +33,7 @@ class Options:
     """`sequences` and `critical-path`: a directory for the traces into which HTA draws what it found."""
 
 
-@dataclass(frozen=True, slots=True)
-class Analysis:
+class Analysis(Struct, frozen=True):
     """One analysis."""
 
     name: str

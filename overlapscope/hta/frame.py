@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from overlapscope.trace.model import F64, I64, Bool, Index, Table, Trace
@@ -38,8 +38,7 @@ _NONE = {
 """HTA's values for events that do not say."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """The rows of one table; what is not named has HTA's value for none."""
 
     table: Table
@@ -241,8 +240,7 @@ def _small(values: NDArray[Any]) -> NDArray[Any]:
 # `add_iteration` of `hta.common.trace`, which go from row to row.
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(Struct, frozen=True):
     """The rows that are steps, in the order of the frame; steps may overlap."""
 
     start_us: NDArray[Any]

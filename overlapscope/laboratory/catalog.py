@@ -10,11 +10,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from msgspec import Struct
 
 from overlapscope.base.extras import how_to_install
 from overlapscope.base.words import listed
@@ -29,8 +30,7 @@ _OF_RECORDING = ("torch", "tensordict")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """An experiment and the file it is in."""
 
     experiment: Experiment

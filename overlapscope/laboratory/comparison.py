@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from overlapscope.analysis.results import Device
 from overlapscope.catalog.causes import CopyCause
@@ -15,8 +16,7 @@ Kind = Literal["order", "results", "diagnosis"]
 WALL = "wall_ms"
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """One thing that is said to be so."""
 
     experiment: str
@@ -32,8 +32,7 @@ class Claim:
     """Whether the published figures say the same; None where they say nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """One figure of one variant: ours and the published one, and each as a multiple of the first variant's."""
 
     name: str
@@ -43,8 +42,7 @@ class Figure:
     published_ratio: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """One experiment, compared."""
 
     result: ExperimentResult
@@ -164,8 +162,7 @@ def _ratio(figure: float | None, first: float | None) -> float | None:
 Subject = Literal["exposed copy", "idle", "hidden copy", "finding", "no finding"]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """Whether one thing that is true was found."""
 
     subject: Subject

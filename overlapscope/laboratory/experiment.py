@@ -25,8 +25,9 @@ A scenario file is a plain script with a function that prepares the program and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 Step = Callable[[], object]
 
@@ -35,16 +36,14 @@ SCALES = (SMALL, PAPER)
 """`paper` has the published sizes, `small` fits a card of 8 GB."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrongResults:
+class WrongResults(Struct, frozen=True):
     """How often a program that must always compute the same thing did not."""
 
     wrong: int
     tries: int
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """What `prepare` returns where one function does not say it all. Everything is called in one process."""
 
     step: Step
@@ -59,8 +58,7 @@ class Program:
     """Gives back what garbage collection does not: worker processes, process groups."""
 
 
-@dataclass(frozen=True, slots=True)
-class Truth:
+class Truth(Struct, frozen=True):
     """What a recording must show, as follows from how the program is written, never from an analyser's output."""
 
     exposed_copy: str | None = None
@@ -77,8 +75,7 @@ class Truth:
     """The share of the time that an expected cause must explain."""
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """One way to write the program."""
 
     name: str
@@ -94,8 +91,7 @@ class Variant:
     """Whether its results must be right or may be wrong; None where nothing is counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Experiment:
+class Experiment(Struct, frozen=True):
     """Variants of one program, measured side by side."""
 
     name: str

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +38,7 @@ NOT_YET = "not run yet"
 LOG = "output.txt"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """How to run."""
 
     directory: Path

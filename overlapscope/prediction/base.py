@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.plain_step import PlainStep
@@ -34,8 +33,7 @@ MOST_LOST = 0.01
 """A replay is valid where at most this share of the ops behind the lead-in has no recorded launch."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Base:
+class Base(Struct, frozen=True, eq=False):
     """What predictions start from: the recording, or the plain program that it is a recording of."""
 
     trace: Trace

@@ -6,9 +6,8 @@ what was copied; where these are not known either, the order of the program does
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool
@@ -24,8 +23,7 @@ BY_SHAPES = (
 """What is taken for granted where shapes tell who reads a copy."""
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """How much of what needs the copies that were moved the recording itself tells."""
 
     needs: bool = False
@@ -44,8 +42,7 @@ class Told:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Needs:
+class Needs(Struct, frozen=True, eq=False):
     """Of some copies of one lane: the kernels on it that they are tied to, as rows of `Graph.items`; -1 for none."""
 
     noted: Bool

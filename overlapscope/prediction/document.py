@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final, Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.words import Unit, bare_percent, bare_share, clean, clean_lines, duration, percent, unit_for
@@ -97,8 +97,7 @@ def changes(result: WhatIf) -> Iterator[Section]:
 # -- sentences ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Headline:
+class Headline(Struct, frozen=True):
     """The answer in one sentence, and the palette's name of its colour."""
 
     text: str

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.prediction.base import Base, prepare

@@ -20,10 +20,10 @@ blocking calls and the intervals are this package's own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.analysis.grouping import rows_by
 from overlapscope.base.columns import Columns
@@ -33,8 +33,7 @@ from overlapscope.prediction.shapes import Shapes
 from overlapscope.trace.model import F64, I8, I64, Bool, Kind, Memory, Trace
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Items(Columns):
+class Items(Columns, frozen=True):
     """By measured start."""
 
     device: I64
@@ -80,8 +79,7 @@ class Items(Columns):
         return exclusive
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Calls(Columns):
+class Calls(Columns, frozen=True):
     """By measured start."""
 
     row: I64
@@ -125,8 +123,7 @@ class Why(IntEnum):
     """It is taken to need the earlier's data."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Orders(Columns):
+class Orders(Columns, frozen=True):
     """Items that wait for items of other lanes."""
 
     first: I64
@@ -142,8 +139,7 @@ class Orders(Columns):
         return cls.filled(first=first, then=then, lag_ns=lag_ns, why=why, confidence=2)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Waits(Columns):
+class Waits(Columns, frozen=True):
     """Calls that return only after an item has ended."""
 
     call: I64
@@ -151,8 +147,7 @@ class Waits(Columns):
     lag_ns: I64
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Recorded:
+class Recorded(Struct, frozen=True, eq=False, weakref=True):
     """What no intervention changes: what follows from nothing else is kept with it (`base.kept`)."""
 
     trace: Trace
@@ -175,8 +170,7 @@ def _previous(recorded: Recorded) -> I64:
     return recorded.calls.previous
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Graph:
+class Graph(Struct, frozen=True, eq=False):
     """A recording's dependency graph, or what interventions made of it."""
 
     trace: Trace

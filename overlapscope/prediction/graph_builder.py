@@ -8,11 +8,11 @@ the graph is wrong.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.analysis.edges import HANDOVER_NS, HIGH, LOW, find_edges, own_stream_waits
 from overlapscope.analysis.grouping import distinct, rows_by

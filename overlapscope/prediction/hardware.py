@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import IntEnum
 
 import msgspec
@@ -62,8 +61,7 @@ _LINKS = (
 """Products by their makers' data sheets; what is not listed is taken to have PCIe 4 (A100, L40S, RTX 30 and 40)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Hardware:
+class Hardware(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """The constants of one GPU, each from the best source that has it."""
 
     known: Constants

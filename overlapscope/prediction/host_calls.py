@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct, rows_by

@@ -7,9 +7,8 @@ threads wait for that nothing ties to the main one: their calls stay, or, in a l
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.prediction.graph import Calls, Graph
 from overlapscope.prediction.hardware import Stance

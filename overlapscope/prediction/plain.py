@@ -12,10 +12,10 @@ or told the plain step, it is estimated by that: an interval.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import rows_by

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
 import msgspec
 import numpy as np
+from msgspec.structs import asdict, replace
 
 from overlapscope.analysis.grouping import groups_of
 from overlapscope.analysis.host import sites_of_calls
@@ -47,8 +47,7 @@ _PLACES = 5
 _ALWAYS = ("kernel_gap_ns", "launch_latency_ns", "return_ns")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, eq=False):
     """What interventions made of a recording, taken one way."""
 
     applied: tuple[Applied, ...]
@@ -61,8 +60,7 @@ class Outcome:
     """What that stands for (`Base.real_ns`)."""
 
 
-@dataclass(frozen=True, eq=False)
-class Prediction:
+class Prediction(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The result, and the timelines before and after."""
 
     result: WhatIf
@@ -161,9 +159,7 @@ def conclude(
         return Prediction(_unpredicted(replace(base, fidelity=contradicted)), base.trace, None)
 
 
-def _concluded(
-    recorded: Base, base: Base, choices: Sequence[Choice], taken: Mapping[Stance, Outcome]
-) -> Prediction:
+def _concluded(recorded: Base, base: Base, choices: Sequence[Choice], taken: Mapping[Stance, Outcome]) -> Prediction:
     expected = taken[Stance.EXPECTED]
     step = interval(base, taken)
     was = base.step_ns
@@ -332,8 +328,7 @@ def _constants(base: Base, choices: Sequence[Choice], expected: Outcome) -> tupl
     return tuple(dict.fromkeys(constants))
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(msgspec.Struct, frozen=True):
     """Of one timeline."""
 
     buckets: Buckets

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec.structs import asdict, replace
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.base.columns import locate, pick
@@ -45,9 +45,8 @@ def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
         end_ns=clock.instant(trace.end_ns),
     )
     # All tables share one table of names.
-    parts = {field.name: getattr(moved, field.name) for field in fields(moved)}
     tables: dict[str, Any] = {
-        name: replace(part, names=names) for name, part in parts.items() if isinstance(part, Table)
+        name: replace(part, names=names) for name, part in asdict(moved).items() if isinstance(part, Table)
     }
     return replace(moved, names=names, **tables)
 
@@ -63,7 +62,7 @@ def plain_trace(base: Base) -> Trace:
     syncs = trace.syncs
     call = np.where(syncs.correlation >= 0, locate(trace.runtime_calls.correlation, syncs.correlation), -1)
     thread = pick(trace.runtime_calls.thread, call)
-    moved = clock.host(HostEvents(syncs.names, syncs.start_ns, syncs.end_ns, syncs.name_id, thread, place=syncs.place))
+    moved = clock.host(HostEvents(syncs.names, syncs.start_ns, syncs.end_ns, syncs.name_id, syncs.place, thread))
     syncs = replace(syncs, start_ns=moved.start_ns, end_ns=moved.end_ns)
     return replace(predicted_trace(graph, base.replayed), syncs=_sorted(syncs)[0])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
@@ -29,8 +28,7 @@ _COPY, _IDLE = "exposed_copy_ns", "idle_ns"
 _UNKNOWN = (_IDLE, "unknown")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Program:
+class Program(msgspec.Struct, frozen=True, eq=False):
     """The plain program of one trace."""
 
     step: PlainStep | None

@@ -12,11 +12,11 @@ earliest event.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.base.intervals import I64, Bool
@@ -40,8 +40,7 @@ _LARGEST_SUM_NS = 2.0**60
 """A chain of longer times might have sums that 64 bits do not hold."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Replay:
+class Replay(Struct, frozen=True, eq=False):
     """When everything happens. Rows are those of the graph's items and calls; -1 where never."""
 
     start_ns: I64

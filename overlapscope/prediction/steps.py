@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.base.columns import pick
@@ -16,8 +15,7 @@ from overlapscope.trace.model import Bool, Kind
 _NEVER_NS = 2**62
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StepTimes:
+class StepTimes(Struct, frozen=True, eq=False):
     """The steps of one device, in order."""
 
     start_ns: I64

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -47,8 +46,7 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, eq=False):
     """What a statement gave."""
 
     rows: pa.Table
@@ -223,9 +221,7 @@ def _stop(connection: duckdb.DuckDBPyConnection, outcome: SimpleQueue[Any], thre
             return
 
 
-def _fetched(
-    connection: duckdb.DuckDBPyConnection, statement: str, most_rows: int | None
-) -> tuple[pa.Table, int]:
+def _fetched(connection: duckdb.DuckDBPyConnection, statement: str, most_rows: int | None) -> tuple[pa.Table, int]:
     """The rows that are kept, and how many there are: the others are counted as they come."""
     import pyarrow as pa
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import chain, starmap
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import numpy as np
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
@@ -34,8 +34,7 @@ Values = Any
 Filled = dict[str, Values]
 
 
-@dataclass(frozen=True, eq=False)
-class Job:
+class Job(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The traces that are asked about, analysed once and when a table needs it."""
 
     traces: tuple[Trace, ...]
@@ -107,7 +106,7 @@ _PARTS: Final = ("window", "buckets", "engines", "overlap", "where", "example")
 def _flat(result: msgspec.Struct, **more: Any) -> dict[str, Any]:
     """A structure's fields, with those of its parts beside them."""
     flat = more
-    for name, value in msgspec.structs.asdict(result).items():
+    for name, value in asdict(result).items():
         flat |= _flat(value) if name in _PARTS and isinstance(value, msgspec.Struct) else {name: value}
     return flat
 
@@ -186,13 +185,13 @@ def _times(table: Events | Pieces) -> Filled:
 def _events(trace: Trace, table: Events) -> Filled:
     """All columns of a table of the trace, as they lie in memory; names and enumerations are spelled out."""
     filled: Filled = {"id": np.arange(len(table)), "name": _names(trace, table.name_id)}
-    for column in fields(table):
-        labels = column.metadata.get("labels")
+    for column, values in asdict(table).items():
+        labels = table.labels.get(column)
         if labels is not None:
             none = Memory.UNKNOWN if labels is Memory else -1
-            filled[column.name] = _words(getattr(table, column.name), [one.name.lower() for one in labels], none)
-        elif column.name != "names":
-            filled[column.name] = _numbers(getattr(table, column.name))
+            filled[column] = _words(values, [one.name.lower() for one in labels], none)
+        elif column != "names":
+            filled[column] = _numbers(values)
     return filled | _times(table)
 
 

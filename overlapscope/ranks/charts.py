@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from overlapscope.base.words import Unit, percent, plural, unit_for
 from overlapscope.documents.colors import HEAT, palette
@@ -290,8 +291,7 @@ _LEAST_COLUMNS = 8
 _LABELS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Struct, frozen=True):
     """One place."""
 
     name: str

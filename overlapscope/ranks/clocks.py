@@ -22,10 +22,10 @@ that end nothing like the others (a lost or cut kernel) are left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.ranks.collectives import Meetings, goes_round
@@ -48,8 +48,7 @@ _FAR = np.int64(1) << 61
 _ROUNDS = 64
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Offsets:
+class Offsets(Struct, frozen=True, eq=False):
     """Of each rank, by its place."""
 
     status: Literal["shared", "estimated", "unknown"]

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.base.intervals import I64, Bool
 from overlapscope.ranks.reduced import CommKernels, CommKind, ReducedRank
@@ -53,8 +53,7 @@ def point_to_point(kind: CommKind) -> bool:
     return _POINT_TO_POINT_KERNEL.search(kind.collective.partition("<")[0].partition("(")[0]) is not None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Kernels(CommKernels):
+class Kernels(CommKernels, frozen=True):
     """All communication kernels of all ranks, as columns."""
 
     rank: I64
@@ -63,8 +62,7 @@ class Kernels(CommKernels):
     """The how many-th of its kind on its rank, from 0."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Meetings:
+class Meetings(Struct, frozen=True, eq=False):
     """Matched collectives: meeting `i` has the kernels `row[first[i] : first[i + 1]]`, two or more, one a rank."""
 
     kernels: Kernels

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.analysis.jobs import Recorded, different_jobs
 from overlapscope.base.intervals import Bool
@@ -23,8 +23,7 @@ _PART = re.compile(r"@\d+$")
 """Behind a file's name: which of the recordings in it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Comparison:
+class Comparison(Struct, frozen=True, eq=False):
     """What came of it. Arrays of ranks, and `reference`, go by the place in `ranks`."""
 
     ranks: Sequence[ReducedRank]

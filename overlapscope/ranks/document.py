@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.words import Unit, clean, clean_lines, listed, plural, unit_for
@@ -34,8 +34,7 @@ from overlapscope.rules.finding import Finding
 _MOST_FINDINGS: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(Struct, frozen=True):
     """How much of a report is shown; the JSON has all."""
 
     rows: int = tables.FEW
@@ -145,8 +144,7 @@ _WHY: Final = {
 _EXCESSES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """One of them, in words."""
 
     title: str

@@ -14,8 +14,9 @@ import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec.structs import replace
 
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.ranks.clusters import Cluster, connected, has_dask, own, scratch

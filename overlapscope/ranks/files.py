@@ -12,10 +12,11 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from overlapscope.base.extras import how_to_install
 from overlapscope.base.words import shorten, size
@@ -48,8 +49,7 @@ _SILENCE_S = 60.0
 """A web server that sends nothing for so long is given up; how long a whole file takes is its own affair."""
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(Struct, frozen=True):
     """Where one trace is. It travels to whoever reads it."""
 
     source: str

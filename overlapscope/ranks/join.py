@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from statistics import median_low
@@ -89,8 +88,8 @@ def _numbered(ranks: Sequence[ReducedRank]) -> Sequence[ReducedRank]:
 def _of_its_device(rank: ReducedRank) -> ReducedRank:
     number = rank.device
     findings = tuple(replace(finding, rank=number) for finding in rank.findings)
-    comm = dataclasses.replace(rank.comm, step=np.full(len(rank.comm), -1))
-    return dataclasses.replace(rank, rank=number, findings=findings, comm=comm)
+    comm = replace(rank.comm, step=np.full(len(rank.comm), -1))
+    return replace(rank, rank=number, findings=findings, comm=comm)
 
 
 def _order(rank: ReducedRank) -> tuple[bool, int, int, str]:

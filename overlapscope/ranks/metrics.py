@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from statistics import median_low
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from overlapscope.base.words import NOTHING, Unit, percent, plural, share, unit_for
 from overlapscope.documents.model import Card
@@ -14,8 +15,7 @@ from overlapscope.ranks.verdict import lost, spread
 from overlapscope.ranks.verdict import unit_of as unit_of_steps
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """One figure of a rank."""
 
     key: str

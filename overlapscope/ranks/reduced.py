@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.device import DeviceAnalysis
@@ -36,8 +37,7 @@ _NCCL = re.compile(r"(nccl\w+)\(")
 _STEP_NUMBER = re.compile(r"ProfilerStep#(\d{1,18})")
 
 
-@dataclass(frozen=True, slots=True)
-class CommKind:
+class CommKind(Struct, frozen=True):
     """What a communication kernel said of itself. Kernels of one kind on one rank are told apart by their order."""
 
     collective: str
@@ -52,8 +52,7 @@ class CommKind:
     """False where the kernel's name is all there is."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CommKernels(Columns):
+class CommKernels(Columns, frozen=True):
     """The communication kernels of one device by start, as columns of equal length."""
 
     kinds: tuple[CommKind, ...]
@@ -70,8 +69,7 @@ class CommKernels(Columns):
     """The process group's own count; -1 where not recorded."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StepFigures:
+class StepFigures(Struct, frozen=True, eq=False):
     """The steps of one device by start."""
 
     names: tuple[str, ...]
@@ -99,8 +97,7 @@ class StepFigures:
         return spans
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ReducedRank:
+class ReducedRank(Struct, frozen=True, eq=False):
     """One device of one rank. Times are those of its own trace."""
 
     source: str

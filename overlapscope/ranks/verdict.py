@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePath
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from overlapscope.base.words import Unit, clean, listed, percent, plural, unit_for
 from overlapscope.ranks.result import LateIn, Meeting, RankRow, RanksReport, Spread, Straggler
@@ -37,8 +38,7 @@ _FEW = 4
 """From so many ranks on the median says more than all of them do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """The answer: one word, the sentence that matters most, and what else is worth knowing."""
 
     level: Level

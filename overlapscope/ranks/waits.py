@@ -15,9 +15,9 @@ what is added up on it are unions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.base.columns import Columns
 from overlapscope.base.intervals import I64, Bool, Intervals, covered, intersect, union
@@ -29,8 +29,7 @@ TOGETHER = 8
 """Members that may come last together and still be named: the devices of one machine."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Arrivals:
+class Arrivals(Struct, frozen=True, eq=False):
     """The judged meetings, and by entry of `meetings.row` who came when."""
 
     meetings: Meetings
@@ -48,8 +47,7 @@ class Arrivals:
     """Of each meeting: how many came last together; 0 where nobody can be named."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pairs(Columns):
+class Pairs(Columns, frozen=True):
     """What one rank waited for another, over all meetings; columns of equal length."""
 
     late: I64
@@ -62,8 +60,7 @@ class Pairs(Columns):
     """The part of `exposed_ns` that the late rank may only have passed on."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Waits:
+class Waits(Struct, frozen=True, eq=False):
     """Everything about waiting. `by rank` arrays go by the rank's place."""
 
     arrivals: Arrivals
@@ -142,8 +139,7 @@ class _Line:
         return covered(times, self.begin[:-1], self.begin[1:])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Charges:
+class _Charges(Struct, frozen=True, eq=False):
     """Stretches of waiting, each charged to one member that came last. Columns of equal length."""
 
     late: I64

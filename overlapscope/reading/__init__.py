@@ -7,9 +7,10 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+
+from msgspec import Struct
 
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import jax
@@ -97,8 +98,7 @@ def expand(sources: str | Path | Iterable[str | Path]) -> list[Path]:
     return list(look(sources).files)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """The trace files that something stands for."""
 
     files: tuple[Path, ...]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import compress
 from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
 import numpy as np
+from msgspec import field
 
 from overlapscope.reading._categories import Table, table_of
 from overlapscope.reading._events import (
@@ -54,8 +54,7 @@ def _no_times() -> I64:
     return np.empty(0, dtype=np.int64)
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(msgspec.Struct):
     """Some of a file's events: those that end up in a table, as parallel columns."""
 
     words: Sequence[str] = ()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.reading._batch import Batch, Numbered
 from overlapscope.reading._categories import Table, table_of
@@ -44,8 +44,7 @@ _TEXTS = {Table.COLLECTIVE: (0, 1, 2, 3)}
 """Which hold texts."""
 
 
-@dataclass(slots=True)
-class Share:
+class Share(Struct):
     """The columns of one stretch of a file, numbered by the process that read it."""
 
     new: list[list[Any]]

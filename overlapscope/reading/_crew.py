@@ -16,8 +16,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import BinaryIO
+
+from msgspec import Struct
 
 from overlapscope.reading import files
 from overlapscope.reading._ahead import unpacked_ahead
@@ -38,8 +39,7 @@ _PATIENCE_S = 5.0
 """A helper that still reads this long after the others found nothing more to read is given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """From `begin` to `end` in the file, with the `held` bytes before `begin` that are left of the one before."""
 
     begin: int
@@ -74,8 +74,7 @@ class StretchStream(EventStream):
         return None if self._left or self.exact != self._began_exact else super().held
 
 
-@dataclass(slots=True)
-class Piece:
+class Piece(Struct):
     """What came of one stretch."""
 
     number: int
@@ -84,8 +83,7 @@ class Piece:
     share: Share
 
 
-@dataclass(frozen=True, slots=True)
-class Crew:
+class Crew(Struct, frozen=True):
     """When processes share the reading of a file, and how many."""
 
     processes: int | None = None

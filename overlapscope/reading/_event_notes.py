@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.base.marks import EVENT_RECORD, EVENT_WAIT
 from overlapscope.trace.model import HostEvents, RuntimeCalls, Sync, Syncs

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec import field as key
 
 
@@ -40,8 +39,7 @@ class Event(Struct, gc=False, frozen=True):
     stats: Stats
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A stream of a device, or a thread of a host."""
 
     plane: str
@@ -53,8 +51,7 @@ class Line:
     """In any order."""
 
 
-@dataclass(slots=True)
-class Recording:
+class Recording(Struct):
     """One file's."""
 
     lines: list[Line] = field(default_factory=list)

@@ -11,9 +11,10 @@ import json
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NoReturn
+
+from msgspec import Struct, field
 
 from overlapscope.reading._events import ExactComplete, Instant, convert
 from overlapscope.reading._times import decimal
@@ -49,8 +50,7 @@ _BAD_ESCAPE = re.compile(r"\\(?:([\"\\/bfnrt]|u[0-9a-fA-F]{4})|)")
 _CUT = object()
 
 
-@dataclass(slots=True)
-class Recovered:
+class Recovered(Struct):
     """What was found in a stretch of the events array."""
 
     events: list[ExactComplete | Instant | None] = field(default_factory=list)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Protocol, Self
 
 import numpy as np
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from overlapscope.reading._events import decoded_text
 from overlapscope.trace.model import I64, Index
@@ -26,8 +25,7 @@ class Said(Protocol):
         """Some of the rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class SaidByStructs:
+class SaidByStructs(Struct, frozen=True):
     """Events that were decoded to structs, and their arguments."""
 
     events: list[Any]

@@ -10,7 +10,6 @@ import ctypes
 import os
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -84,8 +83,7 @@ class _Columns(ctypes.Structure):
 _PLACES = {attribute: place for place, attribute in enumerate(("pid", *OpArgs.__struct_fields__))}
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
+class _Said(msgspec.Struct, frozen=True):
     """What GPU ops, synchronisation records and runtime calls say, as the library wrote it."""
 
     thread: I64

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import field
 
 from overlapscope.base.words import size
 from overlapscope.errors import UnreadableTrace
@@ -40,8 +40,7 @@ _MOST_CANDIDATES = 8
 _AFTER_ARRAY = re.compile(rb"\}\s*\]")
 
 
-@dataclass(slots=True)
-class Losses:
+class Losses(msgspec.Struct):
     """What reading cost so far; becomes `trace.Damage`."""
 
     truncated: bool = False

@@ -15,10 +15,10 @@ import stat
 import time
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from overlapscope.base.disk import read_regular
 from overlapscope.base.saved import decode
@@ -101,8 +101,7 @@ class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cache:
+class Cache(msgspec.Struct, frozen=True):
     """The cache in a folder. Any number of processes may use it at once."""
 
     folder: Folder

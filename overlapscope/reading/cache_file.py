@@ -10,7 +10,6 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import fields
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -189,4 +188,4 @@ def _layout() -> tuple[dict[str, type[Table]], type[msgspec.Struct]]:
 
 
 def _column_names(table: type[Table]) -> list[str]:
-    return [field.name for field in fields(table) if field.name != "names"]
+    return [name for name in table.__struct_fields__ if name != "names"]

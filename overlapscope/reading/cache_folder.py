@@ -14,7 +14,6 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -57,8 +56,7 @@ def limit_bytes() -> int:
         raise UsageError(f"{LIMIT_VARIABLE}: {error}; 0 turns the cache off.") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(msgspec.Struct, frozen=True):
     """A file of the cache."""
 
     path: Path
@@ -72,8 +70,7 @@ class Held:
         return _ENTRY.fullmatch(self.path.name) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(msgspec.Struct, frozen=True):
     """A folder that may hold other files, too: those are left alone."""
 
     path: Path

@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from overlapscope.base.marks import FRAMEWORK, METADATA, RECORDER
 from overlapscope.base.words import plural

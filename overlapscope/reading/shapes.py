@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from overlapscope.base.kept import kept
 from overlapscope.errors import UnreadableTrace
@@ -50,8 +49,7 @@ _NO_TENSOR = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(msgspec.Struct, frozen=True):
     """The inputs of an op, as far as they are known."""
 
     elements: tuple[int, ...]
@@ -66,8 +64,7 @@ class Signature:
     """An input is of a type that is not named: mostly nothing at all, but a list of optional tensors too."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Inputs:
+class Inputs(msgspec.Struct, frozen=True, eq=False):
     """The inputs of all CPU ops of a trace."""
 
     number: I32
@@ -86,7 +83,7 @@ def read_inputs(trace: Trace) -> Inputs | None:
 @kept()
 def _read(ops: HostEvents, path: Path, base_ns: int) -> Inputs | None:
     """It takes as long as reading the trace did."""
-    reading = _Reading(ops, base_ns)
+    reading = _Reading(ops, base_ns, np.full(len(ops), -1, np.int32))
     # A damaged file may yield anything; what was found until then has been checked.
     with suppress(UnreadableTrace, OSError, ValueError, *UNDECODABLE):
         if len(ops) and path.is_file():
@@ -109,7 +106,6 @@ _raw_events = msgspec.json.Decoder(list[Raw])
 _ops = msgspec.json.Decoder(list[_Op])
 
 
-@dataclass(slots=True)
 class _Events(Batch):
     raw: list[Raw] = field(default_factory=list)
 
@@ -128,16 +124,12 @@ class _RawEvents(EventStream):
         return Batch(count=super()._recover(pending, final=final).count)
 
 
-@dataclass(slots=True)
-class _Reading:
+class _Reading(msgspec.Struct):
     ops: HostEvents
     base_ns: int
-    number: I32 = field(init=False)
-    _known: dict[tuple[bytes, bytes], int] = field(default_factory=dict)
+    number: I32
+    known: dict[tuple[bytes, bytes], int] = field(default_factory=dict)
     """Signatures by their text: ops have few different ones."""
-
-    def __post_init__(self) -> None:
-        self.number = np.full(len(self.ops), -1, np.int32)
 
     def read(self, file: SourceFile) -> None:
         by_place = np.argsort(self.ops.place, kind="stable")
@@ -162,10 +154,10 @@ class _Reading:
             if name_id >= 0 and op.args is not None and op.name == self.ops.names[name_id]:
                 text = bytes(op.args.dims), bytes(op.args.types)
                 if text[0] != _NOTHING:
-                    self.number[row] = self._known.setdefault(text, len(self._known))
+                    self.number[row] = self.known.setdefault(text, len(self.known))
 
     def inputs(self) -> Inputs:
-        return Inputs(self.number, tuple(signature(*text) for text in self._known))
+        return Inputs(self.number, tuple(signature(*text) for text in self.known))
 
 
 def _decoded(event: Raw) -> _Op:

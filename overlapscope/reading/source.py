@@ -6,8 +6,9 @@ Packages add their own by an entry point of the group `overlapscope.sources` tha
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from overlapscope.reading._crew import Crew
 from overlapscope.reading._progress import Progress
@@ -15,8 +16,7 @@ from overlapscope.reading.files import LIMIT_BYTES
 from overlapscope.trace.model import Trace
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """How a file is to be read."""
 
     limit_bytes: int = LIMIT_BYTES
@@ -27,8 +27,7 @@ class Request:
     """The processes that may help."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """One kind of recording."""
 
     recorder: str

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.reading import jax, kineto, nsys

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import fields, replace
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import asdict, replace
 
 from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import I64, Table, Trace
@@ -84,9 +84,7 @@ def _as_steps(trace: Trace, rows: I64, named: str) -> Trace:
     was_step = notes.named(lambda name: name.startswith(STEP))
     was_step[rows] = False
     tables: dict[str, Any] = {
-        field.name: replace(table, names=names)
-        for field in fields(Trace)
-        if isinstance(table := getattr(trace, field.name), Table)
+        name: replace(part, names=names) for name, part in asdict(trace).items() if isinstance(part, Table)
     }
     tables["annotations"] = replace(notes, names=names, name_id=name_id).take(~was_step)
     return replace(trace, names=names, warm_up_steps=0, steps_by=named, **tables)

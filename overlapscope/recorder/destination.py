@@ -9,9 +9,11 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.errors import UsageError
 from overlapscope.recorder import claims
@@ -34,8 +36,7 @@ srun has the last pair, too."""
 _FILE_OF_RANK = re.compile(r"rank(\d+)\.trace\.json(\.gz)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(Struct, frozen=True):
     """The place of a process among those of its job."""
 
     number: int
@@ -65,8 +66,7 @@ def rank_by_launcher(environ: Mapping[str, str]) -> Rank | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(Struct, frozen=True):
     """The file that a trace was asked to be written to, with or without names in braces, whatever directory the program
     goes to.
     """

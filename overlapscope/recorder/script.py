@@ -17,10 +17,11 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType, TracebackType
 from typing import NoReturn
+
+from msgspec import Struct
 
 from overlapscope.errors import UsageError
 
@@ -28,8 +29,7 @@ _NOT_THE_PROGRAMS = frozenset({__name__, "importlib._bootstrap", "importlib._boo
 """Modules whose frames lie between Python and the program."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """How the program ended."""
 
     exit_code: int

@@ -10,9 +10,12 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from overlapscope.base.marks import METADATA, ORIGIN, PLAIN_STEPS, TORCH, WARM_UP_STEPS
 from overlapscope.base.revision import job_name, revision, running_script
@@ -29,8 +32,7 @@ if TYPE_CHECKING:
 _LOG_LEVEL, _ERRORS_ONLY = "KINETO_LOG_LEVEL", "6"
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """What the profiler notes of each op, besides its time; `light` leaves out the ops."""
 
     stacks: bool = False
@@ -47,8 +49,7 @@ class Options:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Metadata:
+class Metadata(Struct, frozen=True):
     """What a trace says of its own recording, under `marks.METADATA`."""
 
     warm_up_steps: int
@@ -65,7 +66,7 @@ class Metadata:
         if self.origin is not None:
             said[ORIGIN] = {name: value for name, value in asdict(self.origin).items() if value is not None}
         if self.plain_steps != PlainSteps():
-            said[PLAIN_STEPS] = asdict(self.plain_steps)
+            said[PLAIN_STEPS] = msgspec.to_builtins(self.plain_steps)
         return json.dumps(said)
 
 

@@ -10,10 +10,12 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import claims
@@ -31,8 +33,7 @@ _HEAD_BYTES = 1 << 20
 _ANNOTATIONS = ("user_annotation", "gpu_user_annotation")
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """A file as it was when it was written."""
 
     path: Path
@@ -152,8 +153,7 @@ def _is_annotation(text: bytes, name: str) -> bool:
 # -- of all windows -------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _File:
+class _File(Struct):
     written: Written
     metadata: Metadata
     """What is in it."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.analysis.each_copy import EachCopy, peak_gb_per_s
 from overlapscope.base.intervals import I64, Bool
@@ -23,8 +23,7 @@ MOST_POINTS = 5000
 _SYMBOL = {"h2d": "circle", "d2h": "diamond"}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
+class Drawn(Struct, frozen=True, eq=False):
     """The copies that have a point of their own."""
 
     row: I64

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -47,7 +46,7 @@ _MOST_ROWS = 8
 
 def document(page: Page) -> Document:
     """A report as it is read from top to bottom, in a terminal or as markdown: the answer, and as details all else."""
-    parts = list(dataclasses.replace(page, verbose=True).sections())
+    parts = list(replace(page, verbose=True).sections())
     blocks: list[Block] = [Heading("overlapscope report", 1)]
     blocks += [Text(clean(note), strong=True) for note in page.report.notes]
     if len(parts) > 1:

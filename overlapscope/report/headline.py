@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from overlapscope.analysis.results import Device, efficiency_shown, hidden_copy_shown, missing_ns
 from overlapscope.analysis.steps import median_step
@@ -23,8 +23,7 @@ MOST_CAUSES = 4
 """Of a bucket, in one line; its page has all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Struct, frozen=True):
     """What a bucket is mostly due to."""
 
     subject: Subject

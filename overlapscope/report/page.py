@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import PurePath
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.analysis.strip import Strip
@@ -16,8 +18,7 @@ _SMALL = 100
 """A part below 1% of the span reads badly in the span's unit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(Struct, frozen=True):
     """A report to be drawn."""
 
     report: Report
@@ -34,8 +35,7 @@ class Page:
                 yield Section(self, number, trace, device)
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """One device of one trace."""
 
     page: Page

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import median_low
 from typing import Literal
+
+from msgspec import Struct
 
 from overlapscope.analysis.results import Device, HostUse, copies_matter, missing_ns
 from overlapscope.base.words import between, duration, listed, part_of, percent, share
@@ -28,8 +29,7 @@ _CLAUSES = 2
 """Losses that the verdict names; the tables have all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """How it stands, and the one or two sentences that say so."""
 
     level: Level

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from overlapscope.analysis.results import Device
 from overlapscope.base.registry import Registry

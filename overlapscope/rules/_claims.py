@@ -22,9 +22,8 @@ Idle time:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis import calls as call_kinds
@@ -65,8 +64,7 @@ _NUMBER = {rule: number for number, rule in enumerate(_RULES)}
 _NONE = -1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class Place(Struct, frozen=True, eq=False):
     """An op, call and line, and what was claimed there."""
 
     where: Where
@@ -75,8 +73,7 @@ class Place:
     """Calls, or pieces where no call is known."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pieces(Columns):
+class Pieces(Columns, frozen=True):
     """Pieces of exposed copy and idle time."""
 
     start_ns: I64
@@ -148,8 +145,7 @@ class Pieces(Columns):
         return tuple(sorted(places, key=lambda p: (-p.time_ns, str(p.where))))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Claims:
+class Claims(Struct, frozen=True, eq=False):
     """All pieces of one device inside the judged windows: what rules are given."""
 
     analysis: TraceAnalysis
@@ -211,8 +207,7 @@ def copies_in(timeline: Timeline, windows: Intervals) -> I64:
     return rows[ran]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _OwnWaits:
+class _OwnWaits(Struct, frozen=True, eq=False):
     """Calls in which `copy_` waits for the copy it has just made."""
 
     pinned: Bool

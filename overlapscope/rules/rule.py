@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis.results import Window
 from overlapscope.base.words import duration, listed, plural, share
@@ -15,8 +17,7 @@ Fixes = tuple[tuple[str, ...], ...]
 """What following the advice amounts to: sets of interventions (`overlapscope whatif`), of which the best is taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Struct, frozen=True):
     """What a rule says of one device; rule, place and cost are added in the report."""
 
     title: str
@@ -37,8 +38,7 @@ Check = Callable[[Claims], Iterable[Draft]]
 """What a rule makes of one device."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One rule with its explanation, which `overlapscope explain` prints."""
 
     id: str

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.base.intervals import I64, union
 from overlapscope.timeline.categories import U8
@@ -19,8 +19,7 @@ _TOGETHER = 32
 """Sets that are measured at once: more of them, in columns of 64 bits, would leave a core's cache."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Fill:
+class Fill(Struct, frozen=True, eq=False):
     """Disjoint intervals with prefix sums, and a grid that says where in them an instant is.
 
     The grid replaces most of a binary search, whose steps through millions of intervals each miss the cache.
@@ -154,8 +153,7 @@ def fill_of(category: int, starts: I64, ends: I64) -> Fill:
 FULL = 255
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Columns:
+class Columns(Struct, frozen=True, eq=False):
     """Column k covers `[cuts[k], cuts[k] + length[k])`, which is at least 1 ns."""
 
     start_ns: int

@@ -5,10 +5,10 @@ All times are integer nanoseconds relative to `Lanes.origin_ns`, so that they fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from overlapscope.analysis import TraceAnalysis
@@ -27,8 +27,7 @@ _LEVEL_OF_EXPONENT = np.minimum(np.arange(64) // 3, 19).astype(np.uint8)
 """The last bracket reaches up to 8^20 = 2^60 ns, longer than any recording."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Brackets:
+class Brackets(Struct, frozen=True, eq=False):
     """The ops of a lane by length: bracket L holds those of `8^L` to `8^(L+1)` ns, in the order of their starts.
 
     An op of bracket L that reaches an instant began less than `8^(L+1)` ns before it, so those in view are found
@@ -61,8 +60,7 @@ class Brackets:
         return begin + low, begin + high
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Lane:
+class Lane(Struct, frozen=True, eq=False):
     """One row of the timeline. Its ops are sorted by start; a row of the lane is their index."""
 
     id: int
@@ -102,8 +100,7 @@ class Lane:
         return sum(fill.total_ns for fill in self.fills)
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Lanes:
+class Lanes(Struct, frozen=True, eq=False, weakref=True):
     """A trace prepared to be drawn. A lane's id is its place in `lanes`."""
 
     origin_ns: int

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.base.kept import kept
 from overlapscope.base.words import clean
@@ -17,8 +17,7 @@ _KEPT = 4
 """Queries kept: a person steps through the matches of one."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Matches:
+class _Matches(Struct, frozen=True, eq=False):
     """The matching rows of each lane, by start."""
 
     rows: tuple[I32, ...]

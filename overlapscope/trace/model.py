@@ -11,11 +11,12 @@ Strings are stored once in `names`; a `name_id` column indexes it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from overlapscope.base import columns
 from overlapscope.base.columns import Columns, Integers
@@ -67,16 +68,18 @@ class Sync(IntEnum):
     CONTEXT = 3
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
-class Table(Columns):
+class Table(Columns, frozen=True, weakref=True):
     """Columns every table has."""
+
+    labels: ClassVar[dict[str, type[IntEnum]]] = {}
+    """What the numbers of its columns stand for."""
 
     names: tuple[str, ...]
     """The trace's string table; shared, not a column."""
     start_ns: I64
     end_ns: I64
     name_id: I32
-    place: I32 = field(kw_only=True)
+    place: I32
     """The event's place in the source's list of events, for those who look it up there."""
 
     def __repr__(self) -> str:
@@ -98,17 +101,16 @@ class Table(Columns):
         import pandas as pd
 
         frame: dict[str, Any] = {}
-        for f in fields(self):
-            if f.name == "names":
+        for column, values in asdict(self).items():
+            if column == "names":
                 continue
-            values = getattr(self, f.name)
-            if f.name == "name_id":
+            if column == "name_id":
                 frame["name"] = pd.Categorical.from_codes(values, categories=pd.Index(self.names))
-            elif (labels := f.metadata.get("labels")) is not None:
-                words = pd.Index([member.name.lower() for member in labels])
-                frame[f.name] = pd.Categorical.from_codes(values, categories=words)
+            elif column in self.labels:
+                words = pd.Index([member.name.lower() for member in self.labels[column]])
+                frame[column] = pd.Categorical.from_codes(values, categories=words)
             else:
-                frame[f.name] = values
+                frame[column] = values
         return pd.DataFrame(frame)
 
 
@@ -132,11 +134,12 @@ def _names_in(table: Table) -> list[int]:
     return found
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class GpuOps(Table):
+class GpuOps(Table, frozen=True):
     """Kernels, copies and memsets."""
 
-    kind: I8 = field(metadata={"labels": Kind})
+    labels: ClassVar = {"kind": Kind, "source_kind": Memory, "target_kind": Memory}
+
+    kind: I8
     device: I32
     """Device ordinal; -1 where the source names none."""
     stream: I32
@@ -148,8 +151,8 @@ class GpuOps(Table):
     """Row in `Trace.runtime_calls` of the launching call; -1 where it was not recorded."""
     bytes: I64
     """Bytes moved; -1 where not a memory operation or not recorded."""
-    source_kind: I8 = field(metadata={"labels": Memory})
-    target_kind: I8 = field(metadata={"labels": Memory})
+    source_kind: I8
+    target_kind: I8
     stated_gb_per_s: F64
     """Bandwidth of a memory operation by the profiler's own account; -1 where it gives none. Figures here come from
     `bytes` and the times instead."""
@@ -166,8 +169,7 @@ class GpuOps(Table):
         return np.where(self.kind == Kind.H2D, self.source_kind, self.target_kind)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class HostEvents(Table):
+class HostEvents(Table, frozen=True):
     """CPU ops, `record_function` annotations, Python frames and profiler overhead, by thread."""
 
     thread: I64
@@ -175,19 +177,19 @@ class HostEvents(Table):
     across processes."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class RuntimeCalls(HostEvents):
+class RuntimeCalls(HostEvents, frozen=True):
     """Calls into the device runtime or driver."""
 
     correlation: I64
     """-1 where missing."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Syncs(Table):
+class Syncs(Table, frozen=True):
     """Synchronisation records (`cuda_sync`, `xpu_sync`): never work, always waiting."""
 
-    kind: I8 = field(metadata={"labels": Sync})
+    labels: ClassVar = {"kind": Sync}
+
+    kind: I8
     device: I32
     stream: I32
     """The stream that waits (stream wait) or is waited for (stream sync); -1 for none."""
@@ -203,16 +205,14 @@ class Syncs(Table):
     """Correlation of the call that recorded the event; -1 where not recorded (CUDA 13)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class DeviceAnnotations(Table):
+class DeviceAnnotations(Table, frozen=True):
     """`record_function` ranges as the profiler copied them to the device's lanes: never work."""
 
     device: I32
     stream: I32
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Collectives(Table):
+class Collectives(Table, frozen=True):
     """What communication kernels say of their collective: one row for each kernel that says anything.
 
     `start_ns` and `end_ns` are the kernel's, `name_id` is the collective's name (`allreduce`). The keys are those of
@@ -239,8 +239,7 @@ class Collectives(Table):
     """Number of the collective within its group; -1 where missing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(Struct, frozen=True):
     """What was wrong with the source, and what reading it cost. All zero for a clean file."""
 
     truncated: bool = False
@@ -261,8 +260,7 @@ class Damage:
     """Up to three short descriptions, for the person who looks into it."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimedSteps:
+class TimedSteps(Struct, frozen=True):
     """Steps that were timed while nothing was recorded, in order. Empty where none were."""
 
     host_ns: tuple[int, ...] = ()
@@ -271,16 +269,14 @@ class TimedSteps:
     """Between CUDA events recorded at the marks on the current stream; empty without a GPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlainSteps:
+class PlainSteps(Struct, frozen=True):
     """Steps that the recorder timed right before and right behind the recording (`docs/guides/recording.md`)."""
 
     before: TimedSteps = TimedSteps()
     after: TimedSteps = TimedSteps()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceOrigin:
+class TraceOrigin(Struct, frozen=True, kw_only=True):
     """What was recorded when, as the recorder noted it; None is what it did not know."""
 
     at_ns: int | None = None
@@ -292,8 +288,7 @@ class TraceOrigin:
     branch: str | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
-class Trace:
+class Trace(Struct, frozen=True, eq=False, weakref=True):
     """One process' recording.
 
     Build it with a source (`overlapscope.load`), not by hand.

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import libcst as cst
+from msgspec import Struct
 
 
 class Unclear(Exception):
     """What to edit cannot be said for sure; the text is a clause that says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """Keywords that a call gets, each with a Python expression. They replace what the call has of their names."""
 
     given: tuple[tuple[str, str], ...]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.errors import OverlapscopeError, UsageError
@@ -44,8 +46,7 @@ class ProgramFailed(Exception):
         self.ended = ended
 
 
-@dataclass(frozen=True, slots=True)
-class Conducted:
+class Conducted(Struct, frozen=True):
     """A trial that is over."""
 
     trial: Trial
@@ -57,8 +58,7 @@ class Conducted:
     """Runs the program as it is, when it has been edited; takes as long as one run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmed:
+class Confirmed(Struct, frozen=True):
     """A run of the program after its edit."""
 
     failure: str
@@ -79,8 +79,7 @@ class Confirmed:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """What the user wants."""
 
     minutes: float

@@ -8,9 +8,11 @@ import io
 import os
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.base import disk, words
 from overlapscope.base.extras import how_to_install
@@ -58,8 +60,7 @@ MAX_BYTES: Final = 1_000_000
 """Of a file that is edited; nobody wrote a longer one by hand."""
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(Struct, frozen=True):
     """A file of the program, before and after the edit."""
 
     path: Path
@@ -67,8 +68,7 @@ class File:
     after: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Edits:
+class Edits(Struct, frozen=True):
     """What is to be done for a set of changes."""
 
     files: tuple[File, ...]
@@ -78,8 +78,7 @@ class Edits:
     """A function that advice speaks of; empty where none does."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(Struct, frozen=True):
     """One thing to do at a place."""
 
     site: Site

@@ -8,9 +8,10 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from msgspec import Struct
 
 from overlapscope.render.progress import Progress
 from overlapscope.trials.conduct import Asked, conduct
@@ -45,8 +46,7 @@ def try_changes(
         return conduct(_Function(build), asked, Path(directory), progress).trial
 
 
-@dataclass(frozen=True, slots=True)
-class _Function:
+class _Function(Struct, frozen=True):
     """A `program.Program`."""
 
     build: Build

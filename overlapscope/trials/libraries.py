@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from overlapscope.trials.calls import Options
 
@@ -13,8 +14,7 @@ DATA_LOADER: Final = "torch.utils.data.DataLoader"
 TRAINING_ARGUMENTS: Final = "transformers.TrainingArguments"
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(Struct, frozen=True):
     """A change by options of `TrainingArguments`."""
 
     options: Options

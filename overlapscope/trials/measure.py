@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, stdev
 
 import numpy as np
+from msgspec import Struct
 
 from overlapscope.trials.protocol import Outcome
 
@@ -30,8 +30,7 @@ _QUANTILES = (
 """Of Student's t, 97.5 %, by degrees of freedom from 1 on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(Struct, frozen=True):
     """What the steps of a run took."""
 
     step_ns: float
@@ -40,8 +39,7 @@ class Timing:
     """Its standard error by the steps alone, as a part of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """By how much a step is longer, in percent of another; negative where it is shorter."""
 
     pct: float
@@ -69,8 +67,7 @@ def _timing(steps_ns: Sequence[int]) -> Timing:
     return Timing(mean, stdev(blocks) / math.sqrt(BLOCKS) / mean)
 
 
-@dataclass(frozen=True, slots=True)
-class Noise:
+class Noise(Struct, frozen=True):
     """What runs differ by for no reason."""
 
     deviation: float

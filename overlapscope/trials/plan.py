@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from overlapscope.base.words import plural
 from overlapscope.errors import UsageError
@@ -22,8 +23,7 @@ FEWEST_STEPS: Final = 20
 MOST_STEPS: Final = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """Steps of a run; what comes after them is not run."""
 
     warmup_steps: int

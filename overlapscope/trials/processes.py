@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Final
@@ -28,8 +27,7 @@ _GRACE_S: Final = 10.0
 """How long a program may take to end when all its steps are made."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandLine:
+class CommandLine(msgspec.Struct, frozen=True):
     """A command line that is run."""
 
     options: tuple[str, ...]

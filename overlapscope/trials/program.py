@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from overlapscope.base.words import plural
 from overlapscope.trials.protocol import Outcome, Task
@@ -14,8 +15,7 @@ from overlapscope.trials.protocol import Outcome, Task
 _RAISED: Final = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit)\b")
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """A run that is over."""
 
     outcomes: tuple[Outcome, ...]

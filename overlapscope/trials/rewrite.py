@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import libcst as cst
@@ -20,6 +19,7 @@ from libcst.metadata import (
     QualifiedNameSource,
     ScopeProvider,
 )
+from msgspec import Struct
 
 from overlapscope.trials.calls import Options, Unclear
 
@@ -28,8 +28,7 @@ _F: Final = cst.Name("f")
 Node = TypeVar("Node", bound=cst.CSTNode)
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(Struct, frozen=True):
     """An edit of a call."""
 
     line: int | None
@@ -50,8 +49,7 @@ class Wish:
         return self.callee in ("to", "cuda") and isinstance(self.change, Options)
 
 
-@dataclass(frozen=True, slots=True)
-class Compile:
+class Compile(Struct, frozen=True):
     """A module that is called on a line is compiled in place, before the loop that it is called in."""
 
     line: int

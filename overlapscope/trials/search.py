@@ -7,9 +7,10 @@ run again and again, each round in the reverse order of the one before, until th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 from overlapscope.trials.measure import Change, Noise, Timing, change, noise
 from overlapscope.trials.protocol import Results, Setting
@@ -31,8 +32,7 @@ _LUCK_PCT: Final = 1.0
 """What one run of each may differ by for no reason: less is no gain to build upon, and no harm."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A change that fits the program."""
 
     change: str
@@ -42,8 +42,7 @@ class Candidate:
     """Values grow: where one does not pay, larger ones are not tried."""
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(Struct, frozen=True):
     """A run to make."""
 
     settings: Settings
@@ -51,8 +50,7 @@ class Planned:
     rounded: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Run:
+class Run(Struct, frozen=True, eq=False):
     """A run that was made."""
 
     planned: Planned
@@ -66,8 +64,7 @@ class Run:
     """Why the last change of the set could not be made after all, a sentence."""
 
 
-@dataclass(frozen=True, slots=True)
-class Runs:
+class Runs(Struct, frozen=True):
     """All runs so far."""
 
     all: tuple[Run, ...] = ()
@@ -124,8 +121,7 @@ def _judged(run: Run, unchanged: tuple[Run, ...]) -> Sameness:
     return sameness(run.results, [other.results for other in unchanged])
 
 
-@dataclass(frozen=True, slots=True)
-class Ladder:
+class Ladder(Struct, frozen=True):
     """How far the first round has come."""
 
     kept: Settings

@@ -8,11 +8,11 @@ import random
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from overlapscope.recorder.wrapping import Undo, around
@@ -35,8 +35,7 @@ def start(seed: int) -> Undo:
     return around(_MapDatasetFetcher, "fetch", fetch)
 
 
-@dataclass(frozen=True)
-class _Generator:
+class _Generator(Struct, frozen=True, dict=True):
     """Of random numbers, one for all of a process."""
 
     seed: Callable[[int], object]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
+
+from msgspec import Struct, field
 
 from overlapscope.catalog.changes import CHANGES
 from overlapscope.trials import measure, search
@@ -16,8 +17,7 @@ from overlapscope.trials.sameness import same_bits
 from overlapscope.trials.search import AS_IS, Candidate, Runs, Settings
 
 
-@dataclass(slots=True)
-class Findings:
+class Findings(Struct):
     """Grows with each run."""
 
     facts: Facts

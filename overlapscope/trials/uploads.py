@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from msgspec import Struct
 
 from overlapscope.recorder.wrapping import Undo, around, together
 
@@ -18,8 +18,7 @@ _MODULES = torch.nn.Module._apply.__code__.co_filename
 _OURS = (__file__, around.__code__.co_filename)
 
 
-@dataclass(frozen=True)
-class Upload:
+class Upload(Struct, frozen=True, dict=True):
     """One of them, which is about to happen."""
 
     method: Method

@@ -123,5 +123,3 @@ def lives(pid: int) -> bool:
     except OSError:
         pass
     return True
-
-

@@ -7,11 +7,12 @@ import os
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec import field
+from msgspec.structs import replace
 
 from overlapscope.base.output import tell
 from overlapscope.base.words import duration, parse_size, parse_span
@@ -38,8 +39,7 @@ MOST_OF_TIME: Final = 0.01
 """Recordings may take this share of the program's time; where one takes longer, the next comes later."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """What was asked for."""
 
     every_ns: int
@@ -87,8 +87,7 @@ def settings(
     )
 
 
-@dataclass(slots=True)
-class Costs:
+class Costs(msgspec.Struct):
     """What the latest recordings of this process took, which `benchmarks/watching.py` reports."""
 
     stood_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
@@ -96,8 +95,7 @@ class Costs:
     analysed: deque[Analysed] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
+class _Turn(msgspec.Struct, frozen=True):
     """One recording."""
 
     directory: Path

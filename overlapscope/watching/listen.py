@@ -76,9 +76,7 @@ def _serve(server: socket.socket, watcher: Watcher) -> None:
         if not _is_ours(client) or not room.acquire(blocking=False):
             client.close()
             continue
-        threading.Thread(
-            target=_answer, args=(client, watcher, room), name=_ANSWERING, daemon=True
-        ).start()
+        threading.Thread(target=_answer, args=(client, watcher, room), name=_ANSWERING, daemon=True).start()
 
 
 def _is_ours(client: socket.socket) -> bool:

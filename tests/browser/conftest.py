@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from msgspec import Struct, field
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from tests.browser import chromium
@@ -68,8 +68,7 @@ def serve_traces(profile: BrowserContext) -> Iterator[Serve]:
         yield start
 
 
-@dataclass
-class Watch:
+class Watch(Struct, dict=True):
     """What went wrong on a page. A test that means to provoke an error says so with `expect`."""
 
     problems: list[str] = field(default_factory=list)

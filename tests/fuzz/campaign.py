@@ -13,11 +13,12 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from msgspec import Struct, field
 
 from tests.fuzz.corpus import saved
 from tests.fuzz.mutators import BOMB, LIMIT_BYTES, Case, make
@@ -38,8 +39,7 @@ _UNPACKED = 50
 """Packed bytes stand for so many at most (but bombs)."""
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """What came out of a campaign so far."""
 
     files: int = 0

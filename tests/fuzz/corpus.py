@@ -7,11 +7,13 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis import analyze_trace
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
@@ -34,8 +36,7 @@ _CALLS = ("cuda_runtime", "cuda_driver")
 _ORDERING = ("Synchronize", "WaitEvent", "EventRecord", "Malloc", "Free", "HostAlloc")
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """A trace before it is mutated, as JSON."""
 
     name: str

@@ -11,9 +11,10 @@ import json
 import random
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
+
+from msgspec import Struct, field
 
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from tests.fuzz.corpus import Event, Origin, origins, saved
@@ -96,8 +97,7 @@ TOP = (
 )
 
 
-@dataclass(slots=True)
-class Case:
+class Case(Struct):
     """A mutated file, and how it came about."""
 
     seed: int

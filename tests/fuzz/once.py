@@ -6,10 +6,11 @@ import json
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from tests.fuzz import campaign
 from tests.fuzz.mutators import Case, make

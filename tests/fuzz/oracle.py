@@ -10,12 +10,12 @@ import re
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from overlapscope import timeline as lanes
@@ -78,8 +78,7 @@ class Wrong(Exception):
     """Something does not hold; the first argument names what, for all files alike."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """What one file showed."""
 
     kind: str

@@ -5,11 +5,11 @@ from __future__ import annotations
 import lzma
 import os
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import fields
 
 from overlapscope.reading import load
 from overlapscope.reading.nsys import helper, host

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -25,6 +24,7 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import fields
 
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import _crew, _processes, files, kineto

@@ -48,9 +48,7 @@ class Assistant:
 @contextmanager
 def assistant(*directories: str | Path) -> Iterator[Assistant]:
     """One that may ask about these directories."""
-    command = StdioServerParameters(
-        command=sys.executable, args=["-m", "overlapscope", "mcp", *map(str, directories)]
-    )
+    command = StdioServerParameters(command=sys.executable, args=["-m", "overlapscope", "mcp", *map(str, directories)])
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(Client(command)) as client,

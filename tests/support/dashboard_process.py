@@ -13,10 +13,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 from urllib.parse import parse_qs, urlsplit
+
+from msgspec import Struct, field
 
 from tests.support import forked
 
@@ -26,8 +27,7 @@ _PATIENCE_S = 60.0
 Process = subprocess.Popen[str] | forked.Program
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(Struct, frozen=True):
     """A running server."""
 
     address: str
@@ -53,8 +53,7 @@ class Served:
         return port
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What a server answered."""
 
     status: int

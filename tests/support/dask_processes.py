@@ -9,10 +9,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from msgspec import Struct
 
 PATIENCE_S = 60.0
 
@@ -30,8 +30,7 @@ main()
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Scheduler:
+class Scheduler(Struct, frozen=True):
     """A running scheduler."""
 
     address: str

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -15,8 +16,7 @@ TAUGHT = [DOCS / "index.md", DOCS / "tutorial.md", DOCS / "reference" / "python.
 """The pages whose fenced blocks are run; `test_ci_recipes.py` runs those of `ci.md`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """A fenced block."""
 
     page: Path

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import MS, US, Host, Op, make_trace
@@ -14,8 +15,7 @@ CALL, LATENCY, GAP, RETURN, STAGING = 5 * US, 6 * US, 1 * US, 4 * US, 80 * US
 the call that waits for it; from a pageable copy's call to the copy."""
 
 
-@dataclass(frozen=True)
-class Do:
+class Do(Struct, frozen=True, dict=True):
     """One thing that the host does, after `work_ns` of its own."""
 
     what: Literal["kernel", "h2d", "d2h", "pageable", "sync", "step"]

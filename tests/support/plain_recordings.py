@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from overlapscope.trace.model import Kind, Trace
 from tests.support.helpers import MS, US, Host, Op, make_trace
@@ -24,8 +25,7 @@ class Work(NamedTuple):
     """How long the work takes unrecorded."""
 
 
-@dataclass(frozen=True)
-class Slowed:
+class Slowed(Struct, frozen=True, dict=True):
     """By how much a recording lengthens each event."""
 
     op_ns: int = 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import CommKernels, ReducedRank, reduce

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis.results import Buckets, Engines, Overlap, Trust
 from overlapscope.base.intervals import union
@@ -108,8 +109,7 @@ def made_rank(
     )
 
 
-@dataclass(frozen=True)
-class Met:
+class Met(Struct, frozen=True, dict=True):
     """One collective as it truly was: by rank its true times."""
 
     kind: CommKind
@@ -119,8 +119,7 @@ class Met:
     times: dict[int, tuple[int, int]]
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(Struct, frozen=True, dict=True):
     """Collectives in the order in which they began, and by how much each rank's clock is ahead."""
 
     ranks: int

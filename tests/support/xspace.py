@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct, field
 
-@dataclass
-class Plane:
+
+class Plane(Struct, dict=True):
     """A plane and its lines: (id, name) -> events as (name, start, duration, statistics), in nanoseconds."""
 
     name: str

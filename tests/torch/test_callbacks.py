@@ -65,9 +65,7 @@ class TestLightning:
 
         return Model()
 
-    def fit(
-        self, lightning: Any, model: Any, data: Any, recorder: Any, directory: Path, **options: str | int
-    ) -> None:
+    def fit(self, lightning: Any, model: Any, data: Any, recorder: Any, directory: Path, **options: str | int) -> None:
         trainer = lightning.Trainer(
             max_epochs=1,
             callbacks=[recorder],

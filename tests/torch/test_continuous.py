@@ -15,7 +15,7 @@ from tests.support import forked
 
 pytest.importorskip("torch", reason="trains with torch")
 
-TRAINING = '''
+TRAINING = """
 import os, sys, time
 from pathlib import Path
 import torch
@@ -53,7 +53,7 @@ def reported(number=1):
 # Recordings of steps this short are seldom otherwise.
 continuous.MOST_OF_TIME = 1e9
 asked = dict(every="0.2s", history=here / "history.sqlite", job="train")
-'''
+"""
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -218,9 +218,7 @@ api.watch(**asked, log=Writer())
 train(reported(3))
 """
     )
-    assert done.stderr == (
-        "overlapscope: figures did not reach TensorBoard (RuntimeError: no\\x1b[31m connection).\n"
-    )
+    assert done.stderr == ("overlapscope: figures did not reach TensorBoard (RuntimeError: no\\x1b[31m connection).\n")
     assert len(watched(tmp_path)) >= 3
 
 

@@ -10,7 +10,6 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 from torch.cuda import _gpu_trace
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
@@ -98,8 +99,7 @@ HOST_KINDS = ("read-while-copied", "overwritten-while-copied", "freed-while-copi
 COPIES, FREES = ("d2h", "h2d"), ("free", "unpin")
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True, dict=True):
     """One thing that a made-up program does."""
 
     what: str

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import runpy
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from benchmarks import plain_record, plain_runs
 from benchmarks.plain_evaluation import Truth, evaluate

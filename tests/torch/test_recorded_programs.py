@@ -8,10 +8,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from overlapscope.reading import load
 from tests.support import forked
@@ -42,8 +42,7 @@ def plainly():
 """
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(Struct, frozen=True, dict=True):
     """A program, what its trace has, and what is said of it."""
 
     text: str

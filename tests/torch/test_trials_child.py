@@ -7,7 +7,6 @@ import subprocess
 import textwrap
 from collections import UserDict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -386,8 +385,7 @@ def test_parameters_of_all_kinds_have_results(parameter: torch.Tensor) -> None:
     assert len(computed.digest) == 64
 
 
-@dataclass
-class Batch:
+class Batch(msgspec.Struct, dict=True):
     x: torch.Tensor
     text: str
 

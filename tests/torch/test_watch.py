@@ -131,9 +131,7 @@ def overlapscope(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_training_is_recorded_again_and_again_and_goes_on(
-    started: Callable[..., Started], tmp_path: Path
-) -> None:
+def test_a_training_is_recorded_again_and_again_and_goes_on(started: Callable[..., Started], tmp_path: Path) -> None:
     training = started(TRAINING)
     (status,) = stepping()
     assert status.pid == training.pid and status.script == "program.py" and status.rank is None
@@ -155,9 +153,7 @@ def test_a_training_is_recorded_again_and_again_and_goes_on(
     assert statuses() == []
 
 
-def test_a_server_without_steps_is_recorded_by_time(
-    started: Callable[..., Started], tmp_path: Path
-) -> None:
+def test_a_server_without_steps_is_recorded_by_time(started: Callable[..., Started], tmp_path: Path) -> None:
     server = started(SERVER)
     written = tmp_path / "port"
     waited(lambda found: len(found) == 1 and written.exists() and written.read_text() != "")
@@ -191,9 +187,7 @@ def test_all_ranks_begin_with_the_same_step(started: Callable[..., Started], tmp
     assert steps_of(traces[0]) == steps_of(traces[1]) != []
 
 
-def test_whoever_goes_withdraws_what_was_asked_for(
-    started: Callable[..., Started], tmp_path: Path
-) -> None:
+def test_whoever_goes_withdraws_what_was_asked_for(started: Callable[..., Started], tmp_path: Path) -> None:
     training = started(TRAINING)
     stepping()
     asking = [sys.executable, "-m", "overlapscope", "record", str(training.pid), "--steps", "100000", "-o", "x.json"]
@@ -245,9 +239,7 @@ def test_a_program_that_ends_meanwhile_leaves_what_was_recorded_and_says_so(
     assert training.wait(PATIENCE_S) == 0
 
 
-def test_what_the_program_records_itself_takes_precedence(
-    started: Callable[..., Started], tmp_path: Path
-) -> None:
+def test_what_the_program_records_itself_takes_precedence(started: Callable[..., Started], tmp_path: Path) -> None:
     own = TRAINING.replace(
         "for number in range(100_000):",
         "import overlapscope\nfor number in range(100_000):\n"

@@ -111,7 +111,7 @@ def test_other_requests_wait_for_the_application_and_it_takes_over(start: Start)
 
 
 def test_a_base_path_is_part_of_the_address_and_never_a_script(library: Library) -> None:
-    start = Start(library, base="/a</script>`${1}\"/")
+    start = Start(library, base='/a</script>`${1}"/')
     page = start.client.get("/", headers=BROWSER | KNOWN).text
     assert "a</script>" not in page and '"/a\\u003c/script>`${1}\\"/api/beginning"' in page
     start.come.set()

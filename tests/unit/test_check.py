@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import tomllib
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from overlapscope.budgets import config
 from overlapscope.budgets.check import check

@@ -260,7 +260,9 @@ def test_keys_of_a_project_are_named_in_full(tmp_path: Path) -> None:
 )
 def test_expressions(text: str, budget: Budget) -> None:
     found = config.expression(text)
-    assert found == Budget(**{name: getattr(budget, name) for name in budget.__slots__} | {"origin": found.origin})
+    assert found == Budget(
+        **{name: getattr(budget, name) for name in budget.__struct_fields__} | {"origin": found.origin}
+    )
     assert found.origin == f"--budget {text!r}"
     # A budget's name is what may be written for it.
     assert config.expression(found.title).title == found.title

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import fields, replace
 
 import overlapscope as ov
 from overlapscope.export import chrome_trace

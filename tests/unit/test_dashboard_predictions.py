@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import flask
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from overlapscope import timeline as lanes
 from overlapscope.dashboard import timeline_routes, whatif_panels

@@ -121,9 +121,7 @@ def test_what_was_added_is_found_as_a_search_through_all_entries_finds_it(entrie
                 )
                 for one in found
                 for each in sorted(one.figures, key=lambda each: (-1 if each.rank is None else each.rank, each.device))
-                if each.metric == metric
-                and query.rank in (None, each.rank)
-                and query.device in (None, each.device)
+                if each.metric == metric and query.rank in (None, each.rank) and query.device in (None, each.device)
             ]
         assert all(store.entry(one.id) == one for one in ordered)
         assert store.delete([one.id for one in found]) == len(found)

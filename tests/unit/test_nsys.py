@@ -493,9 +493,7 @@ def test_whatever_happens_to_its_bytes_a_report_is_read_or_refused(reports: Path
 def test_a_reader_of_another_program_reads_nothing_of_pytorch(reports: Path, tmp_path: Path) -> None:
     """The reports with names as a CUDA C++ program would have them, and the traces of JAX."""
     # Copies, since what is printed names files, and who knows what a checkout is called.
-    traces = [
-        Path(shutil.copy(TRACES / "jax" / f"{name}.xplane.pb", tmp_path)) for name in ("late", "prefetched")
-    ]
+    traces = [Path(shutil.copy(TRACES / "jax" / f"{name}.xplane.pb", tmp_path)) for name in ("late", "prefetched")]
     for name in REPORTS:
         traces.append(tmp_path / f"{name}.sqlite")
         shutil.copy(reports / traces[-1].name, traces[-1])

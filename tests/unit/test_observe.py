@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections import defaultdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from overlapscope.prediction.calibration import Constants, SizedTime
 from overlapscope.prediction.observed_hardware import FEWEST, observe
@@ -176,7 +176,7 @@ def graphs(sizes: list[int], base: int, node: int) -> Trace:
     trace = make_trace(ops)
     first = {int(at): row for row, at in reversed(list(enumerate(trace.runtime_calls.start_ns.tolist())))}
     launch = [first[launch_of.get(int(at), -10 * US)] for at in trace.gpu_ops.start_ns]
-    return dataclasses.replace(trace, gpu_ops=dataclasses.replace(trace.gpu_ops, launch=np.array(launch)))
+    return replace(trace, gpu_ops=replace(trace.gpu_ops, launch=np.array(launch)))
 
 
 def test_graphs_of_several_sizes_show_what_a_launch_and_a_node_cost() -> None:
@@ -264,8 +264,8 @@ def test_clocks_that_contradict_each_other_give_nothing_negative() -> None:
     trace = trace_of(TRACES / "mixed_workloads" / "amp_training.json.gz")
     ops = trace.gpu_ops
     for skew in (-30 * US, 30 * US):
-        moved = dataclasses.replace(ops, start_ns=ops.start_ns + skew, end_ns=ops.end_ns + skew)
-        found = observe(dataclasses.replace(trace, gpu_ops=moved))
+        moved = replace(ops, start_ns=ops.start_ns + skew, end_ns=ops.end_ns + skew)
+        found = observe(replace(trace, gpu_ops=moved))
         values = [value for value in msgspec.structs.asdict(found).values() if isinstance(value, int | float)]
         assert values and min(values) > 0
         # What one clock alone tells stays.
@@ -275,8 +275,8 @@ def test_clocks_that_contradict_each_other_give_nothing_negative() -> None:
 def test_the_same_trace_at_another_time_shows_the_same() -> None:
     trace = trace_of(TRACES / "laboratory" / "cuda_graph" / "graphed_callables.trace.json.gz")
     tables = {
-        name: dataclasses.replace(table, start_ns=table.start_ns + 7 * MS, end_ns=table.end_ns + 7 * MS)
+        name: replace(table, start_ns=table.start_ns + 7 * MS, end_ns=table.end_ns + 7 * MS)
         for name in ("gpu_ops", "runtime_calls", "syncs", "cpu_ops", "annotations")
         for table in [getattr(trace, name)]
     }
-    assert observe(dataclasses.replace(trace, **tables)) == observe(trace)
+    assert observe(replace(trace, **tables)) == observe(trace)

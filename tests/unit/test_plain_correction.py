@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-from dataclasses import replace
 from math import comb
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace

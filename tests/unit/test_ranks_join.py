@@ -7,7 +7,6 @@ import itertools
 import json
 import pickle
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from overlapscope import load
 from overlapscope.base.intervals import Intervals, union

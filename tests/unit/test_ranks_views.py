@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from html import unescape
@@ -295,8 +294,8 @@ def test_every_rank_has_its_place_whether_it_is_here_or_not() -> None:
 
 def test_two_traces_of_one_rank_and_two_devices_of_one_are_told_apart() -> None:
     first = multiplied(0, 2)
-    copy = dataclasses.replace(first, source="job/rank0-copy.json.gz")
-    other = dataclasses.replace(multiplied(1, 2), device=5)
+    copy = replace(first, source="job/rank0-copy.json.gz")
+    other = replace(multiplied(1, 2), device=5)
     found = slots(joined(first, copy, multiplied(1, 2), other))
     assert [place.name for place in found] == ["rank 0", "rank 1, device 1", "rank 1, device 5"]
 

@@ -73,7 +73,7 @@ def same(one: Trace, other: Trace) -> bool:
         a, b = getattr(one, table), getattr(other, table)
         if [a.name(i) for i in range(len(a))] != [b.name(i) for i in range(len(b))]:
             return False
-        columns = [c for c in type(a).__dataclass_fields__ if c not in ("names", "name_id")]
+        columns = [c for c in type(a).__struct_fields__ if c not in ("names", "name_id")]
         if not all(np.array_equal(getattr(a, c), getattr(b, c)) for c in columns):
             return False
     return (one.rank, one.start_ns, one.end_ns) == (other.rank, other.start_ns, other.end_ns)

@@ -66,7 +66,7 @@ NOTES: dict[str, Any] = {
     "Group size": 2,
     "dtype": "Float",
     "Seq": 4,
-    "nested": {"a": [1, -2.5e-3, True, False, None, {"b": "\\ \" é"}], "": {}},
+    "nested": {"a": [1, -2.5e-3, True, False, None, {"b": '\\ " é'}], "": {}},
 }
 EVENTS = [
     event(args={"device": 0, "stream": 7, "correlation": 3} | NOTES),

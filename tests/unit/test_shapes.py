@@ -6,12 +6,12 @@ import gzip
 import json
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import overlapscope as ov
 from overlapscope.prediction import predict
@@ -412,9 +412,7 @@ def test_a_signature_that_is_no_json_tells_nothing(text: bytes) -> None:
     assert signature(text, b'["float"]').elements == () and not signature(b"[[2]]", text).whole
 
 
-def test_damage_in_a_file_does_not_cost_the_shapes_before_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage_in_a_file_does_not_cost_the_shapes_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "BLOCK_BYTES", 1 << 16)
     program = repeated(three_things)
     program.events += [{"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": 200.0, "s": "t"}] * 2_000

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gzip
-from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import overlapscope as ov
 from overlapscope.commands import main

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from overlapscope.prediction import predict
 from overlapscope.prediction.base import prepare
@@ -122,7 +122,7 @@ def test_threads_take_turns_whichever_comes_first() -> None:
 @pytest.mark.parametrize("name", ["gpt2_train", "further/training/naive", "second/texts/no_workers"])
 def test_a_recording_without_ops_has_the_same_ties(name: str) -> None:
     trace = trace_of(TRACES / f"{name}.json.gz")
-    light = dataclasses.replace(trace, cpu_ops=HostEvents.empty(names=trace.names))
+    light = replace(trace, cpu_ops=HostEvents.empty(names=trace.names))
     handed, without = (prepare(one, None, None, with_shapes=False).graph.calls.handed_by for one in (trace, light))
     assert handed.max() >= 0
     assert np.array_equal(handed, without)
@@ -149,6 +149,6 @@ def test_a_blocking_call_is_found_inside_a_range_of_its_thread() -> None:
 def test_item_is_no_copy_that_might_not_block_even_where_no_ops_were_recorded() -> None:
     for name, blocks in (("item_every_step", False), ("blocking_copy", True)):
         trace = trace_of(TRACES / f"known_causes/{name}.json.gz")
-        light = dataclasses.replace(trace, cpu_ops=HostEvents.empty(names=trace.names))
+        light = replace(trace, cpu_ops=HostEvents.empty(names=trace.names))
         with_ops, without = (predict(one, ["non-blocking"]).result.interventions[0].touched for one in (trace, light))
         assert with_ops == without and (without > 0) == blocks

@@ -6,15 +6,15 @@ the device as well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Literal
+
+from msgspec import Struct
 
 from overlapscope.base.registry import load
 
 
-@dataclass(frozen=True, slots=True)
-class PageKind:
+class PageKind(Struct, frozen=True):
     """One page."""
 
     name: str

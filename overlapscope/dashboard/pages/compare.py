@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -13,6 +12,7 @@ import dash_mantine_components as dmc
 import msgspec
 from dash import Input, Output, dcc, html
 from dash.development.base_component import Component
+from msgspec.structs import replace
 
 from overlapscope.analysis.results import Device, Window
 from overlapscope.analysis.steps import median_step

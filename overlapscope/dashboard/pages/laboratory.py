@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import dash_mantine_components as dmc
 from dash import dcc, html
 from dash.development.base_component import Component
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis.results import efficiency_shown
 from overlapscope.base.words import clean, percent, unit_for
@@ -31,8 +32,7 @@ _LANE_COLORS = {"h2d": "h2d-pinned", "d2h": "d2h-pinned"}
 """The palette's names of a strip's lanes, where they differ."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Experiment:
+class _Experiment(Struct, frozen=True):
     """One of some results."""
 
     id: str

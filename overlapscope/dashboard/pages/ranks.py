@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import dash
 import dash_mantine_components as dmc
 from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
+from msgspec import Struct
 
 from overlapscope.base.words import clean, plural
 from overlapscope.dashboard import parts, render
@@ -322,8 +322,7 @@ TRACES = "traces"
 """What a URL calls the traces of the folder, instead of a report's id."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """The traces that are shown as ranks."""
 
     ids: tuple[str, ...]
@@ -331,8 +330,7 @@ class Job:
     """How many more lie in the same folder, whose names say that they are of another job."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ranks:
+class Ranks(Struct, frozen=True):
     """A report, and which of its rows can be opened."""
 
     report: RanksReport

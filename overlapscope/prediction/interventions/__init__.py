@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from overlapscope.analysis.host import find_blocking, inside_named
 from overlapscope.analysis.periods import names_of
@@ -21,8 +22,7 @@ INTERVENTIONS: Registry[Intervention] = Registry(
 """Every intervention, in the order in which they are applied, whatever the order asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """An intervention that was asked for."""
 
     intervention: Intervention

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct

@@ -8,9 +8,8 @@ download made for itself is given back to the system page by page.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import rows_by

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 
 from overlapscope.base.intervals import I64
 from overlapscope.catalog.interventions import INTERVENTIONS, InterventionWords
@@ -14,8 +14,7 @@ from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Hardware, Stance
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """What an intervention is told."""
 
     hardware: Hardware
@@ -23,8 +22,7 @@ class Request:
     argument: str | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Applied:
+class Applied(Struct, frozen=True, eq=False):
     """What an intervention made of a graph."""
 
     graph: Graph
@@ -39,8 +37,7 @@ class Applied:
     """What the recording itself tells of what it takes for granted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Assumption:
+class Assumption(Struct, frozen=True):
     """What it takes for granted, and how to tell what that is worth."""
 
     text: str
@@ -50,8 +47,7 @@ class Assumption:
     """Its contrary only makes the step shorter."""
 
 
-@dataclass(frozen=True, slots=True)
-class Intervention:
+class Intervention(Struct, frozen=True):
     """A change to a program, as a change to its dependency graph."""
 
     id: str

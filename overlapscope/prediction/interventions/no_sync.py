@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.analysis.host import find_blocking, inside_named
 from overlapscope.base.words import duration, plural

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.analysis.host import pinning
 from overlapscope.base.intervals import I64

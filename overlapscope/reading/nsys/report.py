@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from overlapscope.base.columns import locate
 from overlapscope.base.words import listed

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.recorder.hazards.lines import Line
@@ -28,8 +30,7 @@ _ACCESS_DOES: dict[Kind, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """One of the two lines of a hazard."""
 
     file: str
@@ -45,8 +46,7 @@ class Place:
         return f"{self.file}:{self.line}" if self.file else "code outside Python"
 
 
-@dataclass(frozen=True, slots=True)
-class Hazard:
+class Hazard(Struct, frozen=True):
     """Two lines of which nothing orders the second behind the first, though both use the same memory."""
 
     kind: Kind

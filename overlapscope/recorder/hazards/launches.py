@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
 from typing import Any
 
 import torch
+from msgspec import Struct, field
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
@@ -32,8 +32,7 @@ from overlapscope.recorder.hazards.operators import (
 )
 
 
-@dataclass(slots=True)
-class _HostAccess:
+class _HostAccess(Struct):
     """A host tensor among an operator's arguments, and the copies it met."""
 
     tensor: torch.Tensor
@@ -42,8 +41,7 @@ class _HostAccess:
     conflicts: list[Copy] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Call:
+class Call(Struct):
     """One run of an operator."""
 
     operator: OpOverload
@@ -55,8 +53,7 @@ class Call:
     host: list[_HostAccess] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _OnStream:
+class _OnStream(Struct):
     """What a call has put on one stream."""
 
     stream: int

@@ -7,8 +7,9 @@ for one another, and a column of a matrix does meet each of its rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from msgspec import Struct
 
 from overlapscope.recorder.hazards.lines import Line
 
@@ -46,8 +47,7 @@ class Launch(NamedTuple):
     line: Line
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Struct, frozen=True):
     """A copy on its way, which reads (h2d) or writes (d2h) pinned host memory."""
 
     direction: Direction
@@ -57,8 +57,7 @@ class Copy:
     tensor: str
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True):
     """One launch's use of some memory."""
 
     write: bool

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec import Struct, field
 
 from overlapscope.base.registry import Registry
 from overlapscope.base.words import clean
@@ -19,8 +20,7 @@ from overlapscope.recorder.wrapping import Undo
 from overlapscope.trials.protocol import Setting
 
 
-@dataclass
-class Notes:
+class Notes(Struct, dict=True):
     """What became of the changes in this process, by their ids."""
 
     made: Counter[str] = field(default_factory=Counter)
@@ -39,8 +39,7 @@ class Notes:
             call()
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(Struct, frozen=True, dict=True):
     """Those of one change."""
 
     change: str

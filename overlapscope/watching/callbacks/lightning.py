@@ -27,4 +27,3 @@ class Watcher(TrainingWatcher, Callback):  # type: ignore[misc,unused-ignore]
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """End."""
         self._end()
-

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from overlapscope.base.registry import load
 from overlapscope.base.words import shorten
@@ -21,8 +22,7 @@ PATIENCE_S: Final = 10.0
 """How long a sink may take before nobody waits for it any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """What is sent of one recording."""
 
     program: str
@@ -39,8 +39,7 @@ class Told:
 Send = Callable[[Told], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Sink:
+class Sink(Struct, frozen=True):
     """One tool."""
 
     name: str
