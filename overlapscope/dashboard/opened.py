@@ -28,7 +28,7 @@ from overlapscope.timeline import Lanes
 from overlapscope.trace.model import Trace
 
 
-class Opened(Struct, frozen=True, eq=False, dict=True):
+class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
     """A loaded trace with everything that is shown of it; or its plain program, which is shown alike."""
 
     id: str

@@ -35,7 +35,7 @@ def start(seed: int) -> Undo:
     return around(_MapDatasetFetcher, "fetch", fetch)
 
 
-class _Generator(Struct, frozen=True, dict=True):
+class _Generator(Struct, frozen=True):
     """Of random numbers, one for all of a process."""
 
     seed: Callable[[int], object]

@@ -18,7 +18,7 @@ _MODULES = torch.nn.Module._apply.__code__.co_filename
 _OURS = (__file__, around.__code__.co_filename)
 
 
-class Upload(Struct, frozen=True, dict=True):
+class Upload(Struct, frozen=True):
     """One of them, which is about to happen."""
 
     method: Method

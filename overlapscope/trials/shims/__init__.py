@@ -20,7 +20,7 @@ from overlapscope.recorder.wrapping import Undo
 from overlapscope.trials.protocol import Setting
 
 
-class Notes(Struct, dict=True):
+class Notes(Struct):
     """What became of the changes in this process, by their ids."""
 
     made: Counter[str] = field(default_factory=Counter)
@@ -39,7 +39,7 @@ class Notes(Struct, dict=True):
             call()
 
 
-class Note(Struct, frozen=True, dict=True):
+class Note(Struct, frozen=True):
     """Those of one change."""
 
     change: str
