@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import gc
 import keyword
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -51,6 +52,9 @@ COMMANDS = {
     "scenarios": "run experiments with known outcomes, and compare",
 }
 """One line for each subcommand: its name, and its help."""
+
+_READING = ("analyze", "diff", "whatif", "check", "baseline", "query", "history", "ranks")
+"""Those that compute on traces, and run no program of the user's in this process."""
 
 DONE, WRONG_INPUT, INTERRUPTED = 0, 2, 130
 DEFECT = 70
@@ -161,7 +165,24 @@ def _run(arguments: list[str]) -> int:
             own.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(own, unknown)}")
     except SystemExit as stop:
         return int(stop.code or 0)
-    return command.run(parsed) if command is not None else DONE
+    if command is None:
+        return DONE
+    if asked in _READING:
+        _import_numpy()
+    return command.run(parsed)
+
+
+def _import_numpy() -> None:
+    """Without the threads that its OpenBLAS starts when it is loaded: nothing here multiplies matrices, and they keep
+    the other cores busy looking for work, which reading needs (a tenth of a second of CPU on two cores)."""
+    name = "OPENBLAS_NUM_THREADS"
+    given = name in os.environ
+    os.environ.setdefault(name, "1")
+    import numpy  # noqa: F401
+
+    if not given:
+        # What this process starts has its own say.
+        del os.environ[name]
 
 
 def _meant(parser: argparse.ArgumentParser, unknown: list[str]) -> str:

@@ -55,13 +55,11 @@ class Command:
         looked = look(args.traces)
         traces, unread = _read(args, looked.files)
         analyses, scope = _analyze(args, traces)
-        from msgspec.structs import replace as replaced
-
         from overlapscope.report.model import build
         from overlapscope.report.page import Page
 
         report = build(analyses, scope=scope, plain_step_ns=args.plain_step)
-        report = replaced(report, notes=(*looked.notes, *unread, *report.notes))
+        report = replace(report, notes=(*looked.notes, *unread, *report.notes))
         page = Page(report, scope=scope, verbose=args.verbose)
         present(report, lambda: _document(page, analyses, args), args, verbose=args.verbose)
         return DONE
