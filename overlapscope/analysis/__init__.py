@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.device import DeviceAnalysis, analyze_device
+from overlapscope.analysis.device import DeviceAnalysis, StepFigures, analyze_device, measure_steps
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.host_use import describe_host
 from overlapscope.analysis.jobs import describe_environment
 from overlapscope.analysis.periods import check_step, names_of
-from overlapscope.analysis.results import TraceResult
+from overlapscope.analysis.results import Check, TraceResult
 from overlapscope.analysis.trust import clocks_agree, judge_file, verdict
 from overlapscope.analysis.trust_device import judge_device
 from overlapscope.base.words import check_device, check_known
@@ -35,11 +37,7 @@ def analyze_trace(
     Raises NotInTrace where no device has it.
     """
     checks = [*judge_file(trace)]
-    # Where the clocks cannot be compared, causes are found as if no launch had been recorded.
-    comparable = trace
-    if not clocks_agree(checks):
-        unlaunched = replace(trace.gpu_ops, launch=np.full(len(trace.gpu_ops), -1, np.int64))
-        comparable = replace(trace, gpu_ops=unlaunched)
+    comparable = _comparable(trace, checks)
     blocking = find_blocking(comparable)
     devices = []
     for ordinal in trace.devices:
@@ -68,3 +66,17 @@ def analyze_trace(
         origin=trace.origin or UNSET,
     )
     return TraceAnalysis(result, tuple(devices), trace)
+
+
+def measure_trace(trace: Trace) -> tuple[StepFigures, ...]:
+    """What the time of every device's steps went to, as `analyze_trace` has it, for those who need nothing else."""
+    comparable = _comparable(trace, judge_file(trace))
+    blocking = find_blocking(comparable)
+    return tuple(measure_steps(trace, comparable, ordinal, blocking) for ordinal in trace.devices)
+
+
+def _comparable(trace: Trace, checks: Sequence[Check]) -> Trace:
+    """Where the clocks cannot be compared, causes are found as if no launch had been recorded."""
+    if clocks_agree(checks):
+        return trace
+    return replace(trace, gpu_ops=replace(trace.gpu_ops, launch=np.full(len(trace.gpu_ops), -1, np.int64)))

@@ -6,7 +6,8 @@ from typing import TypeVar
 
 import msgspec
 
-from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.analysis import TraceAnalysis, analyze_trace, measure_trace
+from overlapscope.analysis.device import StepFigures
 from overlapscope.analysis.grouping import distinct, distinct_rows
 from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.analysis.results import Buckets, Device, Period, Plain
@@ -38,7 +39,9 @@ class Program(msgspec.Struct, frozen=True, eq=False):
     base: Base | None
     """What predictions of the plain program start from; None where the recording cannot be replayed."""
     analysis: TraceAnalysis | None
-    """Of the replay's timeline, likewise."""
+    """Of the replay's timeline, likewise; None also where the step is an estimate, of which less is asked."""
+    estimated: tuple[StepFigures, ...] = ()
+    """What the replay's steps went to, where their length is an estimate."""
 
     @property
     def decides(self) -> bool:
@@ -51,6 +54,11 @@ class Program(msgspec.Struct, frozen=True, eq=False):
         result = next((device.result for device in devices if device.result.device == ordinal), None)
         lacking_ns = 0 if self.base is None or self.step is None else self.step.step_ns - self.base.steps.median_ns
         return result if result is None or lacking_ns <= 0 else _longer(result, lacking_ns)
+
+    def figures(self, ordinal: int) -> StepFigures | Device | None:
+        """What the steps of one device of the replay went to; None where there is none."""
+        known = next((figures for figures in self.estimated if figures.device == ordinal), None)
+        return self.device(ordinal) if known is None else known
 
 
 def _longer(device: Device, by_ns: int) -> Device:
@@ -123,15 +131,18 @@ def _found(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool) -> P
         base = estimated(recorded)
         assert base.plain is not None
         step = base.plain
-    return Program(step, recorded, base, analyze_trace(plain_trace(base)))
+    replayed = plain_trace(base)
+    if step.decides:
+        return Program(step, recorded, base, analyze_trace(replayed))
+    return Program(step, recorded, base, None, measure_trace(replayed))
 
 
 def summary(recorded: Device, program: Program) -> Plain | None:
     """What the report says of one device while nothing is recorded; None where nobody knows the plain step."""
-    device, step = program.device(recorded.device), program.step
+    step, figures = program.step, program.figures(recorded.device)
     if step is None:
         return None
-    parts = _fallback(recorded, step.step_ns) if device is None else _fitted(_typical(device), step.step_ns)
+    parts = _fallback(recorded, step.step_ns) if figures is None else _fitted(_typical(figures), step.step_ns)
     sums = {bucket: sum(_by_cause(parts or {}, bucket).values()) for bucket in Buckets.__struct_fields__}
     return Plain(
         step_ns=step.step_ns,
@@ -142,7 +153,7 @@ def summary(recorded: Device, program: Program) -> Plain | None:
         buckets=None if parts is None else Buckets(**sums),
         exposed_copy_by_cause=_by_cause(parts or {}, _COPY),
         idle_by_cause=_by_cause(parts or {}, _IDLE),
-        program=device if step.decides else None,
+        program=program.device(recorded.device) if step.decides else None,
     )
 
 
@@ -169,7 +180,7 @@ def _fitted(parts: _Parts, step_ns: int) -> _Parts:
     return fitted(parts | {_UNKNOWN: parts.get(_UNKNOWN, 0)}, _UNKNOWN, step_ns)
 
 
-def _typical(device: Device) -> _Parts:
+def _typical(device: Device | StepFigures) -> _Parts:
     """Of the steps whose end is known, that of median length (`periods.StepTimes`); without steps the window."""
     known = sorted(device.steps[:-1] or device.steps, key=lambda step: step.span_ns)
     period = known[(len(known) - 1) // 2] if known else device.judged
