@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -109,7 +110,8 @@ def streams(ids: Sequence[int]) -> str:
 
 def name(text: str) -> str:
     """A name out of a trace, on one line and not too long. Views escape it."""
-    flat = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    printable = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
+    flat = " ".join(printable.split())
     return flat if len(flat) <= _LONGEST_NAME else flat[: _LONGEST_NAME - 3] + "..."
 
 
@@ -131,7 +133,7 @@ def lost(pieces: Pieces) -> str:
 
 def spread(places: Iterable[Place], most: int = 3) -> str:
     """The costliest places in one sentence; empty if none is known."""
-    known = [(place(p.where), p) for p in places if place(p.where)][:most]
+    known = [*islice(((text, p) for p in places if (text := place(p.where))), most)]
     if not known:
         return ""
     return (
