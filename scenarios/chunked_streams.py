@@ -11,10 +11,10 @@ the order of issue mattered much; with a queue per stream it is mostly launches 
 in launches than they win. sin^2 + cos^2 is 1, so every result is checked.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from msgspec import Struct
 
 from overlapscope.laboratory.experiment import Experiment, Program, Truth, Variant, WrongResults
 
@@ -24,7 +24,8 @@ that is lost, or computed on before it had arrived, is off by 1."""
 TRIES = 20
 
 
-class Chunk(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Chunk:
     """The same part of every array."""
 
     source: torch.Tensor

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import replace
 
 import torch
-from msgspec.structs import replace
 
 from overlapscope.laboratory.experiment import Experiment, Program, Truth, Variant
 

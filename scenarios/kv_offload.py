@@ -12,10 +12,10 @@ is beyond all compute (`no-compute`). Prefetching hides the compute, not the cop
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from msgspec import Struct
 from torch.nn import functional
 
 from overlapscope.laboratory.experiment import Experiment, Program, Truth, Variant, WrongResults
@@ -25,7 +25,8 @@ TRIES = 5
 Decode = Callable[[], torch.Tensor]
 
 
-class Layer(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Layer:
     """Weights of a transformer's layer. Each row of a weight makes one output of its input's scale."""
 
     query: torch.Tensor

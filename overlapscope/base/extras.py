@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from msgspec import Struct
-
 CPU_TORCH: Final = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
 
 
-class Extra(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Extra:
     """One of `project.optional-dependencies`."""
 
     modules: tuple[str, ...]

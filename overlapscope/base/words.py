@@ -11,10 +11,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
-
-from msgspec import Struct
 
 from overlapscope.errors import NotInTrace
 
@@ -26,7 +25,8 @@ _SPANS_S: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 
-class Unit(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Unit:
     """One unit of time for a whole section, so that its figures can be compared at a glance."""
 
     name: str

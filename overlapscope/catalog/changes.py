@@ -3,12 +3,12 @@ one does, a later one builds on."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
-from msgspec import Struct
 
-
-class Change(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Change:
     """One of them, with all that is said of it anywhere."""
 
     id: str

@@ -3,15 +3,15 @@ does, a later one may build on."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-
-from msgspec import Struct
 
 if TYPE_CHECKING:
     from overlapscope.trace.model import Framework
 
 
-class InterventionWords(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class InterventionWords:
     """What is said of one of them anywhere."""
 
     id: str

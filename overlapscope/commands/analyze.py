@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from overlapscope.base import registry
 from overlapscope.base.output import tell
 from overlapscope.base.words import listed
@@ -55,6 +53,8 @@ class Command:
         looked = look(args.traces)
         traces, unread = _read(args, looked.files)
         analyses, scope = _analyze(args, traces)
+        from msgspec.structs import replace
+
         from overlapscope.report.model import build
         from overlapscope.report.page import Page
 
@@ -120,6 +120,8 @@ def _import_the_rest() -> None:
 
 
 def _with_strips(page: Page, analyses: list[TraceAnalysis], slices: int) -> Page:
+    from msgspec.structs import replace
+
     from overlapscope.analysis.strip import measure
 
     strips = {

@@ -7,10 +7,7 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from msgspec import Struct
-from msgspec.structs import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from overlapscope.base.output import tell
 from overlapscope.base.registry import load
@@ -34,7 +31,7 @@ if TYPE_CHECKING:
     from overlapscope.report.model import Report
 
 
-class Target(Struct, frozen=True):
+class Target(NamedTuple):
     """A format, and the file that it goes to; stdout without one."""
 
     format: str
@@ -181,6 +178,8 @@ def read_settings(path: Path | None) -> Settings:
 
 
 def _settings(args: argparse.Namespace, path: Path | None) -> Settings:
+    from msgspec.structs import replace
+
     from overlapscope.budgets import config
 
     settings = read_settings(path)

@@ -13,12 +13,11 @@ import socket
 import sys
 import webbrowser
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
-
-from msgspec import Struct
 
 from overlapscope.base import extras
 from overlapscope.base.output import tell
@@ -169,7 +168,8 @@ _SERVED: dict[tuple[Path, ...], str] = {}
 """The address of each set of traces that is being served: asked for again, it is shown again."""
 
 
-class Frame(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Frame:
     """The dashboard as a notebook shows it."""
 
     url: str

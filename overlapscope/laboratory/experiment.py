@@ -25,9 +25,8 @@ A scenario file is a plain script with a function that prepares the program and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
-
-from msgspec import Struct, field
 
 Step = Callable[[], object]
 
@@ -36,14 +35,16 @@ SCALES = (SMALL, PAPER)
 """`paper` has the published sizes, `small` fits a card of 8 GB."""
 
 
-class WrongResults(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class WrongResults:
     """How often a program that must always compute the same thing did not."""
 
     wrong: int
     tries: int
 
 
-class Program(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Program:
     """What `prepare` returns where one function does not say it all. Everything is called in one process."""
 
     step: Step
@@ -58,7 +59,8 @@ class Program(Struct, frozen=True):
     """Gives back what garbage collection does not: worker processes, process groups."""
 
 
-class Truth(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Truth:
     """What a recording must show, as follows from how the program is written, never from an analyser's output."""
 
     exposed_copy: str | None = None
@@ -75,7 +77,8 @@ class Truth(Struct, frozen=True):
     """The share of the time that an expected cause must explain."""
 
 
-class Variant(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Variant:
     """One way to write the program."""
 
     name: str
@@ -91,7 +94,8 @@ class Variant(Struct, frozen=True):
     """Whether its results must be right or may be wrong; None where nothing is counted."""
 
 
-class Experiment(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Experiment:
     """Variants of one program, measured side by side."""
 
     name: str

@@ -9,11 +9,9 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
-
-from msgspec import Struct
-from msgspec.structs import replace
 
 from overlapscope.errors import UsageError
 from overlapscope.recorder import claims
@@ -36,7 +34,8 @@ srun has the last pair, too."""
 _FILE_OF_RANK = re.compile(r"rank(\d+)\.trace\.json(\.gz)?")
 
 
-class Rank(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Rank:
     """The place of a process among those of its job."""
 
     number: int
@@ -66,7 +65,8 @@ def rank_by_launcher(environ: Mapping[str, str]) -> Rank | None:
     return None
 
 
-class Destination(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Destination:
     """The file that a trace was asked to be written to, with or without names in braces, whatever directory the program
     goes to.
     """

@@ -9,10 +9,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from msgspec.structs import replace
 
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.open_ranges import OpenRanges

@@ -11,11 +11,10 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
-
-from msgspec.structs import asdict, replace
 
 from overlapscope.base.words import clean
 from overlapscope.errors import OverlapscopeError, RecordingFailed, UsageError

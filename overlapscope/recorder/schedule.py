@@ -14,10 +14,8 @@ opened again and again, and thrown away unless it has a slow step (`slow_steps`)
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Self
-
-from msgspec import Struct
-from msgspec.structs import replace
 
 from overlapscope.errors import UsageError
 
@@ -38,7 +36,8 @@ _WATCHED_STEPS = 20
 twenty steps make what else it costs, some 100 ms, small, and take less memory than there is."""
 
 
-class Window(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Window:
     """Steps that are recorded in one go: those from `first` on are warm-up, those from `judged` to `end` count.
 
     An `end` of None is the program's.
@@ -68,7 +67,8 @@ class Window(Struct, frozen=True):
         return self.judged - self.first if self.judged_steps(finished) else 0
 
 
-class Schedule(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Schedule:
     """`wait` steps, then `warmup`, then `active` (None: all that follow), and `plain_steps` timed on either side.
 
     Steps are counted from 0. Instead of steps to wait for and active ones a window can be `duration_s` long and open

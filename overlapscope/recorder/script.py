@@ -17,11 +17,10 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType, TracebackType
 from typing import NoReturn
-
-from msgspec import Struct
 
 from overlapscope.errors import UsageError
 
@@ -29,7 +28,8 @@ _NOT_THE_PROGRAMS = frozenset({__name__, "importlib._bootstrap", "importlib._boo
 """Modules whose frames lie between Python and the program."""
 
 
-class Ending(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Ending:
     """How the program ended."""
 
     exit_code: int

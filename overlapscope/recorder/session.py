@@ -10,12 +10,9 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
-
-import msgspec
-from msgspec import Struct
-from msgspec.structs import asdict
 
 from overlapscope.base.marks import METADATA, ORIGIN, PLAIN_STEPS, TORCH, WARM_UP_STEPS
 from overlapscope.base.revision import job_name, revision, running_script
@@ -32,7 +29,8 @@ if TYPE_CHECKING:
 _LOG_LEVEL, _ERRORS_ONLY = "KINETO_LOG_LEVEL", "6"
 
 
-class Options(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Options:
     """What the profiler notes of each op, besides its time; `light` leaves out the ops."""
 
     stacks: bool = False
@@ -49,7 +47,8 @@ class Options(Struct, frozen=True):
             )
 
 
-class Metadata(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Metadata:
     """What a trace says of its own recording, under `marks.METADATA`."""
 
     warm_up_steps: int
@@ -59,14 +58,15 @@ class Metadata(Struct, frozen=True):
     def json(self) -> str:
         """As it stands in the trace, and nowhere else there."""
         import torch
+        from msgspec import to_builtins
 
         from overlapscope.trace.model import PlainSteps
 
         said = {"version": __version__, TORCH: torch.__version__, WARM_UP_STEPS: self.warm_up_steps}
         if self.origin is not None:
-            said[ORIGIN] = {name: value for name, value in asdict(self.origin).items() if value is not None}
+            said[ORIGIN] = {name: value for name, value in to_builtins(self.origin).items() if value is not None}
         if self.plain_steps != PlainSteps():
-            said[PLAIN_STEPS] = msgspec.to_builtins(self.plain_steps)
+            said[PLAIN_STEPS] = to_builtins(self.plain_steps)
         return json.dumps(said)
 
 

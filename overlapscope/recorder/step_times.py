@@ -7,10 +7,9 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
 
 from overlapscope.base.drift import drifted
 from overlapscope.base.words import duration, plural, unit_for
@@ -27,7 +26,8 @@ _FEWEST = 10
 """Steps that a median is made of."""
 
 
-class StepTimes(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class StepTimes:
     """Lengths of steps by the host's clock, in nanoseconds."""
 
     before_ns: tuple[int, ...]

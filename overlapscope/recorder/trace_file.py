@@ -10,12 +10,10 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Self
-
-from msgspec import Struct
-from msgspec.structs import replace
 
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import claims
@@ -33,7 +31,8 @@ _HEAD_BYTES = 1 << 20
 _ANNOTATIONS = ("user_annotation", "gpu_user_annotation")
 
 
-class Written(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Written:
     """A file as it was when it was written."""
 
     path: Path
@@ -153,7 +152,8 @@ def _is_annotation(text: bytes, name: str) -> bool:
 # -- of all windows -------------------------------------------------------------------------------------
 
 
-class _File(Struct):
+@dataclass(slots=True)
+class _File:
     written: Written
     metadata: Metadata
     """What is in it."""
@@ -216,10 +216,13 @@ class TraceFiles:
 
     def amend(self) -> Iterator[str]:
         """Add what was timed. Gives a sentence on each file where that fails."""
+        from overlapscope.trace.model import PlainSteps
+
         for file in self._files.values():
             if file.after is None:
                 continue
-            amended = replace(file.metadata, plain_steps=replace(file.metadata.plain_steps, after=file.after))
+            timed = PlainSteps(before=file.metadata.plain_steps.before, after=file.after)
+            amended = replace(file.metadata, plain_steps=timed)
             file.after = None
             try:
                 file.written = amend(file.written, file.metadata.json().encode(), amended.json().encode())

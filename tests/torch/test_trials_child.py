@@ -7,6 +7,7 @@ import subprocess
 import textwrap
 from collections import UserDict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -385,7 +386,8 @@ def test_parameters_of_all_kinds_have_results(parameter: torch.Tensor) -> None:
     assert len(computed.digest) == 64
 
 
-class Batch(msgspec.Struct, dict=True):
+@dataclass
+class Batch:
     x: torch.Tensor
     text: str
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Protocol
-
-from msgspec import Struct, field
 
 from overlapscope.recorder.hazards.findings import Findings, Kind
 from overlapscope.recorder.hazards.lines import Line
@@ -154,7 +153,8 @@ class HostCopies:
             self._longest = max((copy.region.run for copy in self._copies.values()), default=0)
 
 
-class _Past(Struct):
+@dataclass(slots=True)
+class _Past:
     """What happened to some bytes last: a write, and the latest read behind it on each stream."""
 
     region: Region

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Literal
-
-from msgspec import Struct
-from msgspec.structs import replace
 
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.recorder.hazards.lines import Line
@@ -30,7 +28,8 @@ _ACCESS_DOES: dict[Kind, str] = {
 }
 
 
-class Place(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Place:
     """One of the two lines of a hazard."""
 
     file: str
@@ -46,7 +45,8 @@ class Place(Struct, frozen=True):
         return f"{self.file}:{self.line}" if self.file else "code outside Python"
 
 
-class Hazard(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Hazard:
     """Two lines of which nothing orders the second behind the first, though both use the same memory."""
 
     kind: Kind

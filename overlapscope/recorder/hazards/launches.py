@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
 from typing import Any
 
 import torch
-from msgspec import Struct, field
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
@@ -32,7 +32,8 @@ from overlapscope.recorder.hazards.operators import (
 )
 
 
-class _HostAccess(Struct):
+@dataclass(slots=True)
+class _HostAccess:
     """A host tensor among an operator's arguments, and the copies it met."""
 
     tensor: torch.Tensor
@@ -41,7 +42,8 @@ class _HostAccess(Struct):
     conflicts: list[Copy] = field(default_factory=list)
 
 
-class Call(Struct):
+@dataclass(slots=True)
+class Call:
     """One run of an operator."""
 
     operator: OpOverload
@@ -53,7 +55,8 @@ class Call(Struct):
     host: list[_HostAccess] = field(default_factory=list)
 
 
-class _OnStream(Struct):
+@dataclass(slots=True)
+class _OnStream:
     """What a call has put on one stream."""
 
     stream: int

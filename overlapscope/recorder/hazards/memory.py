@@ -7,9 +7,8 @@ for one another, and a column of a matrix does meet each of its rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
-
-from msgspec import Struct
 
 from overlapscope.recorder.hazards.lines import Line
 
@@ -47,7 +46,8 @@ class Launch(NamedTuple):
     line: Line
 
 
-class Copy(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Copy:
     """A copy on its way, which reads (h2d) or writes (d2h) pinned host memory."""
 
     direction: Direction
@@ -57,7 +57,8 @@ class Copy(Struct, frozen=True):
     tensor: str
 
 
-class Use(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Use:
     """One launch's use of some memory."""
 
     write: bool

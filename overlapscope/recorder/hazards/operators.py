@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
-from msgspec import Struct
 from torch._ops import OpOverload
 
 from overlapscope.recorder.hazards.memory import Touch, interval, strided
@@ -29,7 +29,8 @@ _NO_DATA = frozenset(
 """Operators that use no data, though their schema does not say so."""
 
 
-class Arguments(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Arguments:
     """Which of an operator's arguments hold tensors whose data it reads or writes."""
 
     used: tuple[tuple[int, str, bool], ...]
@@ -122,7 +123,8 @@ _CONVERT = _aten._to_copy.default
 _READ_SCALAR = _aten._local_scalar_dense.default
 
 
-class Transfer(Struct, frozen=True, eq=False):
+@dataclass(frozen=True, slots=True, eq=False)
+class Transfer:
     """One copy between host and device."""
 
     host: torch.Tensor
