@@ -28,7 +28,7 @@ from msgspec import Struct
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.grouping import distinct
+from overlapscope.analysis.grouping import distinct, groups_of, rows_by
 from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.analysis.host import CallSite, around, inside_named, pinning, sites
 from overlapscope.analysis.results import Buckets, Engines, Overlap, Window
@@ -130,17 +130,20 @@ class Pieces(Columns, frozen=True):
         """Where in the program, costliest first."""
         rows = np.argsort(-self.length_ns, kind="stable")[:_LOOKED_UP]
         known = rows[self.thread[rows] >= 0] if (trace.runtime_calls.thread >= 0).all() else rows
-        found: dict[CallSite, list[int]] = {}
+        if not len(known):
+            return ()
         where = sites(trace, self.call[known], self.thread[known], self.at_ns[known])
-        for number, row in enumerate(known.tolist()):
-            found.setdefault(where.told(trace, number), []).append(row)
+        # Names may differ and mean the same place, but most do not differ either.
+        found: dict[CallSite, list[I64]] = {}
+        for _, alike in rows_by(groups_of((where.op, where.call, where.line))):
+            found.setdefault(where.told(trace, int(alike[0])), []).append(known[alike])
         places = [
             Place(
-                Where(op=op, call=call, line=line),
+                Where(op=site.op, call=site.call, line=site.line),
                 int(self.length_ns[members].sum()),
-                len(members) if call is None else len(distinct(self.call[members])),
+                len(members) if site.call is None else len(distinct(self.call[members])),
             )
-            for (op, call, line), members in found.items()
+            for site, members in ((site, np.concatenate(parts)) for site, parts in found.items())
         ]
         return tuple(sorted(places, key=lambda p: (-p.time_ns, str(p.where))))
 
