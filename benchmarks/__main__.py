@@ -33,6 +33,10 @@ KEPT: Final = HERE / "measured" / "waits.json"
 PAGE: Final = HERE.parent / "docs" / "evaluation" / "waits.md"
 PICTURE: Final = PAGE.with_suffix(".png")
 OPS: Final = whatif_speed.OPS
+PACE: Final = "the bare typed decode of 250 MB, one process"
+"""How fast a machine is, by what no version of ours changes: msgspec making typed objects of a trace's events."""
+PACE_S: Final = 0.34
+"""Where the goals were set."""
 _RUNS: Final = 5
 
 
@@ -86,7 +90,7 @@ def measured(folder: Path, *, large: bool) -> Iterator[Wait]:
         trace = grown(folder, megabytes)
         yield Wait(f"`analyze`, {megabytes} MB", wanted_s, shortest(lambda: analyzed(trace)))  # noqa: B023
         if megabytes == 250:
-            yield _reader(trace)
+            yield from _reader(trace)
         pages[megabytes] = _pages(trace)
         yield _first_page(f"{megabytes} MB", page_s, pages[megabytes])
         trace.unlink()
@@ -109,11 +113,11 @@ def measured(folder: Path, *, large: bool) -> Iterator[Wait]:
         yield Wait(f"`ranks`, 512 of {packed:.0f} MB, two workers", 18.0, ranks.command(place, 2).seconds)
 
 
-def _reader(trace: Path) -> Wait:
-    """Reading alone, of which 1.4 times a bare decode on as many cores is wanted."""
+def _reader(trace: Path) -> Iterator[Wait]:
+    """Reading alone, of which 1.4 times a bare decode on as many cores is wanted, and that decode."""
     seconds = staged(trace, "--repeats", str(_RUNS))["seconds"]
-    wanted_s = 1.4 * seconds["bare typed decode, one process"] / len(os.sched_getaffinity(0))
-    return Wait("of which reading", wanted_s, seconds["reading, all cores"])
+    yield Wait("of which reading", 1.4 * PACE_S / len(os.sched_getaffinity(0)), seconds["reading, all cores"])
+    yield Wait(PACE, PACE_S, seconds["bare typed decode, one process"])
 
 
 def _pages(trace: Path) -> list[FirstPage]:
@@ -158,6 +162,7 @@ def shortest(measure: Callable[[], float], runs: int = _RUNS) -> float:
 
 def page(found: Sequence[Wait], last: str | None, before: dict[str, float]) -> str:
     """The table, with the last release's figures beside it."""
+    pace_s = next(wait.measured for wait in found if wait.what == PACE)
     lines = [
         "# How long people wait",
         "",
@@ -165,13 +170,21 @@ def page(found: Sequence[Wait], last: str | None, before: dict[str, float]) -> s
         "its own; that of a first page is when its verdict has been drawn ([the rest](performance-dashboard.md)).",
         f"{hardware()}.",
         "",
-        f"| | wanted | measured | | {last or 'last release'} |",
-        "|---|---|---|---|---|",
+        f"The goals were set on a machine that takes {PACE_S} s for {PACE}: msgspec makes typed objects of the events,",
+        f"which no version of overlapscope changes. This machine takes {pace_s:.2f} s, so here a goal is "
+        f"{pace_s / PACE_S:.2f} times as long.",
+        "",
+        f"| | goal | goal here | measured | | {last or 'last release'} |",
+        "|---|---|---|---|---|---|",
     ]
     for wait in found:
-        verdict = "met" if wait.measured <= wait.wanted else "**missed**"
+        if wait.what == PACE:
+            continue
+        here = wait.wanted * pace_s / PACE_S if wait.unit == "s" else wait.wanted
+        verdict = "met" if wait.measured <= here else "**missed**"
         then = wait.told(before[wait.what]) if wait.what in before else "not measured"
-        lines.append(f"| {wait.what} | {wait.told(wait.wanted)} | {wait.told(wait.measured)} | {verdict} | {then} |")
+        values = (wait.wanted, here, wait.measured)
+        lines.append(f"| {wait.what} | {' | '.join(map(wait.told, values))} | {verdict} | {then} |")
     return "\n".join([*lines, "", f"![What was measured for each release]({PICTURE.name})", ""])
 
 
