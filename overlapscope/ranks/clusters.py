@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import pydoc
 import signal
@@ -30,6 +29,8 @@ _START_S = 20.0
 """How long to wait for the last of our own processes, before the others begin."""
 _POLL_S = 0.05
 _LEAST_LOGGED = logging.CRITICAL + 1
+_KEPT_BYTES, _LARGEST_KEPT_BYTES = 256 << 20, 32 << 20
+"""Of memory that a worker has freed, how much it keeps in all, and the largest piece."""
 _VERSION = "overlapscope.__version__"
 """What `pydoc.locate` finds the version by; it returns None where there is no such package, while a function of our own
 could not even be unpickled there."""
@@ -183,11 +184,16 @@ def own(workers: int | None, files: int) -> Iterator[Cluster]:
         # A hundred times a second Dask looks where a task is, and fifty times whether it is itself late. Nobody asks.
         "distributed.worker.profile.enabled": False,
         "distributed.admin.tick.interval": "1s",
+        # Dask has them give back all memory at once. To get it again for each trace takes a third of a worker's time.
+        "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": _KEPT_BYTES,
+        "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": _LARGEST_KEPT_BYTES,
     }
     with ExitStack() as stack:
         stack.enter_context(_silence())
+        # As long as processes may be started, which is when one has died, too.
+        stack.enter_context(dask.config.set(config))
         try:
-            with _interrupts_later(), dask.config.set(config):
+            with _interrupts_later():
                 # The processes are started afterwards, where it does not matter if one dies at once.
                 cluster = LocalCluster(
                     n_workers=0,
@@ -199,8 +205,6 @@ def own(workers: int | None, files: int) -> Iterator[Cluster]:
                     dashboard_address="127.0.0.1:0",
                     silence_logs=_LEAST_LOGGED,
                     scheduler_kwargs={"dashboard": False},
-                    # They are started by the loop's thread, which no longer finds these settings then.
-                    config=copy.deepcopy(dask.config.config),
                 )
                 stack.enter_context(cluster)
                 client = stack.enter_context(Client(cluster, set_as_default=False))
