@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from overlapscope.analysis.device import DeviceAnalysis, StepFigures, analyze_device, measure_steps
+from overlapscope.analysis.device import DeviceAnalysis, StepBuckets, analyze_device, divide_steps
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.host_use import describe_host
 from overlapscope.analysis.jobs import describe_environment
@@ -68,11 +68,11 @@ def analyze_trace(
     return TraceAnalysis(result, tuple(devices), trace)
 
 
-def measure_trace(trace: Trace) -> tuple[StepFigures, ...]:
-    """What the time of every device's steps went to, as `analyze_trace` has it, for those who need nothing else."""
+def divide_trace(trace: Trace) -> tuple[StepBuckets, ...]:
+    """Of every device what `analyze_trace` says of its steps, for half of the time."""
     comparable = _comparable(trace, judge_file(trace))
     blocking = find_blocking(comparable)
-    return tuple(measure_steps(trace, comparable, ordinal, blocking) for ordinal in trace.devices)
+    return tuple(divide_steps(trace, comparable, ordinal, blocking) for ordinal in trace.devices)
 
 
 def _comparable(trace: Trace, checks: Sequence[Check]) -> Trace:

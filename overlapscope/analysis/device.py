@@ -43,8 +43,8 @@ class DeviceAnalysis(Causes, frozen=True, kw_only=True):
     """What the result is of: the whole window, or the occurrences of one step or range."""
 
 
-class StepFigures(Struct, frozen=True):
-    """What the time of a device's steps went to, and nothing else of it."""
+class StepBuckets(Struct, frozen=True):
+    """What the time of a device's steps went to, by bucket and cause."""
 
     device: int
     judged: Period | None
@@ -52,12 +52,12 @@ class StepFigures(Struct, frozen=True):
     steps: tuple[Period, ...]
 
 
-def measure_steps(trace: Trace, comparable: Trace, device: int, blocking: Blocking) -> StepFigures:
-    """Those of one device, with the same figures as `analyze_device`, for half of the work."""
+def divide_steps(trace: Trace, comparable: Trace, device: int, blocking: Blocking) -> StepBuckets:
+    """As `analyze_device` has them in its result, without its copies, kernels, stalls and evidence."""
     causes = _find_causes(trace, comparable, device, blocking)
     judged = _judged(causes.timeline, _whole(causes.timeline))
     in_judged, in_steps = _measure(causes, [judged, Intervals(causes.steps.start_ns, causes.steps.end_ns)])
-    return StepFigures(
+    return StepBuckets(
         device, _together(in_judged, judged) if len(judged.starts) else None, _each(in_steps, trace, causes.steps)
     )
 

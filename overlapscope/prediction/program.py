@@ -6,8 +6,8 @@ from typing import TypeVar
 
 import msgspec
 
-from overlapscope.analysis import TraceAnalysis, analyze_trace, measure_trace
-from overlapscope.analysis.device import StepFigures
+from overlapscope.analysis import TraceAnalysis, analyze_trace, divide_trace
+from overlapscope.analysis.device import StepBuckets
 from overlapscope.analysis.grouping import distinct, distinct_rows
 from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.analysis.results import Buckets, Device, Period, Plain
@@ -40,7 +40,7 @@ class Program(msgspec.Struct, frozen=True, eq=False):
     """What predictions of the plain program start from; None where the recording cannot be replayed."""
     analysis: TraceAnalysis | None
     """Of the replay's timeline, likewise; None also where the step is an estimate, of which less is asked."""
-    estimated: tuple[StepFigures, ...] = ()
+    estimated: tuple[StepBuckets, ...] = ()
     """What the replay's steps went to, where their length is an estimate."""
 
     @property
@@ -55,7 +55,7 @@ class Program(msgspec.Struct, frozen=True, eq=False):
         lacking_ns = 0 if self.base is None or self.step is None else self.step.step_ns - self.base.steps.median_ns
         return result if result is None or lacking_ns <= 0 else _longer(result, lacking_ns)
 
-    def figures(self, ordinal: int) -> StepFigures | Device | None:
+    def figures(self, ordinal: int) -> StepBuckets | Device | None:
         """What the steps of one device of the replay went to; None where there is none."""
         known = next((figures for figures in self.estimated if figures.device == ordinal), None)
         return self.device(ordinal) if known is None else known
@@ -134,7 +134,7 @@ def _found(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool) -> P
     replayed = plain_trace(base)
     if step.decides:
         return Program(step, recorded, base, analyze_trace(replayed))
-    return Program(step, recorded, base, None, measure_trace(replayed))
+    return Program(step, recorded, base, None, divide_trace(replayed))
 
 
 def summary(recorded: Device, program: Program) -> Plain | None:
@@ -180,7 +180,7 @@ def _fitted(parts: _Parts, step_ns: int) -> _Parts:
     return fitted(parts | {_UNKNOWN: parts.get(_UNKNOWN, 0)}, _UNKNOWN, step_ns)
 
 
-def _typical(device: Device | StepFigures) -> _Parts:
+def _typical(device: Device | StepBuckets) -> _Parts:
     """Of the steps whose end is known, that of median length (`periods.StepTimes`); without steps the window."""
     known = sorted(device.steps[:-1] or device.steps, key=lambda step: step.span_ns)
     period = known[(len(known) - 1) // 2] if known else device.judged
