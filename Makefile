@@ -35,6 +35,7 @@ test: $(VENV)/.library browser  ## run the whole suite, with the CPU build of to
 
 lint: $(VENV)/.ready  ## check style with ruff, and what imports what with import-linter
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check --quiet .
 	$(VENV)/bin/lint-imports --no-cache
 
 types: $(VENV)/.ready  ## check types with mypy --strict

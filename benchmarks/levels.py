@@ -58,7 +58,7 @@ def group(number: int, figure: Figure, more: float = 0.0, floor: float = 0.0) ->
     )
 
 
-class Alarms(Struct, frozen=True, dict=True):
+class Alarms(Struct, frozen=True):
     """What was said of a program that never changed."""
 
     program: str
@@ -86,7 +86,7 @@ def alarms(program: str, recordings: Iterable[Recording]) -> Alarms:
     return Alarms(program, len(mine), len(metrics), ALARM_ORDERS, changes, last)
 
 
-class Found(Struct, frozen=True, dict=True):
+class Found(Struct, frozen=True):
     """What became of one planted slowdown."""
 
     planted: Recording

@@ -56,7 +56,7 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was missing when it was first asked."""
 
 
-class Asked(msgspec.Struct, frozen=True, dict=True):
+class Asked(msgspec.Struct, frozen=True):
     """A question and what came back."""
 
     question: Question

@@ -36,7 +36,7 @@ WAYS: dict[str, dict[str, Any] | None] = {
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-class Measured(Struct, dict=True):
+class Measured(Struct):
     """Of one way to record one program."""
 
     step_ms: list[float] = field(default_factory=list)

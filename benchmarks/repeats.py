@@ -80,7 +80,7 @@ def job_for(program: str, variant: Variant, number: int, calibration: Calibratio
     return Job(program, path, variant, planted_ms, round(planted_ms * per_ms.get(variant.kind, 0.0)))
 
 
-class Progress(Struct, dict=True):
+class Progress(Struct):
     """What was recorded so far; `index.json` holds it at any time."""
 
     target: Path

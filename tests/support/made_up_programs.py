@@ -15,7 +15,7 @@ CALL, LATENCY, GAP, RETURN, STAGING = 5 * US, 6 * US, 1 * US, 4 * US, 80 * US
 the call that waits for it; from a pageable copy's call to the copy."""
 
 
-class Do(Struct, frozen=True, dict=True):
+class Do(Struct, frozen=True):
     """One thing that the host does, after `work_ns` of its own."""
 
     what: Literal["kernel", "h2d", "d2h", "pageable", "sync", "step"]

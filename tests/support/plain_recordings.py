@@ -25,7 +25,7 @@ class Work(NamedTuple):
     """How long the work takes unrecorded."""
 
 
-class Slowed(Struct, frozen=True, dict=True):
+class Slowed(Struct, frozen=True):
     """By how much a recording lengthens each event."""
 
     op_ns: int = 0

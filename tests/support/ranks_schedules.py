@@ -109,7 +109,7 @@ def made_rank(
     )
 
 
-class Met(Struct, frozen=True, dict=True):
+class Met(Struct, frozen=True):
     """One collective as it truly was: by rank its true times."""
 
     kind: CommKind
@@ -119,7 +119,7 @@ class Met(Struct, frozen=True, dict=True):
     times: dict[int, tuple[int, int]]
 
 
-class Job(Struct, frozen=True, dict=True):
+class Job(Struct, frozen=True):
     """Collectives in the order in which they began, and by how much each rank's clock is ahead."""
 
     ranks: int

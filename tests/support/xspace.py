@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct, field
 
 
-class Plane(Struct, dict=True):
+class Plane(Struct):
     """A plane and its lines: (id, name) -> events as (name, start, duration, statistics), in nanoseconds."""
 
     name: str

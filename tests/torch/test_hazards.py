@@ -99,7 +99,7 @@ HOST_KINDS = ("read-while-copied", "overwritten-while-copied", "freed-while-copi
 COPIES, FREES = ("d2h", "h2d"), ("free", "unpin")
 
 
-class Step(Struct, frozen=True, dict=True):
+class Step(Struct, frozen=True):
     """One thing that a made-up program does."""
 
     what: str

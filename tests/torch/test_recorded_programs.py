@@ -42,7 +42,7 @@ def plainly():
 """
 
 
-class Program(Struct, frozen=True, dict=True):
+class Program(Struct, frozen=True):
     """A program, what its trace has, and what is said of it."""
 
     text: str
