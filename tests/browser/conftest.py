@@ -68,7 +68,7 @@ def serve_traces(profile: BrowserContext) -> Iterator[Serve]:
         yield start
 
 
-class Watch(Struct):
+class Watch(Struct, dict=True):  # Playwright keeps notes on the owners of its listeners
     """What went wrong on a page. A test that means to provoke an error says so with `expect`."""
 
     problems: list[str] = field(default_factory=list)
