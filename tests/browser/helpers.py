@@ -70,7 +70,8 @@ _SETTLED = """(asked) => {
     const charts = [...document.querySelectorAll('#content .dash-graph')];
     // Dash hears a chart's clicks only once it is no longer pending.
     const drawn = charts.every((chart) => chart.querySelector('.main-svg'))
-        && !document.querySelector('#content .dash-graph--pending') && grids === document.querySelectorAll('#content .grid').length;
+        && !document.querySelector('#content .dash-graph--pending')
+        && grids === document.querySelectorAll('#content .grid').length;
     const known = window.settling === asked ? window.calmFrames : 0;
     window.settling = asked;
     window.calmFrames = busy || loading || !drawn ? 0 : known + 1;
