@@ -19,7 +19,7 @@ from overlapscope.analysis.periods import Periods, behind_warm_up, find_ranges, 
 from overlapscope.analysis.pieces import ExposedCopies, IdleTime
 from overlapscope.analysis.results import Device, Period, Window
 from overlapscope.analysis.timeline import Timeline, build, lengths, measured, stream_use
-from overlapscope.base.intervals import I64, Intervals, covered, total, union
+from overlapscope.base.intervals import I64, Intervals, clip, covered, total, union
 from overlapscope.catalog.causes import COPY_CAUSES, COPY_RANK, IDLE_CAUSES, IDLE_RANK
 from overlapscope.trace.model import Trace
 
@@ -55,7 +55,7 @@ class StepBuckets(Struct, frozen=True):
 def divide_steps(trace: Trace, comparable: Trace, device: int, blocking: Blocking) -> StepBuckets:
     """As `analyze_device` has them in its result, without its copies, kernels, stalls and evidence."""
     causes = _find_causes(trace, comparable, device, blocking)
-    judged = _judged(causes.timeline, _whole(causes.timeline))
+    judged = judged_windows(causes.timeline, _whole(causes.timeline))
     in_judged, in_steps = _measure(causes, [judged, Intervals(causes.steps.start_ns, causes.steps.end_ns)])
     return StepBuckets(
         device, _together(in_judged, judged) if len(judged.starts) else None, _each(in_steps, trace, causes.steps)
@@ -92,11 +92,9 @@ def _whole(timeline: Timeline) -> Intervals:
     return Intervals(np.array([timeline.start_ns]), np.array([timeline.end_ns]))
 
 
-def _judged(timeline: Timeline, windows: Intervals) -> Intervals:
-    """What of the windows is behind the lead-in."""
-    starts, ends = windows
-    behind = ends > timeline.judged_from_ns
-    return Intervals(np.maximum(starts, timeline.judged_from_ns)[behind], ends[behind])
+def judged_windows(timeline: Timeline, windows: Intervals) -> Intervals:
+    """The windows of a device without the lead-in."""
+    return clip(windows, timeline.judged_from_ns, timeline.end_ns)
 
 
 def _find_causes(trace: Trace, comparable: Trace, device: int, blocking: Blocking) -> Causes:
@@ -123,7 +121,7 @@ def _figures(trace: Trace, causes: Causes, blocking: Blocking, windows: Interval
     if narrowed:
         steps, ranges = steps.inside(starts, ends), ranges.inside(starts, ends)
     lead_in = None if timeline.lead_in_end_ns is None else timeline.lead_in_end_ns - timeline.start_ns
-    judged = _judged(timeline, windows)
+    judged = judged_windows(timeline, windows)
     in_whole, in_judged, in_steps, in_ranges = _measure(
         causes, [windows, judged, *(Intervals(periods.start_ns, periods.end_ns) for periods in (steps, ranges))]
     )

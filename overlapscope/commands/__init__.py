@@ -54,7 +54,7 @@ COMMANDS = {
 """One line for each subcommand: its name, and its help."""
 
 _READING = ("analyze", "diff", "whatif", "check", "baseline", "query", "history", "ranks")
-"""Those that compute on traces, and run no program of the user's in this process."""
+"""Those that compute on traces, and run no program of the user's, here or in a process of its own."""
 
 DONE, WRONG_INPUT, INTERRUPTED = 0, 2, 130
 DEFECT = 70
@@ -136,6 +136,10 @@ def tell_defect(error: Exception) -> None:
 def console() -> int:
     """`main` for a process that ends with it."""
     streams.hold_places()
+    if sys.argv[1:2] and sys.argv[1] in _READING:
+        # The threads that numpy's OpenBLAS starts keep the other cores busy looking for work, which reading needs (a
+        # tenth of a second of CPU on two cores), and nothing here multiplies matrices.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     code = main()
     streams.settle()
     # The interpreter's last collection would walk over all that the process takes along anyway. DuckDB complains on
@@ -165,24 +169,7 @@ def _run(arguments: list[str]) -> int:
             own.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(own, unknown)}")
     except SystemExit as stop:
         return int(stop.code or 0)
-    if command is None:
-        return DONE
-    if asked in _READING:
-        _import_numpy()
-    return command.run(parsed)
-
-
-def _import_numpy() -> None:
-    """Without the threads that its OpenBLAS starts when it is loaded: nothing here multiplies matrices, and they keep
-    the other cores busy looking for work, which reading needs (a tenth of a second of CPU on two cores)."""
-    name = "OPENBLAS_NUM_THREADS"
-    given = name in os.environ
-    os.environ.setdefault(name, "1")
-    import numpy  # noqa: F401
-
-    if not given:
-        # What this process starts has its own say.
-        del os.environ[name]
+    return command.run(parsed) if command is not None else DONE
 
 
 def _meant(parser: argparse.ArgumentParser, unknown: list[str]) -> str:

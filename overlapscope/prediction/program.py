@@ -39,14 +39,10 @@ class Program(msgspec.Struct, frozen=True, eq=False):
     base: Base | None
     """What predictions of the plain program start from; None where the recording cannot be replayed."""
     analysis: TraceAnalysis | None
-    """Of the replay's timeline, likewise; None also where the step is an estimate, of which less is asked."""
+    """Of the replay's timeline, likewise, where verdict, findings and budgets speak of it instead of the recording: not
+    where its step is only estimated."""
     estimated: tuple[StepBuckets, ...] = ()
     """What the replay's steps went to, where their length is an estimate."""
-
-    @property
-    def decides(self) -> bool:
-        """Whether verdict, findings and budgets speak of it instead of the recording."""
-        return self.step is not None and self.step.decides and self.analysis is not None
 
     def device(self, ordinal: int) -> Device | None:
         """The figures of one device of the replay, its steps with the time that they lack (`Base.real_ns`)."""
@@ -54,11 +50,6 @@ class Program(msgspec.Struct, frozen=True, eq=False):
         result = next((device.result for device in devices if device.result.device == ordinal), None)
         lacking_ns = 0 if self.base is None or self.step is None else self.step.step_ns - self.base.steps.median_ns
         return result if result is None or lacking_ns <= 0 else _longer(result, lacking_ns)
-
-    def figures(self, ordinal: int) -> StepBuckets | Device | None:
-        """What the steps of one device of the replay went to; None where there is none."""
-        known = next((figures for figures in self.estimated if figures.device == ordinal), None)
-        return self.device(ordinal) if known is None else known
 
 
 def _longer(device: Device, by_ns: int) -> Device:
@@ -139,9 +130,11 @@ def _found(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool) -> P
 
 def summary(recorded: Device, program: Program) -> Plain | None:
     """What the report says of one device while nothing is recorded; None where nobody knows the plain step."""
-    step, figures = program.step, program.figures(recorded.device)
+    device, step = program.device(recorded.device), program.step
     if step is None:
         return None
+    estimated = (figures for figures in program.estimated if figures.device == recorded.device)
+    figures = next(estimated, None) if device is None else device
     parts = _fallback(recorded, step.step_ns) if figures is None else _fitted(_typical(figures), step.step_ns)
     sums = {bucket: sum(_by_cause(parts or {}, bucket).values()) for bucket in Buckets.__struct_fields__}
     return Plain(
@@ -153,7 +146,7 @@ def summary(recorded: Device, program: Program) -> Plain | None:
         buckets=None if parts is None else Buckets(**sums),
         exposed_copy_by_cause=_by_cause(parts or {}, _COPY),
         idle_by_cause=_by_cause(parts or {}, _IDLE),
-        program=program.device(recorded.device) if step.decides else None,
+        program=device,
     )
 
 

@@ -55,7 +55,7 @@ def _on_device(
     spoken = of_recording = apply_all(claims)
     costs = Costs(claims, None if program is None else program.recorded)
     plain = None
-    if program is not None and program.decides and program.analysis is not None:
+    if program is not None and program.analysis is not None:
         plain = next((other for other in program.analysis.devices if other.result.device == ordinal), None)
         if plain is not None:
             claims = share_out(program.analysis, plain)

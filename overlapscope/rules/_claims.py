@@ -27,14 +27,14 @@ from msgspec import Struct
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.analysis.device import DeviceAnalysis, judged_windows
 from overlapscope.analysis.grouping import distinct, groups_of, rows_by
 from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.analysis.host import CallSite, around, inside_named, pinning, sites
 from overlapscope.analysis.results import Buckets, Engines, Overlap, Window
 from overlapscope.analysis.timeline import Timeline, lengths, measured
 from overlapscope.base.columns import Columns, pick
-from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, clip, covered, cut, join, union
+from overlapscope.base.intervals import EMPTY, I64, Bool, Intervals, covered, cut, join, union
 from overlapscope.catalog.causes import (
     CAUSES,
     COPY_CAUSES,
@@ -133,17 +133,18 @@ class Pieces(Columns, frozen=True):
         if not len(known):
             return ()
         where = sites(trace, self.call[known], self.thread[known], self.at_ns[known])
-        # Names may differ and mean the same place, but most do not differ either.
-        found: dict[CallSite, list[I64]] = {}
+        # Different names may be worded alike, and are one place then.
+        found: dict[CallSite, I64] = {}
         for _, alike in rows_by(groups_of((where.op, where.call, where.line))):
-            found.setdefault(where.told(trace, int(alike[0])), []).append(known[alike])
+            site = where.told(trace, int(alike[0]))
+            found[site] = np.append(found.get(site, known[:0]), known[alike])
         places = [
             Place(
                 Where(op=site.op, call=site.call, line=site.line),
                 int(self.length_ns[members].sum()),
                 len(members) if site.call is None else len(distinct(self.call[members])),
             )
-            for site, members in ((site, np.concatenate(parts)) for site, parts in found.items())
+            for site, members in found.items()
         ]
         return tuple(sorted(places, key=lambda p: (-p.time_ns, str(p.where))))
 
@@ -186,7 +187,7 @@ class Claims(Struct, frozen=True, eq=False):
 def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
     """Share out a device's exposed copies and idle time among the rules."""
     trace, timeline = analysis.trace, device.timeline
-    windows = judged_windows(device)
+    windows = judged_windows(timeline, device.windows)
     waits = _find_own_waits(trace, timeline)
     tiny = _tiny_copies(trace, timeline, windows)
     claims = (_claim_copies, _claim_idle)
@@ -195,11 +196,6 @@ def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
     ns = {name: int(each.sum()) for name, each in lengths(timeline, *windows).items()}
     judged = int((windows.ends - windows.starts).sum())
     return Claims(analysis, device, pieces, windows, judged, *measured(ns), tiny, np.flatnonzero(waits.copy))
-
-
-def judged_windows(device: DeviceAnalysis) -> Intervals:
-    """The windows that the device's figures are of, without the lead-in."""
-    return clip(device.windows, device.timeline.judged_from_ns, device.timeline.end_ns)
 
 
 def copies_in(timeline: Timeline, windows: Intervals) -> I64:

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from overlapscope import rules
 from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.analysis.device import judged_windows
 from overlapscope.base.words import duration, listed, plural, size
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.report.findings import find_all
 from overlapscope.rules import RULES
-from overlapscope.rules._claims import judged_windows, share_out
+from overlapscope.rules._claims import share_out
 from overlapscope.rules.finding import Finding
 from overlapscope.rules.rule import Draft, Rule, name
 from overlapscope.trace.model import Kind, Memory, Trace
@@ -176,7 +177,7 @@ def test_the_steps_costs_add_up_to_no_more_than_the_whole(recording: str) -> Non
 def test_a_range_that_recurs_is_judged_in_its_windows_alone() -> None:
     trace = analysed("known_causes/item_every_step").trace
     (device,) = analyze_trace(trace, range="read loss").devices
-    windows = judged_windows(device)
+    windows = judged_windows(device.timeline, device.windows)
     assert len(windows.starts) > 1
     assert int((windows.ends - windows.starts).sum()) == device.result.span_ns
     assert share_out(analyze_trace(trace, range="read loss"), device).judged_ns == device.result.span_ns
