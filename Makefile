@@ -129,9 +129,10 @@ python:
 		then apt-get update -qq && apt-get install -qq -y "$$package"; \
 		else echo "$(PYTHON) cannot make virtual environments: sudo apt-get install $$package" >&2; exit 1; fi; }
 
-# The dashboard's tests fail without a browser; on Debian and Ubuntu that is a package.
+# The dashboard's tests fail without a browser. Debian has a package of one without windows.
 browser: $(VENV)/.ready
 	@$(VENV)/bin/python -m tests.browser.chromium >/dev/null 2>&1 || { \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; \
-		then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium; \
+		then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+			chromium-headless-shell fonts-liberation; \
 		else $(VENV)/bin/python -m tests.browser.chromium; fi; }
