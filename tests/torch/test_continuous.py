@@ -1,7 +1,7 @@
 """A program that is watched continuously: recorded now and then, analysed beside it, and left alone by what fails.
 
-But for one in real time, the clock of these programs moves with their steps alone. `tests/unit/test_turns.py` has when a
-recording is due.
+The clock of these programs moves with their steps alone, except in one test in real time. When a recording is due is
+tested in `tests/unit/test_turns.py`.
 """
 
 from __future__ import annotations

@@ -127,10 +127,10 @@ def test_a_traceback_of_a_module_has_no_frames_but_its_own(initialisation: str, 
 def test_threads_and_exit_handlers_outlive_the_last_line(tmp_path: Path) -> None:
     write(
         tmp_path / "program.py",
-        "import atexit, pickle, threading, time\n"
+        "import atexit, pickle, threading\n"
         "class Point: pass\n"
         "def late(where):\n"
-        "    time.sleep(0.3)\n"
+        "    if where == 'thread': threading.main_thread().join()\n"
         "    print(where, type(pickle.loads(pickle.dumps(Point()))) is Point, __name__, flush=True)\n"
         "threading.Thread(target=late, args=['thread']).start()\n"
         "atexit.register(late, 'exit')\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from overlapscope.reading import expand, load
 from tests.support import forked
 from tests.support.recorded import steps, timed
-from tests.support.run_command import FORKED, TRAIN, execute, no_gpu, said, write, wrote
+from tests.support.run_command import FORKED, TRAIN, no_gpu, said, write, wrote
 
 pytest.importorskip("torch", reason="records with torch")
 
@@ -28,9 +27,9 @@ def test_each_rank_of_torchrun_writes_its_own_file_and_they_load_as_one_job(tmp_
         "dist.barrier()\n"
         "dist.destroy_process_group()\n",
     )
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
     schedule = ["--active", "2", "--plain-steps", "2"]
-    run = execute([*launcher, "-m", "overlapscope", "run", *schedule, "train.py"], tmp_path, OMP_NUM_THREADS="1")
+    run = forked.run([*launcher, *FORKED, *schedule, "train.py"], tmp_path, environment={"OMP_NUM_THREADS": "1"})
     assert run.returncode == 0, run.stderr
     first, times, *rest = [line for line in said(run) if line.startswith("overlapscope")]
     assert first == wrote("train.traces/rank0.trace.json.gz").replace("overlapscope", "overlapscope (rank 0)", 1)
