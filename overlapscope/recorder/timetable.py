@@ -1,4 +1,4 @@
-"""Times at which windows open and close that the clock opens."""
+"""Times at which windows open and close if the clock decides."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Timetable:
         self._duration_ns = _ns(math.inf if duration_s is None else duration_s)
         self._due_ns = 0
         self._refused = False
-        """Whether the window could not open when it was due."""
+        """A window is due and cannot open."""
 
     def start(self, now_ns: int) -> None:
         """Begin with the first delay."""
@@ -42,7 +42,7 @@ class Timetable:
 
         Args:
             begun_ns: Time at which the profiler was asked to start.
-            now_ns: Time at which it ran. The window lasts from then on.
+            now_ns: Time at which it ran, which is when the duration begins.
         """
         return self._next("opened", begun_ns, now_ns + self._duration_ns)
 

@@ -51,8 +51,8 @@ def trigger_of(schedule: Schedule, call: Callable[[], None]) -> Trigger:
 class Clock(Trigger):
     """Opens and closes windows by a `Timetable`.
 
-    What is due is done by `advance` on the recorder's thread. Where that is the main one, `call` is called on it when
-    something is due, even where it waits. Where it computes in C, or is another, that happens late, and is told.
+    `advance` does it, on the recorder's thread. On the main thread, `call` is called when something is due, even while
+    the thread waits. On another thread, or inside a long call to C code, it happens late, and a note says so.
     """
 
     def __init__(self, delay_s: float, duration_s: float | None, call: Callable[[], None]) -> None:

@@ -9,7 +9,7 @@ _FIRST_NS: Final = 60_000_000_000
 """Before the first recording, the program makes `_FIRST_STEPS` steps and runs for `_FIRST_NS`: until then it compiles,
 tunes and fills its caches."""
 MOST_OF_TIME: Final = 0.01
-"""Maximum fraction of the program's time that recordings may take. Where one takes longer, the next comes later."""
+"""Maximum fraction of the program's time that recordings may take. A longer recording delays the next."""
 
 
 class Turns:

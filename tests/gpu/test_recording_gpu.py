@@ -13,12 +13,7 @@ import pytest
 
 import overlapscope as ov
 from tests.support import forked
-from tests.support.recorded import (
-    names,
-    nothing_left_running,
-    python,
-    steps,
-)
+from tests.support.recorded import names, nothing_left_running, python, steps
 
 torch = pytest.importorskip("torch", reason="records with torch")
 known_causes = pytest.importorskip("tests.programs.known_causes", reason="records with torch")

@@ -26,7 +26,7 @@ LARGE = 64 << 20
 """More than what lies between a server and who does not read."""
 KNOWN = f"Host: localhost\r\nAuthorization: token {TOKEN}\r\n"
 HEAD_S, PATIENCE_S = 10, 60
-"""How long the server waits for a head, and for anything else."""
+"""Time that the server waits for a head, and for anything else."""
 
 
 class Server:
@@ -103,7 +103,7 @@ def rest(connection: socket.socket) -> bytes:
 
 
 def is_open(connection: socket.socket) -> bool:
-    """Whether the server has neither sent anything nor closed the connection."""
+    """Return whether the server has neither sent anything nor closed the connection."""
     return not select.select([connection], [], [], 0)[0]
 
 

@@ -11,13 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.parallel_reading import (
-    DIALECTS,
-    dialect,
-    events_of_all_kinds,
-    read_both,
-    write,
-)
+from tests.support.parallel_reading import DIALECTS, dialect, events_of_all_kinds, read_both, write
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has helpers")
 

@@ -21,12 +21,7 @@ from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import _crew, _processes, files, kineto
 from overlapscope.reading._columns import Columns
 from overlapscope.reading._crew import Crew
-from tests.support.parallel_reading import (
-    dialect,
-    events_of_all_kinds,
-    read_both,
-    write,
-)
+from tests.support.parallel_reading import dialect, events_of_all_kinds, read_both, write
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has helpers")
 

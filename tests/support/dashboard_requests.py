@@ -1,4 +1,4 @@
-"""What is asked of a dashboard that does not come from its own page."""
+"""Requests to a dashboard that do not come from its own page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMALL = json.dumps({"traceEvents": [kineto_files.kernel(1, 5), kineto_files.memc
 
 
 def write_hostile(directory: Path) -> Path:
-    """Write `hostile.json`, a trace with markup in its names, and beside it a file that is no trace."""
+    """Write `hostile.json`, a trace with markup in its names, and another file beside it."""
     events = [
         kineto_files.call(0, 1, 1, name=f"cudaLaunchKernel{HOSTILE}"),
         kineto_files.kernel(1, 5, name=HOSTILE),

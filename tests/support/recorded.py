@@ -1,4 +1,4 @@
-"""Traces that tests record with PyTorch for CPUs: what to record, and what is in the file."""
+"""Traces that tests record with PyTorch for CPUs: work to record, and the contents of the files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def steps(path: Path) -> list[int]:
 
 
 def ranges(path: Path) -> list[str]:
-    """Return the names of the recorded ranges that are no steps."""
+    """Return the names of the recorded ranges, without steps."""
     return [name for name in names(path) if not name.startswith("ProfilerStep#")]
 
 

@@ -57,7 +57,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def run(options: str, program: str, cwd: Path) -> list[str]:
-    """Run a program with `overlapscope run OPTIONS -o x.json`, and return what that states at its end."""
+    """Run a program with `overlapscope run OPTIONS -o x.json`, and return its notes."""
     write(cwd / "program.py", HEAD + program)
     done = forked.run([*FORKED, "-o", "x.json", *options.split(), "program.py"], cwd)
     assert done.returncode == 0, done.stderr

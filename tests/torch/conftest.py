@@ -32,7 +32,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where to record a trace."""
+    """Path of a trace to record."""
     return tmp_path / "x.trace.json.gz"
 
 

@@ -21,10 +21,7 @@ from overlapscope.recorder.hazards.lines import UNKNOWN, UserCode
 from overlapscope.recorder.hazards.operators import arguments, touch
 from overlapscope.recorder.hazards.sync_events import SyncEvents, new_clock
 from tests.support import forked
-from tests.support.hazard_books import (
-    Books,
-    fail,
-)
+from tests.support.hazard_books import Books, fail
 
 aten = torch.ops.aten
 

@@ -12,18 +12,7 @@ from msgspec.structs import replace
 
 from overlapscope.recorder.hazards.memory import Region, covers, interval, overlap, strided
 from overlapscope.recorder.hazards.operators import touch
-from tests.support.hazard_books import (
-    COPIES,
-    DEVICE,
-    EVENTS,
-    FREES,
-    HOST_KINDS,
-    SLOTS,
-    STREAMS,
-    Books,
-    Model,
-    Step,
-)
+from tests.support.hazard_books import COPIES, DEVICE, EVENTS, FREES, HOST_KINDS, SLOTS, STREAMS, Books, Model, Step
 
 _FEW = st.integers(1, 4)
 

@@ -12,11 +12,7 @@ import pytest
 from overlapscope.recorder.hazards import Hazard, Place, describe
 from overlapscope.recorder.hazards.journal import Journal
 from overlapscope.recorder.hazards.lines import Line, UserCode
-from tests.support.hazard_books import (
-    Books,
-    Step,
-    fail,
-)
+from tests.support.hazard_books import Books, Step, fail
 
 
 def test_a_pair_of_lines_is_told_once_with_a_count() -> None:

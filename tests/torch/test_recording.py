@@ -15,14 +15,7 @@ from overlapscope.base.revision import revision
 from overlapscope.errors import UsageError
 from overlapscope.recorder import session as session_module
 from overlapscope.recorder.recording import current
-from tests.support.recorded import (
-    content,
-    names,
-    python,
-    steps,
-    warm_up_steps,
-    work,
-)
+from tests.support.recorded import content, names, python, steps, warm_up_steps, work
 
 torch = pytest.importorskip("torch", reason="records with torch")
 pytestmark = pytest.mark.usefixtures("nothing_is_left_running")

@@ -18,14 +18,7 @@ from overlapscope.recorder.memory_guard import taken_bytes
 from overlapscope.recorder.recording import current
 from overlapscope.recorder.session import Metadata, Options, Session
 from overlapscope.trace.model import PlainSteps
-from tests.support.recorded import (
-    MB,
-    content,
-    names,
-    python,
-    steps,
-    work,
-)
+from tests.support.recorded import MB, content, names, python, steps, work
 
 torch = pytest.importorskip("torch", reason="records with torch")
 pytestmark = pytest.mark.usefixtures("nothing_is_left_running")

@@ -17,12 +17,7 @@ import overlapscope as ov
 from overlapscope.recorder.memory_guard import bound, taken_bytes
 from overlapscope.recorder.session import profiler_running
 from tests.support import forked
-from tests.support.recorded import (
-    MB,
-    names,
-    steps,
-    work,
-)
+from tests.support.recorded import MB, names, steps, work
 
 torch = pytest.importorskip("torch", reason="records with torch")
 pytestmark = pytest.mark.usefixtures("nothing_is_left_running")

@@ -14,10 +14,7 @@ import overlapscope as ov
 from overlapscope.errors import UsageError
 from overlapscope.recorder.destination import Destination, Rank, rank_of
 from tests.support import forked
-from tests.support.recorded import (
-    names,
-    work,
-)
+from tests.support.recorded import names, work
 
 torch = pytest.importorskip("torch", reason="records with torch")
 pytestmark = pytest.mark.usefixtures("nothing_is_left_running")

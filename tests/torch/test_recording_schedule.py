@@ -12,12 +12,7 @@ import overlapscope as ov
 from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.session import Options, profiler_running
-from tests.support.recorded import (
-    names,
-    steps,
-    warm_up_steps,
-    work,
-)
+from tests.support.recorded import names, steps, warm_up_steps, work
 
 torch = pytest.importorskip("torch", reason="records with torch")
 pytestmark = pytest.mark.usefixtures("nothing_is_left_running")

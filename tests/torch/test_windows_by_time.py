@@ -1,6 +1,6 @@
 """Windows that the clock opens and closes, and windows that are kept for a slow step.
 
-Time passes only where a test says so, but for one test in real time.
+Tests move the clock themselves. Only `TestByTheTime` has a test in real time.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ while threading.active_count() > 1:
 
 class TestASlowStep:
     def program(self, clock: FakeClock, path: Path, *, made: int = 200, **options: int) -> Recording:
-        """Make steps of 2 ms each, but for step 100, which takes 2 s."""
+        """Make steps of 2 ms each, except for step 100, which takes 2 s."""
         with ov.record(path, slow_step=100, **options) as rec:  # type: ignore[arg-type]
             for number in range(made):
                 work()
