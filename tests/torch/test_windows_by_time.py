@@ -5,6 +5,7 @@ Tests move the clock themselves. Only `TestByTheTime` has a test in real time.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -123,7 +124,9 @@ class TestByTheTime:
             "nothing was recorded.",
         ]
 
-    def test_in_real_time_the_main_thread_is_recorded_while_it_sleeps_waits_and_computes(self, tmp_path: Path) -> None:
+    def test_in_real_time_the_main_thread_is_recorded_whatever_it_does_and_late_where_it_cannot_be_woken(
+        self, tmp_path: Path
+    ) -> None:
         program = """
 import os, signal
 
@@ -158,15 +161,23 @@ waiting.start()
 waiting.join()
 while not os.path.exists("x-3.json"):
     work("computes")
+# As if it computed in C.
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGURG])
+time.sleep(0.7)
+while not os.path.exists("x-4.json"):
+    work("computes")
 work("after")
 assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL
 # The recorder's threads are told to end, and not waited for.
 while threading.active_count() > 1:
     time.sleep(0.005)
 """
-        said = run("--delay 0.05 --duration 0.2 --repeat 3", program, tmp_path)
-        assert said == ["No step ended before or after the recording, so no step was timed without the profiler."]
-        assert [set(names(tmp_path / f"x-{number}.json")) for number in (1, 2, 3)] == [set(), set(), {"computes"}]
+        untimed, *late = run("--delay 0.05 --duration 0.2 --repeat 4", program, tmp_path)
+        assert untimed == "No step ended before or after the recording, so no step was timed without the profiler."
+        deaf = re.compile(r"A window opened \d\.\d s late: until then the thread that records was inside one call\.")
+        assert any(map(deaf.fullmatch, late))
+        recorded = [set(names(tmp_path / f"x-{number}.json")) for number in (1, 2, 3, 4)]
+        assert recorded == [set(), set(), {"computes"}, {"computes"}]
 
 
 class TestASlowStep:
