@@ -5,10 +5,14 @@ import os
 import signal
 import sys
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+import overlapscope
+from overlapscope.base.session import session
 from tests.support import scheduler
 
 # On a busy machine, an example may take any time. `make test` asks for the thorough profile.
@@ -41,6 +45,20 @@ def _a_cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OVERLAPSCOPE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("OVERLAPSCOPE_HISTORY", str(tmp_path_factory.mktemp("history") / "history.sqlite"))
+        yield
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """All tests of a process share what is read of the bundled recordings and worked out of them."""
+    shared = ExitStack()
+    shared.enter_context(session(Path(__file__).parents[1] / "traces", Path(overlapscope.__file__).parent / "samples"))
+    config.add_cleanup(shared.close)
+
+
+@pytest.fixture(autouse=True)
+def _recordings_afresh(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that is marked `afresh` shares nothing with others."""
+    with session() if request.node.get_closest_marker("afresh") else nullcontext():
         yield
 
 

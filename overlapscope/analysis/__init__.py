@@ -16,6 +16,7 @@ from overlapscope.analysis.periods import check_step, names_of
 from overlapscope.analysis.results import Check, TraceResult
 from overlapscope.analysis.trust import clocks_agree, judge_file, verdict
 from overlapscope.analysis.trust_device import judge_device
+from overlapscope.base.session import kept_in_session
 from overlapscope.base.words import check_device, check_known
 from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import Trace
@@ -36,6 +37,11 @@ def analyze_trace(
 
     Raises NotInTrace where no device has it.
     """
+    return _analyze(trace, device, step, range)
+
+
+@kept_in_session
+def _analyze(trace: Trace, device: int | None, step: str | None, range: str | None) -> TraceAnalysis:
     checks = [*judge_file(trace)]
     comparable = _comparable(trace, checks)
     blocking = find_blocking(comparable)

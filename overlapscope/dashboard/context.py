@@ -6,12 +6,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis
-from overlapscope.analysis.results import Device
+from overlapscope.analysis.results import Device, Window
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import Opened
 from overlapscope.dashboard.url import UrlState, parse
 from overlapscope.documents.colors import palette
 from overlapscope.report.page import Section
+
+_MARGIN_NS = 10_000
+"""Least time that the timeline shows on either side of a window."""
 
 
 def url_of(library: Library, base: str, pathname: str | None, search: str | None) -> UrlState:
@@ -78,6 +81,13 @@ class PageContext(Struct, frozen=True):
         return next(
             (analysis for analysis in self.opened.analysis.devices if analysis.result.device == device.device), None
         )
+
+    def timeline_href(self, window: Window) -> str:
+        """Return the URL of the timeline around a window, with as much again on either side."""
+        lanes = self.opened.lanes
+        margin = max(window.end_ns - window.start_ns, _MARGIN_NS)
+        start, end = window.start_ns - margin - lanes.origin_ns, window.end_ns + margin - lanes.origin_ns
+        return self.url.href("timeline", start_ns=max(0, start), end_ns=min(end, max(lanes.end_ns, 1)))
 
     @property
     def colors(self) -> dict[str, str]:

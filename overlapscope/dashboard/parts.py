@@ -25,9 +25,6 @@ from overlapscope.report import charts, grids
 from overlapscope.report.charts import by_cause
 from overlapscope.report.tables import host_tables
 
-MARGIN_NS = 10_000
-"""At least so much is shown on either side of a case in the timeline."""
-
 REPLAYED = "Steps and times are replayed: an estimate of the program without the profiler."
 """Of the plain program."""
 
@@ -146,17 +143,9 @@ def unusable(context: PageContext) -> Component:
 # -- links to the timeline ------------------------------------------------------------------------
 
 
-def timeline_href(context: PageContext, window: Window) -> str:
-    """The URL of the timeline around a window, with as much again on either side."""
-    lanes = context.opened.lanes
-    margin = max(window.end_ns - window.start_ns, MARGIN_NS)
-    start, end = window.start_ns - margin - lanes.origin_ns, window.end_ns + margin - lanes.origin_ns
-    return context.url.href("timeline", start_ns=max(0, start), end_ns=min(end, max(lanes.end_ns, 1)))
-
-
 def timeline_link(context: PageContext, window: Window | None, text: str = "show in timeline") -> list[Component]:
     """A link to the place; nothing where no place is known."""
-    return [dcc.Link(f"{text} →", href=timeline_href(context, window), className="timeline-link")] if window else []
+    return [dcc.Link(f"{text} →", href=context.timeline_href(window), className="timeline-link")] if window else []
 
 
 def grid(context: PageContext, table: Table, id: str, *, opens: Sequence[str | None] | None = None) -> Component:
@@ -166,7 +155,7 @@ def grid(context: PageContext, table: Table, id: str, *, opens: Sequence[str | N
 
 
 def _row_href(context: PageContext, row: Row) -> str | None:
-    return None if row.place is None else timeline_href(context, Window(start_ns=row.place[0], end_ns=row.place[1]))
+    return None if row.place is None else context.timeline_href(Window(start_ns=row.place[0], end_ns=row.place[1]))
 
 
 def grid_panel(context: PageContext, title: str, table: Table, id: str, **more: Any) -> Component:

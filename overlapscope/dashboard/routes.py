@@ -19,7 +19,6 @@ from overlapscope.base.words import clean
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import Opened
-from overlapscope.dashboard.parts import timeline_href
 from overlapscope.dashboard.url import UrlState, moved, parse
 from overlapscope.errors import OverlapscopeError
 from overlapscope.export import annotated
@@ -117,4 +116,4 @@ def _lead(context: PageContext) -> flask.typing.ResponseReturnValue:
     if device is not None:
         recorded, shown = context.loaded.analysis.trace, context.opened.analysis.trace
         window = moved(window, device.device, recorded, shown)
-    return flask.redirect(timeline_href(context, window))
+    return flask.redirect(context.timeline_href(window))

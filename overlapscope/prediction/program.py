@@ -11,6 +11,7 @@ from overlapscope.analysis.device import StepBuckets
 from overlapscope.analysis.grouping import distinct, distinct_rows
 from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.analysis.results import Buckets, Device, Period, Plain
+from overlapscope.base.session import kept_in_session
 from overlapscope.prediction.base import Base, prepare
 from overlapscope.prediction.plain import as_plain, estimated, known_step
 from overlapscope.prediction.predict import fitted
@@ -99,7 +100,7 @@ def find_program(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool
     if untold and (not estimate or len(trace.gpu_ops) > MOST_OPS):
         return None
     try:
-        return _found(analysis, told_ns, estimate=estimate)
+        return _replayed(analysis, told_ns, estimate)
     except (ArithmeticError, LookupError, MemoryError, ValueError):
         if not untold:
             raise
@@ -107,7 +108,8 @@ def find_program(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool
         return None
 
 
-def _found(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool) -> Program | None:
+@kept_in_session
+def _replayed(analysis: TraceAnalysis, told_ns: int | None, estimate: bool) -> Program | None:
     recorded = prepare(analysis.trace, None, None, with_shapes=False)
     step = known_step(recorded, told_ns)
     if step is None and not estimate:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from overlapscope.base.session import read_once
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import jax
 from overlapscope.reading._crew import Crew
@@ -62,21 +63,22 @@ def load(
 
     Raises UnreadableTrace with a sentence for the user, NotInTrace where no range has the name in `steps_by`.
     """
-    source = path = named(source)
+    path = named(source)
     if path.is_dir():
-        raise UnreadableTrace(f"{source}: is a directory; name a trace file in it, or load all of them with load_all.")
+        raise UnreadableTrace(f"{path}: is a directory; name a trace file in it, or load all of them with load_all.")
     request = Request(limit_bytes, progress, Crew(meanwhile=meanwhile))
+    trace = read_once(path, limit_bytes, lambda: _read_or_cached(path, request, cache))
+    return trace if steps_by is None else named_steps(trace, steps_by)
+
+
+def _read_or_cached(path: Path, request: Request, cache: bool) -> Trace:
     if cache:
         from overlapscope.reading.cache import of_user
 
         kept = of_user()
         if kept is not None:
-            return _with_steps(kept.load(source, request), steps_by)
-    return _with_steps(read(source, request), steps_by)
-
-
-def _with_steps(trace: Trace, pattern: str | None) -> Trace:
-    return trace if pattern is None else named_steps(trace, pattern)
+            return kept.load(path, request)
+    return read(path, request)
 
 
 def load_all(

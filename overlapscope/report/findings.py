@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.device import DeviceAnalysis
+from overlapscope.base.session import kept_in_session
 from overlapscope.base.words import duration
 from overlapscope.catalog.advice import in_words_of
 from overlapscope.prediction.base import Base
@@ -48,9 +49,10 @@ def find_all(
     return tuple(sorted(findings, key=costliest_first))
 
 
+@kept_in_session
 def _on_device(
     analysis: TraceAnalysis, device: DeviceAnalysis, program: Program | None, scope: str, replayed: bool
-) -> Iterator[Finding]:
+) -> tuple[Finding, ...]:
     claims, ordinal = share_out(analysis, device), device.result.device
     spoken = of_recording = apply_all(claims)
     costs = Costs(claims, None if program is None else program.recorded)
@@ -60,29 +62,33 @@ def _on_device(
         if plain is not None:
             claims = share_out(program.analysis, plain)
             spoken, costs = apply_all(claims), Costs(claims, program.base)
+    findings = []
     for (rule, draft), recorded in zip(spoken, counterparts(spoken, of_recording), strict=True):
         cost = costs.of(rule, draft) if replayed else Cost(draft.bound_ns, "bound")
-        yield Finding(
-            rule=rule.id,
-            severity=draft.severity or rule.severity,
-            source=analysis.result.source,
-            rank=analysis.result.rank,
-            device=ordinal,
-            scope=scope,
-            title=draft.title,
-            detail=draft.detail,
-            advice=in_words_of(analysis.trace.framework, rule.id, draft.advice),
-            cost_ns=cost.ns,
-            bound_ns=recorded.bound_ns if recorded is not None else 0,
-            plain_bound_ns=None if plain is None else draft.bound_ns,
-            cost_from=cost.known_from,
-            fix=cost.fix,
-            doubt=cost.doubt,
-            where=(recorded.where if recorded is not None else None) or draft.where,
-            # A window of the recording, which is what can be looked at.
-            example=recorded.example if recorded is not None else None,
-            plain_example=None if plain is None else draft.example,
+        findings.append(
+            Finding(
+                rule=rule.id,
+                severity=draft.severity or rule.severity,
+                source=analysis.result.source,
+                rank=analysis.result.rank,
+                device=ordinal,
+                scope=scope,
+                title=draft.title,
+                detail=draft.detail,
+                advice=in_words_of(analysis.trace.framework, rule.id, draft.advice),
+                cost_ns=cost.ns,
+                bound_ns=recorded.bound_ns if recorded is not None else 0,
+                plain_bound_ns=None if plain is None else draft.bound_ns,
+                cost_from=cost.known_from,
+                fix=cost.fix,
+                doubt=cost.doubt,
+                where=(recorded.where if recorded is not None else None) or draft.where,
+                # A window of the recording, which is what can be looked at.
+                example=recorded.example if recorded is not None else None,
+                plain_example=None if plain is None else draft.example,
+            )
         )
+    return tuple(findings)
 
 
 def counterparts(spoken: Sequence[Said], recorded: Sequence[Said]) -> list[Draft | None]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import libcst as cst
-from libcst import matchers as m
 from libcst.metadata import (
     Assignment,
     CodeRange,
@@ -193,8 +192,11 @@ class _Program:
 
     def _made(self, name: str) -> set[str]:
         """What is bound to something of a class."""
-        made = m.Call(func=m.Name(name) | m.Attribute(attr=m.Name(name)))
-        return {code(target) for target, value in self._bound if m.findall(value, made)}
+        return {
+            code(target)
+            for target, value in self._bound
+            if any(_is_named(call.func, name) or _is_attribute(call.func, name) for call in _inside(value, cst.Call))
+        }
 
     def _place(self, module: cst.BaseExpression) -> cst.CSTNode:
         """The outermost loop around its call in which its name is not bound, or, where its function has no loop, the
@@ -238,13 +240,13 @@ class _Program:
     def _is_meant(self, call: cst.Call, wish: Wish) -> bool:
         package, _, name = wish.callee.rpartition(".")
         if wish.is_method:
-            return m.matches(call.func, m.Attribute(attr=m.Name(name)))
+            return _is_attribute(call.func, name)
         bound = [value for target, value in self._bound if code(target) == code(call.func)]
         function = bound[0] if len(bound) == 1 else call.func
         if full_names := [found.name for found in self._full_names(function)]:
             # It may be imported from the module that defines it: `torch.optim.adamw.AdamW`.
             return any(full.startswith(f"{package}.") and full.endswith(f".{name}") for full in full_names)
-        return m.matches(function, m.Name(name))
+        return _is_named(function, name)
 
     def _line(self, call: cst.Call) -> int:
         """The line that a frame is at in this call."""
@@ -256,7 +258,7 @@ class _Program:
         function = next((node for node in around if isinstance(node, cst.FunctionDef | cst.Lambda)), None)
         if function is None:
             return False
-        parameters = {cst.ensure_type(one, cst.Param).name.value for one in m.findall(function.params, m.Param())}
+        parameters = {param.name.value for param in _inside(function.params, cst.Param)}
         where = {name for arg in call.args for name in _names(arg.value)}
         what = _names(cst.ensure_type(call.func, cst.Attribute).value)
         inside = around[: around.index(function)]
@@ -273,7 +275,26 @@ def _holds(place: CodeRange, line: int) -> bool:
 
 
 def _names(node: cst.CSTNode) -> set[str]:
-    return {cst.ensure_type(one, cst.Name).value for one in m.findall(node, m.Name())}
+    return {name.value for name in _inside(node, cst.Name)}
+
+
+# Importing `libcst.matchers`, which has such functions, takes half a second.
+
+
+def _inside(node: cst.CSTNode, kind: type[Node]) -> Iterator[Node]:
+    """Yield the nodes of a kind in a tree, the root included."""
+    if isinstance(node, kind):
+        yield node
+    for child in node.children:
+        yield from _inside(child, kind)
+
+
+def _is_named(node: cst.CSTNode, name: str) -> bool:
+    return isinstance(node, cst.Name) and node.value == name
+
+
+def _is_attribute(node: cst.CSTNode, name: str) -> bool:
+    return isinstance(node, cst.Attribute) and node.attr.value == name
 
 
 def code(node: cst.CSTNode) -> str:

@@ -10,12 +10,11 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from overlapscope import timeline as lanes
-from overlapscope.analysis import analyze_trace
 from overlapscope.commands import main
-from overlapscope.reading import load
 from tests.browser.conftest import TRACES
 from tests.browser.test_hostile_names import HOSTILE, check_harmless
 from tests.support import kineto_files
+from tests.support.recordings import lanes_of
 
 Write = Callable[..., Path]
 BREAKOUT = "</script><img src=x onerror=window.hacked=1>"
@@ -105,7 +104,7 @@ _SOURCE = """async () => {
 
 @pytest.mark.parametrize("trace", ["pipeline_3stream.json.gz", "mixed_workloads/model_on_two_devices.json.gz"])
 def test_the_worst_cases_are_those_of_the_dashboard(page: Page, write: Write, trace: str) -> None:
-    drawn = lanes.build(analyze_trace(load(TRACES / trace)))
+    drawn = lanes_of(TRACES / trace)
     read(page, write(TRACES / trace))
     ask = f"async ([kind, number]) => (await ({_SOURCE})()).worst(kind, number)"
     for kind in lanes.SUBJECTS:
@@ -125,7 +124,7 @@ def test_the_worst_cases_are_those_of_the_dashboard(page: Page, write: Write, tr
 
 def test_ops_are_as_long_as_they_are(page: Page, write: Write) -> None:
     """Tiles hold times as short floats, and cut off what reaches out of them."""
-    drawn = lanes.build(analyze_trace(load(TRACES / "gpt2_train.json.gz")))
+    drawn = lanes_of(TRACES / "gpt2_train.json.gz")
     show(page, write(TRACES / "gpt2_train.json.gz"))
     found = page.evaluate(f"""async () => {{
         const source = await ({_SOURCE})(), found = [];

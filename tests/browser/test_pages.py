@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -13,10 +12,9 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from overlapscope import timeline as lanes
-from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.results import Window
-from overlapscope.reading import load
 from overlapscope.report.model import build
 from overlapscope.report.page import Page as ReportPage
 from overlapscope.report.page import Section
@@ -26,6 +24,7 @@ from tests.browser.conftest import TRACES, Serve
 from tests.browser.helpers import PAGES, go, settle, visit
 from tests.support import kineto_files
 from tests.support.dashboard_process import Served
+from tests.support.recordings import analysis_of
 
 JUDGED = ("overview", "copies", "idle", "steps")
 OFFLOAD = "laboratory/offload_pipeline/one_stream"
@@ -34,10 +33,9 @@ TWO_DEVICES = "mixed_workloads/model_on_two_devices"
 SHOWN = ("gpt2_train", SYNCS, "mixed_workloads/kv_offload")
 
 
-@cache
 def analysed(trace: str) -> TraceAnalysis:
     ending = ".trace.json.gz" if trace.startswith("laboratory") else ".json.gz"
-    return analyze_trace(load(TRACES / f"{trace}{ending}"))
+    return analysis_of(TRACES / f"{trace}{ending}")
 
 
 def section_of(trace: str) -> Section:

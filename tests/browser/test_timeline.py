@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import functools
 import gzip
 import json
 import re
@@ -14,15 +13,14 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from overlapscope import timeline as lanes
-from overlapscope.analysis import analyze_trace
 from overlapscope.base.words import percent, unit_for
 from overlapscope.documents.colors import palette
-from overlapscope.reading import load
 from overlapscope.timeline import Lane, Lanes, links
 from tests.browser.conftest import TRACES, Serve
 from tests.browser.helpers import go, settle, visit
 from tests.support import kineto_files
 from tests.support.dashboard_process import Served
+from tests.support.recordings import lanes_of
 
 PIPELINE, TRAINING, PAGEABLE = "pipeline_3stream", "gpt2_train", "known_causes/pageable_memory"
 EVENT_WAIT = "known_causes/event_wait"
@@ -37,9 +35,8 @@ _POINT = """([lane, ns]) => {
 }"""
 
 
-@functools.cache
 def drawn(trace: str) -> Lanes:
-    return lanes.build(analyze_trace(load(TRACES / f"{trace}.json.gz")))
+    return lanes_of(TRACES / f"{trace}.json.gz")
 
 
 def stream(trace: str, label: str) -> Lane:

@@ -8,10 +8,10 @@ from playwright.sync_api import Page, expect
 
 from overlapscope.prediction import predict
 from overlapscope.prediction.document import headline
-from overlapscope.reading import load
 from tests.browser.conftest import TRACES
 from tests.browser.helpers import settle, visit
 from tests.support.dashboard_process import Served
+from tests.support.recordings import trace_of
 
 TRACE = "laboratory/offload_pipeline/one_stream"
 SYNCS = "known_causes/item_every_step_stacks"
@@ -40,7 +40,7 @@ def test_a_switch_shows_what_it_gains_and_the_timeline_it_leads_to(page: Page, d
     assert before[0] != zoomed[0] and before[1] != zoomed[1]
 
     page.locator("#whatif-side-stream").check(force=True)
-    result = predict(load(TRACES / f"{TRACE}.trace.json.gz"), ["side-stream"]).result
+    result = predict(trace_of(TRACES / f"{TRACE}.trace.json.gz"), ["side-stream"]).result
     expect(page.locator("#whatif-sentence")).to_have_text(headline(result).text)
     expect(page.locator("#whatif-standing")).to_have_text("faster")
     expect(page.locator("#whatif-changes")).to_contain_text(result.interventions[0].what)

@@ -6,7 +6,6 @@ data moves while the GPU computes, and if not, what the program does wrong.
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -147,7 +146,6 @@ def recordings() -> dict[str, Path]:
     return found
 
 
-@cache
 def result(name: str) -> CheckResult:
     return check(read_report([recordings()[name]]))
 

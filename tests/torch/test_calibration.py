@@ -14,7 +14,7 @@ from overlapscope.laboratory.calibrate import summary
 from overlapscope.prediction import calibration
 from overlapscope.prediction.calibration import Calibration, Constants, SizedTime
 from overlapscope.prediction.observed_hardware import observe
-from overlapscope.reading import load
+from tests.support.recordings import trace_of
 
 TRACES = Path("traces")
 MINE = Calibration(
@@ -84,7 +84,7 @@ def test_the_shipped_calibration_knows_everything() -> None:
 
 @pytest.mark.parametrize("name", ["same_stream", "one_copy_stream", "engine_busy"])
 def test_the_shipped_calibration_agrees_with_the_bundled_recordings(name: str) -> None:
-    shipped, seen = calibration.shipped().constants, observe(load(TRACES / "known_causes" / f"{name}.json.gz"))
+    shipped, seen = calibration.shipped().constants, observe(trace_of(TRACES / "known_causes" / f"{name}.json.gz"))
     assert seen.h2d
     for known, copies in ((shipped.h2d, seen.h2d), (shipped.d2h, seen.d2h)):
         best = max(one.bytes / one.duration_ns for one in known)

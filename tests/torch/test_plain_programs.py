@@ -14,9 +14,9 @@ from benchmarks.plain_evaluation import Truth, evaluate
 from benchmarks.plain_page import page
 from overlapscope.export.chrome_trace import blocks
 from overlapscope.prediction.interventions import INTERVENTIONS
-from overlapscope.reading import load
 from overlapscope.trace.model import PlainSteps, TimedSteps
 from tests.support.helpers import TRACES
+from tests.support.recordings import trace_of
 
 PROGRAMS = plain_runs.programs()
 
@@ -61,7 +61,7 @@ def test_a_program_is_timed_in_a_process_without_overlapscope_and_only_once(tmp_
 
 
 def test_what_is_said_is_held_against_processes_of_their_own(tmp_path: Path) -> None:
-    trace = load(TRACES / "second" / "lstm" / "eager.json.gz", progress=False, cache=False)
+    trace = trace_of(TRACES / "second" / "lstm" / "eager.json.gz")
     timed = TimedSteps(device_ns=(1_020_000,) * 10)
     recording = plain_runs.trace_path(tmp_path, "conv", "before")
     recording.parent.mkdir()

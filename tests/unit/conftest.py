@@ -5,14 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
 
 import pytest
 
-from tests.support.recordings import each_read_once
-
-READERS = ("test_bad_input", "test_cache", "test_reader")
-"""What they test is reading itself."""
 STARTS = ("os.fork", "os.posix_spawn", "subprocess.Popen.__init__", "multiprocessing.process.BaseProcess.start")
 
 
@@ -37,9 +32,3 @@ def no_process_and_no_torch() -> Iterator[None]:
             patch.setattr(start, refuse)
         yield
     assert had_torch or "torch" not in sys.modules, "a test that needs torch belongs into tests/torch"
-
-
-@pytest.fixture(autouse=True)
-def bundled_recordings_are_read_once(request: pytest.FixtureRequest) -> Iterator[None]:
-    with nullcontext() if request.path.stem in READERS or "monkeypatch" in request.fixturenames else each_read_once():
-        yield

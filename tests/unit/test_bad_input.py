@@ -25,6 +25,8 @@ from overlapscope.reading import _stream, files, load
 from overlapscope.report.model import to_json
 from overlapscope.trace.model import Damage, Trace
 
+pytestmark = pytest.mark.afresh
+
 DATA = Path(__file__).parents[2] / "traces"
 REAL = DATA / "known_causes" / "host_sync.json.gz"
 CLEAN = Damage()

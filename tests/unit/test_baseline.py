@@ -29,6 +29,7 @@ from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.inputs import read_report
 from overlapscope.report.model import Report
 from tests.support.recordings import report_of
+from tests.support.schemas import validate
 from tests.support.stepped_traces import write_steps
 
 OFFLOAD = "traces/laboratory/offload_pipeline/two_streams.trace.json.gz"
@@ -82,11 +83,10 @@ def test_the_file_is_sorted_with_a_line_for_each_series(made: Baseline) -> None:
 
 
 def test_it_matches_its_published_schema(made: Baseline, capsys: pytest.CaptureFixture[str]) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
     assert main(["schema", "baseline"]) == 0
     published = json.loads(capsys.readouterr().out)
     assert published == json.loads(json.dumps(schema_of("baseline")))
-    jsonschema.validate(json.loads(to_json(made)), published)
+    validate(json.loads(to_json(made)), published)
 
 
 def test_it_holds_the_figures_of_every_step(tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ from overlapscope.trace.model import Damage, Kind, Table, Trace
 from tests.support.helpers import MS, TRACES, Host, Op, Wait, make_trace, recordings, tried
 from tests.support.kineto_files import kernel, write
 
+pytestmark = pytest.mark.afresh
+
 SMALL = TRACES / "streamed0_pinned0.json.gz"
 REAL = tried(path for path in recordings() if "laboratory" not in path.parts)
 

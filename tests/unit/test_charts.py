@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,6 @@ def sections_of(analysis: TraceAnalysis) -> list[Section]:
     return list(Page(build([analysis])).sections())
 
 
-@cache
 def sections_in(path: Path) -> list[Section]:
     return list(Page(report_of(path)).sections())
 

@@ -8,12 +8,10 @@ from collections.abc import Callable
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
-import jsonschema
 import pytest
-import xmlschema
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -33,6 +31,10 @@ from overlapscope.report.model import build
 from overlapscope.trace.model import Kind
 from tests.support.check_results import every_kind, forbidden, part, passed, result, unknown, verdict
 from tests.support.helpers import MS, US, Host, Op, make_trace
+from tests.support.schemas import validate
+
+if TYPE_CHECKING:
+    from xmlschema import XMLSchema
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 
@@ -92,7 +94,10 @@ def with_name(name: str, **changes: Any) -> CheckResult:
 
 
 @cache
-def junit_schema() -> xmlschema.XMLSchema:
+def junit_schema() -> XMLSchema:
+    # It takes 0.3 s, which workers without these tests can do without.
+    import xmlschema
+
     return xmlschema.XMLSchema(SCHEMAS / "jenkins-junit-10.xsd")
 
 
@@ -113,7 +118,7 @@ def gitlab_schema() -> Any:
 
 def read_gitlab(text: str) -> list[dict[str, Any]]:
     issues: list[dict[str, Any]] = json.loads(text)
-    jsonschema.Draft202012Validator(gitlab_schema()).validate(issues)
+    validate(issues, gitlab_schema())
     assert len({issue["fingerprint"] for issue in issues}) == len(issues)
     return issues
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +29,6 @@ DATA = Path(__file__).parents[2] / "traces"
 SLOW_ON_THE_HOST = "laboratory/chunked_streams/breadth_first_8.trace"
 
 
-@cache
 def analysed(recording: str) -> TraceAnalysis:
     return analysis_of(DATA / f"{recording}.json.gz")
 
@@ -108,6 +106,7 @@ def test_a_step_alone_is_not_replayed() -> None:
     assert all((finding.cost_from, finding.cost_ns) == ("bound", finding.bound_ns) for finding in narrowed)
 
 
+@pytest.mark.afresh
 def test_a_recording_of_very_many_ops_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "MOST_OPS", 10)
     finding = findings("known_causes/item_every_step")["host-sync"]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import msgspec
 import numpy as np
 import pytest
@@ -22,12 +20,12 @@ from overlapscope.compare.noise import DRAWS, draw, interval, weights
 from overlapscope.report.model import Report
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import MS, Host, Op, make_trace
+from tests.support.schemas import validate
 
 TRACES = Path(__file__).parents[2] / "traces"
 LABORATORY = TRACES / "laboratory"
 
 
-@cache
 def report(name: str) -> Report:
     """The report of one recording, or of the ranks in a directory."""
     path = LABORATORY / name
@@ -373,7 +371,7 @@ def test_a_graph_launches_the_kernels_that_ops_launched() -> None:
 def test_the_json_holds_all_and_follows_its_schema(name: str) -> None:
     found = diff(report(name), report(name))
     data = to_json(found)
-    jsonschema.validate(msgspec.json.decode(data), schema_of("diff"))
+    validate(msgspec.json.decode(data), schema_of("diff"))
     assert msgspec.json.decode(data, type=Diff) == found
     assert not any(change.change for device in found.devices for change in every_change(device))
 

@@ -7,7 +7,6 @@ import io
 import json
 from pathlib import Path
 
-import jsonschema
 import pytest
 
 from overlapscope.commands import main
@@ -19,6 +18,7 @@ from overlapscope.render import html, markdown, terminal
 from tests.support.diff_samples import HOSTILE
 from tests.support.helpers import TRACES
 from tests.support.history_entries import figure, made
+from tests.support.schemas import validate
 
 NAIVE, PREFETCHED = str(SAMPLES / "training_naive.json.gz"), str(SAMPLES / "training_prefetched.json.gz")
 
@@ -148,4 +148,4 @@ def test_a_dropped_entry_is_what_its_schema_says(tmp_path: Path) -> None:
 
     assert main(["history", "add", NAIVE, "--job", "train.py", "--to", str(tmp_path / "drop")]) == 0
     [file] = (tmp_path / "drop").iterdir()
-    jsonschema.validate(json.loads(zstd.unpack(file.read_bytes(), 1 << 24)), schema_of("history-entry"))
+    validate(json.loads(zstd.unpack(file.read_bytes(), 1 << 24)), schema_of("history-entry"))

@@ -39,7 +39,6 @@ LIMIT_BYTES = 5_000_000
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
-@cache
 def analyses(name: str) -> tuple[TraceAnalysis, ...]:
     return tuple(analysis_of(path) for path in expand([TRACES / name]))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,6 @@ def report(trace: Trace, plain_step_ns: int | None = None, **known: Any) -> Repo
     return build([analyze_trace(trace)], plain_step_ns=plain_step_ns, **known)
 
 
-@cache
 def launches(plain_step_ns: int | None = None) -> Report:
     return report(trace_of(LAUNCHES), plain_step_ns)
 

@@ -9,9 +9,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +29,7 @@ from overlapscope.reading import load
 from overlapscope.trace.model import Kind
 from tests.support.helpers import MS, TRACES, Op, make_trace, various, with_plain_steps
 from tests.support.recordings import report_of, trace_of
+from tests.support.schemas import validate
 from tests.unit.test_cli import HOSTILE, event, write_trace
 
 PIPELINE = TRACES / "pipeline_1stream.json.gz"
@@ -331,7 +330,7 @@ def test_text_shows_a_hundred_rows_and_says_how_many_more(capsys: pytest.Capture
 
 def test_json_fits_the_schema_and_says_unit_figures_and_trust(capsys: pytest.CaptureFixture[str]) -> None:
     written = json.loads(said(capsys, "SELECT id, duration_ns, bytes AS size, name FROM gpu_ops", "--format", "json"))
-    jsonschema.validate(written, schema_of("query"))
+    validate(written, schema_of("query"))
     assert written["kind"] == "query"
     assert written["row_count"] == len(written["rows"]) == len(trace_of(PIPELINE).gpu_ops)
     assert [(one["name"], one["unit"]) for one in written["columns"]] == [
@@ -349,6 +348,8 @@ def test_json_fits_the_schema_and_says_unit_figures_and_trust(capsys: pytest.Cap
 
 
 def test_csv_and_parquet_hold_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import pandas as pd
+
     statement = "SELECT id, start_ns, bytes, name FROM gpu_ops"
     rows = list(csv.DictReader(io.StringIO(said(capsys, statement, "--format", "csv"))))
     ops = trace_of(PIPELINE).gpu_ops

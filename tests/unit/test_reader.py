@@ -20,6 +20,8 @@ from overlapscope.reading import expand, files, load, load_all
 from overlapscope.trace.model import Kind, Memory, Sync, Trace
 from tests.support.helpers import tried
 
+pytestmark = pytest.mark.afresh
+
 DATA = Path(__file__).parents[2] / "traces"
 REAL = tried(sorted((DATA / "known_causes").glob("*.json.gz")))
 BASE_NS = 1_790_857_026_000_000_000

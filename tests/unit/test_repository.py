@@ -11,12 +11,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml
 
 from overlapscope.commands import main
 from overlapscope.version import __version__
+from tests.support.schemas import validate
 
 ROOT = Path(__file__).parents[2]
 GITHUB = ROOT / ".github"
@@ -42,7 +42,7 @@ def read(path: Path) -> Any:
 @pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.name)
 def test_it_is_what_its_reader_wants(path: Path) -> None:
     vendored = resources.files("check_jsonschema.builtin_schemas.vendor") / f"{SCHEMAS[path]}.json"
-    jsonschema.validate(yaml.safe_load(path.read_text().replace("\non:", '\n"on":')), json.loads(vendored.read_text()))
+    validate(yaml.safe_load(path.read_text().replace("\non:", '\n"on":')), json.loads(vendored.read_text()))
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)

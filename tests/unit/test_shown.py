@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import pickle
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,8 +23,7 @@ BAD = TRACES / "known_causes" / "pageable_memory.json.gz"
 GOOD = TRACES / "known_causes" / "healthy_prefetch.json.gz"
 
 
-@cache
-def result(name: str, place: Path) -> Shown:
+def result(name: str) -> Shown:
     trace = ov.load(BAD)
     match name:
         case "Diff":
@@ -44,7 +42,7 @@ def result(name: str, place: Path) -> Shown:
 
 @pytest.mark.parametrize("name", ["Report", "several", "Diff", "CheckResult", "WhatIf", "RanksReport"])
 def test_a_result_shows_its_verdict_and_one_screen(name: str, tmp_path: Path) -> None:
-    shown = result(name, tmp_path)
+    shown = result(name)
     kind = "Report" if name == "several" else name
     assert repr(shown).startswith(f"<{kind}: ") and len(repr(shown)) < 350 and repr(shown).isprintable()
     screen = shown._repr_html_()

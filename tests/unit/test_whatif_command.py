@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import msgspec
 import pytest
 
@@ -29,6 +28,7 @@ from overlapscope.prediction.result import (
     WhatIf,
 )
 from overlapscope.render import html, markdown, terminal
+from tests.support.schemas import validate
 
 TRACES = Path(__file__).parents[2] / "traces"
 PAGEABLE = str(TRACES / "streamed0_pinned0.json.gz")
@@ -268,7 +268,7 @@ def test_a_change_is_predicted_as_text_markdown_and_json(capsys: pytest.CaptureF
     assert main(["whatif", PAGEABLE, "--pin", "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert main(["schema", "whatif"]) == 0
-    jsonschema.validate(told, json.loads(capsys.readouterr().out))
+    validate(told, json.loads(capsys.readouterr().out))
     result = msgspec.convert(told, WhatIf)
     assert [one.intervention for one in result.interventions] == ["pin"] and result.interventions[0].touched > 0
     assert result.gain_ns is not None and result.gain_ns.value > 0

@@ -101,4 +101,4 @@ def show_copy(context: PageContext, click: Click | None) -> Any:
     if row is None or analysis is None or not 0 <= row < len(analysis.timeline.ops):
         return dash.no_update
     ops = analysis.timeline.ops
-    return parts.timeline_href(context, Window(start_ns=int(ops.start_ns[row]), end_ns=int(ops.end_ns[row])))
+    return context.timeline_href(Window(start_ns=int(ops.start_ns[row]), end_ns=int(ops.end_ns[row])))

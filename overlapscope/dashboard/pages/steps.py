@@ -102,4 +102,4 @@ def show_step(context: PageContext, click: Click | None) -> Any:
     number, device = click.number if click else None, context.device
     if number is None or device is None or not 0 <= number < len(device.steps):
         return dash.no_update
-    return parts.timeline_href(context, device.steps[number].window)
+    return context.timeline_href(device.steps[number].window)

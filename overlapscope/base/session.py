@@ -1,0 +1,84 @@
+"""Results kept while a session lasts, for a process that works on the same few files again and again, as tests do.
+
+A result that refers to its owner, as an analysis refers to its trace, can't be kept by `kept`: neither would ever be
+freed. A session keeps both until it ends. Without a session nothing is kept.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar, TypeVarTuple
+
+from msgspec import Struct, field
+
+Owner = TypeVar("Owner")
+Key = TypeVarTuple("Key")
+Made = TypeVar("Made")
+
+_MISSING: Final = object()
+
+
+class _Session(Struct, frozen=True):
+    """Everything that was read and computed in a session."""
+
+    folders: tuple[Path, ...]
+    results: dict[tuple[Hashable, ...], Any] = field(default_factory=dict)
+    held: dict[int, object] = field(default_factory=dict)
+    """The values of `results` by their identity: each may be the owner of further results."""
+
+    def once(self, key: tuple[Hashable, ...], make: Callable[[], Made]) -> Made:
+        """Return the result with this key, made now if there is none yet.
+
+        Two threads that ask at the same time may both make it.
+        """
+        result: Any = self.results.get(key, _MISSING)
+        if result is _MISSING:
+            result = self.results[key] = make()
+            self.held[id(result)] = result
+        return result  # type: ignore[no-any-return]
+
+
+_sessions: Final[list[_Session]] = []
+"""Those that last, the innermost one at the end."""
+
+
+@contextmanager
+def session(*folders: Path) -> Iterator[None]:
+    """Read each file in these folders once, and keep what is worked out of it, until the end of the block.
+
+    The files must not change meanwhile. A session within another one starts empty.
+    """
+    _sessions.append(_Session(tuple(folder.absolute() for folder in folders)))
+    try:
+        yield
+    finally:
+        _sessions.pop()
+
+
+def read_once(path: Path, limit_bytes: int, read: Callable[[], Made]) -> Made:
+    """Return what `read` makes of a file, which in a session that includes the file is called once.
+
+    The result may depend on the path as it is written, and on the limit.
+    """
+    absolute = path.absolute()
+    if not _sessions or not any(absolute.is_relative_to(folder) for folder in _sessions[-1].folders):
+        return read()
+    return _sessions[-1].once((read_once, absolute, str(path), limit_bytes), read)
+
+
+def kept_in_session(make: Callable[[Owner, *Key], Made]) -> Callable[[Owner, *Key], Made]:
+    """Decorate a pure function of an owner and of hashable arguments: a session keeps its results.
+
+    The owner must be something that the session keeps already: what it read, or the result of such a function.
+    """
+
+    @functools.wraps(make)
+    def ask(owner: Owner, *key: *Key) -> Made:
+        if not _sessions or id(owner) not in _sessions[-1].held:
+            return make(owner, *key)
+        return _sessions[-1].once((make, id(owner), *key), lambda: make(owner, *key))
+
+    return ask
