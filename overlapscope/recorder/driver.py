@@ -21,14 +21,18 @@ class Driver:
     the middle of something else waits for the next step.
     """
 
-    def __init__(self, schedule: Schedule, *, worked: Callable[[], None], last_words: Callable[[], None]) -> None:
-        """`worked()` is called behind each piece of work, `last_words()` before a signal ends the program."""
+    def __init__(
+        self, schedule: Schedule, *, bounded: bool, worked: Callable[[], None], last_words: Callable[[], None]
+    ) -> None:
+        """`worked()` is called behind each piece of work, `last_words()` before a signal ends the program; `bounded`
+        is as of `Recorder`.
+        """
         self.recorder: Recorder | None = None
         """None before it has begun."""
         self.gave_way: str | None = None
         """To what, where that is so: nothing of this recording is written then."""
         self._worked = worked
-        self._trigger = trigger_of(schedule, self._look)
+        self._trigger = trigger_of(schedule, self._look, bounded=bounded)
         self._interruption = Interruption(self._look)
         self._termination = Termination(last_words)
         self._process = self._thread = -1
@@ -70,7 +74,7 @@ class Driver:
         Raises RecordingFailed.
         """
         recorder.start(put_off=put_off)
-        self._trigger.start()
+        self._trigger.start(recorder)
         self._process, self._thread = os.getpid(), threading.get_ident()
         self.recorder = recorder
         if put_off:

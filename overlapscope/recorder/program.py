@@ -31,6 +31,19 @@ class _Marks(enum.IntEnum):
     PROGRAM = 2
 
 
+class State(enum.Enum):
+    """How far the recording of a program has come."""
+
+    NONE = enum.auto()
+    """Nothing is recorded, or the program itself does it with `overlapscope.record`."""
+    UNDER_WAY = enum.auto()
+    WRITTEN = enum.auto()
+    """There is a file, to which something may be added, or which a better recording may replace."""
+    COMPLETE = enum.auto()
+    PROGRAMS = enum.auto()
+    """The program's own profiler has recorded, and may do so again."""
+
+
 class ProgramRecording(Recording):
     """Begins when the program has imported torch, and gives way to what the program records itself.
 
@@ -44,18 +57,20 @@ class ProgramRecording(Recording):
         path: Path,
         say: Callable[[str], None],
         say_last: Callable[[], None],
+        changed: Callable[[], None] = lambda: None,
         *,
         overwrites: bool,
         stops: bool,
         late: bool = False,
         **options: Any,
     ) -> None:
-        """`say` tells the person a sentence, `say_last()` finishes before a signal ends the program, `overwrites` says
+        """`say` tells the person a sentence, `say_last()` finishes before a signal ends the program, `changed()` is
+        called when it has begun and whenever it may have come to another `state`, `overwrites` says
         whether a file that is there already may be replaced, `stops` ends the program when its recording is complete,
         `late` waits for a step or a GPU that is used, also where there is no GPU; `options` are `Recording`'s.
         """
         super().__init__(path, **options)
-        self._say, self._say_last, self._stops = say, say_last, stops
+        self._say, self._say_last, self._changed, self._stops = say, say_last, changed, stops
         self._overwrites, self._late = overwrites, late
         self.failure: str | None = None
         """A sentence on why there is no trace."""
@@ -73,9 +88,33 @@ class ProgramRecording(Recording):
         """Begin as soon as the program has imported torch."""
         when_torch_is_imported(self._on_torch)
 
+    @property
+    def state(self) -> State:
+        """How far the recording has come."""
+        if self._recorder is None or self._own_recording is not None:
+            return State.NONE
+        if self._profilers.paths:
+            return State.PROGRAMS
+        if self._driver.gave_way:
+            return State.NONE
+        if self._recorder.bounded_out or (self._recorder.complete and self.paths):
+            return State.COMPLETE
+        return State.WRITTEN if self._recorder.written else State.UNDER_WAY
+
+    @property
+    def traces(self) -> tuple[Path, ...]:
+        """What is to be analysed: the last window, or all recordings of the program's own profiler."""
+        return self._profilers.paths or (self.path,)
+
+    @property
+    def can_end(self) -> bool:
+        """Whether the calling thread is the one that began, in this process."""
+        return self._recorder is not None and self._driver.in_this_process and self._driver.on_this_thread
+
     def begin(self) -> None:
         super().begin()
         self._optimizer_steps.start()
+        self._changed()
 
     def step(self) -> None:
         """Mark the end of a step; from now on neither the optimizer nor an ignored profiler marks any."""
@@ -105,7 +144,7 @@ class ProgramRecording(Recording):
         except OverlapscopeError as failure:
             self.failure = str(failure)
         recorded = bool(self.paths) and not self._driver.gave_way
-        return self.failure is None and (recorded or self._profilers.taken or self._copied)
+        return self.failure is None and (recorded or bool(self._profilers.paths) or self._copied)
 
     # -- the program's doing --------------------------------------------------------------------------
 
@@ -177,3 +216,4 @@ class ProgramRecording(Recording):
         super()._worked()
         if self._recorder is not None and not self._recorder.wants_steps and not self._stops:
             self._optimizer_steps.rest()
+        self._changed()

@@ -133,7 +133,9 @@ class Recording:
         self._schedule = Schedule(
             wait, warmup, active, plain_steps, delay_s, duration_s, capture_range, slow_step, repeat
         )
-        self._driver = Driver(self._schedule, worked=self._worked, last_words=self._last_words)
+        # With no last step, the whole program was asked for.
+        self._bounded = self._whole_program and self._schedule.at_once and active is not None
+        self._driver = Driver(self._schedule, bounded=self._bounded, worked=self._worked, last_words=self._last_words)
         self._options = Options(stacks=stacks, shapes=shapes, memory=memory, light=light)
         self._max_size_bytes = max_size_bytes
         self._check_hazards = check_hazards
@@ -236,6 +238,7 @@ class Recording:
             schedule,
             self._options,
             since_ns=time.time_ns() if self._overwrites else 0,
+            bounded=self._bounded,
             max_size_bytes=self._max_size_bytes,
             on_too_much=self._driver.interrupt,
         )
@@ -308,7 +311,7 @@ class Recording:
         recorder = self._recorder
         if recorder is None:
             return
-        written = (*recorder.paths, *((self._profilers.path,) if self._profilers.taken else ()))
+        written = (*recorder.paths, *self._profilers.paths)
         for path in written[self._told :]:
             self._tell_file(path)
         self._told = len(written)

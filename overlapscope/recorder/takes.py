@@ -14,6 +14,7 @@ from overlapscope.recorder.session import Metadata, Options, Session
 if TYPE_CHECKING:
     from overlapscope.trace.model import TimedSteps
 
+_NS_PER_S = 1_000_000_000
 _STEP = "ProfilerStep#"
 """How torch.profiler names a step, and what every reader looks for."""
 
@@ -63,6 +64,15 @@ class Take:
             f"(--max-size).{least}"
         )
         return True
+
+    def allow(self, max_size_bytes: int) -> None:
+        """Change how much memory its events may take."""
+        self._guard.allow(max_size_bytes)
+
+    @property
+    def lasted_s(self) -> float:
+        """Time since the present step began, in seconds."""
+        return (time.perf_counter_ns() - self._begun_ns) / _NS_PER_S
 
     def keep(self, step: int, because: str) -> None:
         """It is wanted for its last step, which is all there is to judge."""
