@@ -136,6 +136,13 @@ _WINDOWS: tuple[tuple[str, type, Any, str], ...] = (
         f"{DEFAULT_PLAIN_STEPS}, for which a program needs {_DEFAULTS.needed_steps} steps in all; 0 for none, for "
         f"which {replace(_DEFAULTS, plain_steps=0).needed_steps} suffice)",
     ),
+    (
+        "--steps-by NAME",
+        str,
+        None,
+        "what a step is: marks (of the program only), optimizer, backward, forward, loader or graph; or the name of a "
+        "call or a range, such as Adam.step, ResNet.forward or 'iteration*' (default: the first of these there is)",
+    ),
     ("--delay S", float, None, "record by time instead of by steps: start after S seconds"),
     ("--duration S", float, None, "stop S seconds after the start (default: at the end)"),
     (
@@ -231,6 +238,7 @@ def _execute(args: argparse.Namespace) -> script.Ending:
 
 _OPTIONS = (
     *("wait", "warmup", "active", "plain_steps", "delay_s", "duration_s", "capture_range", "slow_step", "repeat"),
+    "steps_by",
     *("stacks", "shapes", "memory", "light", "max_size_bytes", "check_hazards", "ignore_own_profiler"),
 )
 """Those of the command line that are `Recording`'s, too."""
@@ -355,6 +363,7 @@ class _Run:
         with suppress(Exception):
             sys.stdout.flush()
         recording = self._recording
+        recording.await_thread()
         written = self._finish(died=died)
         self._tell_children()
         printed = self._reporter is not None and self._reporter.close()
@@ -432,8 +441,10 @@ class _Run:
         """Say what there is to say of the recording, each sentence once."""
         times = self._recording.step_times
         said = [note for note in self._recording.notes if note != self._recording.failure]
+        source = self._recording.step_source
         if written and times is not None:
-            said += filter(None, [times.sentence()])
+            steps = None if source is None else f"Steps: {source}."
+            said += [" ".join(filter(None, [times.sentence(), steps]))] if times.sentence() else filter(None, [steps])
         if written and len(devices.activities(cuda=devices.cuda_is_up())) == 1:
             said.append(f"the trace has no GPU activity: {devices.why_unused()}.")
         for sentence in said:

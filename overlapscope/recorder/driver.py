@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -12,6 +13,8 @@ from overlapscope.recorder.main_thread import Interruption, Termination, held
 from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.triggers import trigger_of
+
+_POLL_S = 0.01
 
 
 class Driver:
@@ -36,6 +39,8 @@ class Driver:
         self._interruption = Interruption(self._look)
         self._termination = Termination(last_words)
         self._process = self._thread = -1
+        self._moved: threading.Thread | None = None
+        """Thread to which the recorder moved from the one that began it."""
         self._busy = False
         self._cuda_is_up = False
         """CUDA was initialised after a start that was put off."""
@@ -54,6 +59,11 @@ class Driver:
     def on_this_thread(self) -> bool:
         """Whether the calling thread began it."""
         return threading.get_ident() == self._thread
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the calling thread may end the recording."""
+        return self.on_this_thread or self._moved is not None
 
     @property
     def late(self) -> list[str]:
@@ -85,6 +95,31 @@ class Driver:
         """Mark the end of a step."""
         recorder.step()
         self._trigger.advance(recorder)
+
+    def move_here(self) -> bool:
+        """Make the recorder the calling thread's, before it has recorded a step. False where that cannot be."""
+        recorder = self.recorder
+        if recorder is None or recorder.marked or self._busy or not self.in_this_process or devices.capturing():
+            return False
+        with self.working():
+            moved = recorder.start_over()
+            if moved:
+                self._thread, self._moved = threading.get_ident(), threading.current_thread()
+        return moved
+
+    def move_back(self, *, wait: bool = False) -> bool:
+        """Make the recorder the calling thread's again, if it moved; `wait` until the program's thread has ended.
+
+        The ops of all threads are recorded then, and any thread may end that.
+        """
+        if self._moved is None:
+            return self.on_this_thread
+        if wait and not self._moved.daemon and not self.on_this_thread:
+            self._moved.join()
+        self._thread = threading.get_ident()
+        while self._busy and self._moved.is_alive():
+            time.sleep(_POLL_S)
+        return True
 
     def leave(self) -> None:
         """Signals are the program's again."""

@@ -13,7 +13,6 @@ from typing import Any
 from overlapscope.errors import OverlapscopeError
 from overlapscope.recorder import devices, trace_file
 from overlapscope.recorder.main_thread import Interruption, held
-from overlapscope.recorder.optimizer_steps import OptimizerSteps
 from overlapscope.recorder.program_profilers import unpack
 from overlapscope.recorder.recording import Recording
 from overlapscope.recorder.script import stop_program
@@ -21,14 +20,6 @@ from overlapscope.recorder.session import Session
 from overlapscope.recorder.torch_import import when_torch_is_imported
 
 _OWN_RECORDING = "The program made a recording of its own with overlapscope.record; this is a copy of it."
-
-
-class _Marks(enum.IntEnum):
-    """Who can say where a step ends. The last of them that does is believed."""
-
-    OPTIMIZER = 0
-    PROFILER = 1
-    PROGRAM = 2
 
 
 class State(enum.Enum):
@@ -47,7 +38,7 @@ class State(enum.Enum):
 class ProgramRecording(Recording):
     """Begins when the program has imported torch, and gives way to what the program records itself.
 
-    Its steps are those of the program's first optimizer, until the program calls `overlapscope.step`.
+    Where the program trains on another thread than the main one, it moves there with the first step.
     """
 
     _whole_program = True  # The program may not have chosen its GPUs yet, or fork before it uses them.
@@ -76,9 +67,6 @@ class ProgramRecording(Recording):
         """A sentence on why there is no trace."""
         self._in_process = os.getpid()
         self._begin_on_main_thread = Interruption(self._try_to_begin)
-        self._optimizer_steps = OptimizerSteps(self._optimizer_stepped, super().step)
-        self._marked_by: _Marks | None = None
-        """Who marks the ends of steps."""
         self._own_recording: tuple[Recording, Path] | None = None
         """The first one of the program's, and its file."""
         self._copied = False
@@ -108,17 +96,17 @@ class ProgramRecording(Recording):
 
     @property
     def can_end(self) -> bool:
-        """Whether the calling thread is the one that began, in this process."""
-        return self._recorder is not None and self._driver.in_this_process and self._driver.on_this_thread
+        """Whether the calling thread is the one that began, or any may end the recording, in this process."""
+        return self._recorder is not None and self._driver.in_this_process and self._driver.may_end
 
     def begin(self) -> None:
         super().begin()
-        self._optimizer_steps.start()
         self._changed()
 
-    def step(self) -> None:
-        """Mark the end of a step; from now on neither the optimizer nor an ignored profiler marks any."""
-        self._mark(_Marks.PROGRAM)
+    def await_thread(self) -> None:
+        """Wait until the thread that trains has ended, as Python does at the end of a program."""
+        if self.can_end:
+            self._driver.move_back(wait=True)
 
     def finish(self, *, died: bool = False) -> bool:
         """End, and say whether there is a trace now. In a forked child there never is.
@@ -162,26 +150,8 @@ class ProgramRecording(Recording):
         except OverlapscopeError as failure:
             self.failure = str(failure)
 
-    def _optimizer_stepped(self) -> None:
-        self._mark(_Marks.OPTIMIZER)
-
-    def _profiler_stepped(self) -> None:
-        self._mark(_Marks.PROFILER)
-
-    def _mark(self, marks: _Marks) -> None:
-        if not self._driver.on_this_thread:
-            super().step()
-            return
-        before = self._marked_by
-        if before is not None and before > marks:
-            return
-        self._marked_by = marks
-        if before != marks and marks > _Marks.OPTIMIZER:
-            self._optimizer_steps.stop()
-            if before is not None:
-                # The end of this very step.
-                return
-        super().step()
+    def _step(self) -> None:
+        super()._step()
         self._stop_program()
 
     def _stop_program(self) -> None:
@@ -214,6 +184,9 @@ class ProgramRecording(Recording):
 
     def _worked(self) -> None:
         super()._worked()
-        if self._recorder is not None and not self._recorder.wants_steps and not self._stops:
-            self._optimizer_steps.rest()
         self._changed()
+
+    def _need_no_steps(self) -> None:
+        # The program is stopped at the end of one.
+        if not self._stops:
+            super()._need_no_steps()

@@ -88,8 +88,11 @@ class Recorder:
         bounded: bool,
         max_size_bytes: int,
         on_too_much: Callable[[], None],
+        step_source: Callable[[], str | None] = lambda: None,
+        steps_are_settled: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`path` and `since_ns` are as of `TraceFiles`.
+        """`path` and `since_ns` are as of `TraceFiles`. `step_source()` is what ends steps, in words; while that may
+        change, which `steps_are_settled()` denies, no recording opens between steps without the profiler.
 
         `on_too_much` is called on a thread of the memory guard's; `make_room` should follow on the right one.
         """
@@ -98,6 +101,7 @@ class Recorder:
         self._bounded = bounded
         self._max_size_bytes = max_size_bytes
         self._on_too_much = on_too_much
+        self._step_source, self._steps_are_settled = step_source, steps_are_settled
         self._stage = Stage.DONE
         self._rehearsal: Take | None = None
         """None once the recording counts."""
@@ -131,6 +135,11 @@ class Recorder:
     def recording(self) -> bool:
         """Whether a window is open, or the program's first steps are recorded."""
         return self._stage in (Stage.REHEARSAL, Stage.RECORDING)
+
+    @property
+    def counts(self) -> bool:
+        """Whether the recording is under way, and no rehearsal."""
+        return self._stage is Stage.RECORDING
 
     @property
     def marked(self) -> bool:
@@ -283,6 +292,23 @@ class Recorder:
             self._timer.restart()
         self._notes += self._files.amend()
 
+    def steps_changed(self) -> None:
+        """Time steps anew: from now on they are others."""
+        self._timer.restart()
+
+    def start_over(self) -> bool:
+        """Throw away what is being recorded, and begin anew with the next step, on any thread. False where the thread
+        that began has to stop it, or nothing is to be recorded any more.
+        """
+        take = self._running
+        if not self.running or (take is not None and not (take.session and take.session.all_threads)):
+            return False
+        if take is not None:
+            self._stop()
+            self._rehearsal = self._recording = None
+            self._stage = Stage.PUT_OFF
+        return True
+
     def discard(self) -> None:
         """Stop and write nothing."""
         with suppress(Exception):
@@ -383,8 +409,9 @@ class Recorder:
             self._step_in_recording()
 
     def _recording_is_due(self) -> bool:
-        due = self._schedule.by_steps and self._steps >= self._opens
-        return due and self._timer.full and self._undisturbed()
+        due = self._schedule.by_steps and self._steps >= self._opens and self._timer.full
+        settled = not self._schedule.plain_steps or self._steps_are_settled()
+        return due and settled and self._undisturbed()
 
     def _undisturbed(self) -> bool:
         """Whether the profiler can start: no range of the last session is open, and no other profiler runs."""
@@ -533,7 +560,7 @@ class Recorder:
 
         before = self._before if take is self._recording and self._before is not None else TimedSteps()
         try:
-            take.stop(self._steps, before)
+            take.stop(self._steps, before, self._step_source())
         except RecordingFailed as failure:
             self._fail(str(failure))
 

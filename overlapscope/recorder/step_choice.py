@@ -162,9 +162,14 @@ def _period(tokens: Sequence[Hashable], *, least: int = _ALIKE) -> int | None:
     for length in range(1, min(_LONGEST_CYCLE, len(tokens) // 2) + 1):
         needed = max(least if length == 1 else 0, 3 * length if length <= _SHORT_CYCLE else 2 * length + 1)
         end = tokens[-needed:]
-        if len(end) == needed and all(a == b for a, b in zip(end, end[length:], strict=False)):
-            return length
+        if len(end) == needed and _repeats(end, length):
+            # What repeats after fewer, too, has not been seen for long enough.
+            return None if any(_repeats(end, shorter) for shorter in range(1, length)) else length
     return None
+
+
+def _repeats(tokens: Sequence[Hashable], length: int) -> bool:
+    return all(a == b for a, b in zip(tokens, tokens[length:], strict=False))
 
 
 def _of_cycle(events: Sequence[Event], length: int) -> Choice:

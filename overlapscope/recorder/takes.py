@@ -100,8 +100,9 @@ class Take:
         """It is of no more use, and its session runs on."""
         self._guard.stop()
 
-    def stop(self, finished: int, before: TimedSteps) -> None:
-        """Stop it, once. A step under way stays open in its trace; `before` are the plain steps before it.
+    def stop(self, finished: int, before: TimedSteps, step_source: str | None) -> None:
+        """Stop it, once. A step under way stays open in its trace; `before` are the plain steps before it, and
+        `step_source` says what ended steps.
 
         Raises RecordingFailed where that cannot be, and there is nothing to write then.
         """
@@ -112,7 +113,9 @@ class Take:
         self._guard.stop()
         unfinished = None if self._annotation is None else self._annotation.name
         try:
-            metadata = Metadata(self.window.warm_up_steps(finished), PlainSteps(before=before), self.session.origin)
+            source = step_source if finished > self.window.first else None
+            plain, origin = PlainSteps(before=before), self.session.origin
+            metadata = Metadata(self.window.warm_up_steps(finished), plain, origin, source)
             self.session.stop(metadata, unfinished=unfinished)
             self.notes += filter(None, [self.session.what_others_did])
         except Exception as error:
