@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import shlex
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -91,14 +93,25 @@ class Command:
             run.put_back()
             raise
         interrupted = ending.interrupted
-        try:
-            run.report(died=ending.died)
-        except KeyboardInterrupt:
-            interrupted = True
-        except Exception as error:
-            # The program has ended, and how it did is for it to say.
-            tell_defect(error)
+        others = {thread for thread in threading.enumerate() if not thread.daemon} - {threading.current_thread()}
+        if others and not interrupted and not run.in_forked_child:
+            # Python waits for these threads, which may be training, before it calls what is registered here.
+            atexit.register(_report, run, ending)
+        else:
+            interrupted |= _report(run, ending)
         _end(ending, interrupted=interrupted, in_forked_child=run.in_forked_child)
+
+
+def _report(run: _Run, ending: script.Ending) -> bool:
+    """Report, and say whether the user interrupted that."""
+    try:
+        run.report(died=ending.died)
+    except KeyboardInterrupt:
+        return True
+    except Exception as error:
+        # The program has ended, and how it did is for it to say.
+        tell_defect(error)
+    return False
 
 
 def _run_watched(args: argparse.Namespace) -> NoReturn:
@@ -363,7 +376,6 @@ class _Run:
         with suppress(Exception):
             sys.stdout.flush()
         recording = self._recording
-        recording.await_thread()
         written = self._finish(died=died)
         self._tell_children()
         printed = self._reporter is not None and self._reporter.close()

@@ -42,7 +42,9 @@ class AutomaticSteps:
     Until it has `settled`, the steps of the first optimizer may be taken for those of the program, with `at_once`.
     """
 
-    def __init__(self, stepped: Callable[[], None], changed: Callable[[], None], *, by: str | None, at_once: bool) -> None:
+    def __init__(
+        self, stepped: Callable[[], None], changed: Callable[[], None], *, by: str | None, at_once: bool
+    ) -> None:
         """`changed()` is called when steps become others. `by` is as of `--steps-by`; None finds out."""
         if by is not None and not by.strip():
             raise UsageError("steps_by is empty; name what a step is, such as optimizer or forward.")
@@ -149,7 +151,9 @@ class AutomaticSteps:
     def _short_enough(self, found: Choice, source: Source) -> Choice:
         if self._by is not None or found.cycle_ns <= _LONG_NS or found.each == 1:
             return found
-        self.offer = f"{found.label} take {duration(found.cycle_ns)}; --steps-by {source.kind.name.lower()} makes that one step."
+        self.offer = (
+            f"{found.label} take {duration(found.cycle_ns)}; --steps-by {source.kind.name.lower()} makes that one step."
+        )
         return single(source)
 
     def _trains_later(self, source: Source, now_ns: int) -> bool:

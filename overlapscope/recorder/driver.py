@@ -107,15 +107,13 @@ class Driver:
                 self._thread, self._moved = threading.get_ident(), threading.current_thread()
         return moved
 
-    def move_back(self, *, wait: bool = False) -> bool:
-        """Make the recorder the calling thread's again, if it moved; `wait` until the program's thread has ended.
+    def move_back(self) -> bool:
+        """Make the recorder the calling thread's again, if it moved. False where it is another's.
 
         The ops of all threads are recorded then, and any thread may end that.
         """
         if self._moved is None:
             return self.on_this_thread
-        if wait and not self._moved.daemon and not self.on_this_thread:
-            self._moved.join()
         self._thread = threading.get_ident()
         while self._busy and self._moved.is_alive():
             time.sleep(_POLL_S)

@@ -103,11 +103,6 @@ class ProgramRecording(Recording):
         super().begin()
         self._changed()
 
-    def await_thread(self) -> None:
-        """Wait until the thread that trains has ended, as Python does at the end of a program."""
-        if self.can_end:
-            self._driver.move_back(wait=True)
-
     def finish(self, *, died: bool = False) -> bool:
         """End, and say whether there is a trace now. In a forked child there never is.
 

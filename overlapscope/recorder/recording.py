@@ -235,7 +235,15 @@ class Recording:
         """Sentences worth telling the person about this recording."""
         checked = () if self._checker is None else self._checker.notes
         elsewhere = _ELSEWHERE if self._stepped_elsewhere and not self._stepped else None
-        notes = (*self._driver.late, elsewhere, *self._remarks, self._driver.gave_way, self._profilers.note, self._automatic.offer, *checked)
+        notes = (
+            *self._driver.late,
+            elsewhere,
+            *self._remarks,
+            self._driver.gave_way,
+            self._profilers.note,
+            self._automatic.offer,
+            *checked,
+        )
         return () if self._recorder is None else (*self._recorder.notes, *filter(None, notes))
 
     @property

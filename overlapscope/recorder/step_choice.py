@@ -189,7 +189,9 @@ def _of_cycle(events: Sequence[Event], length: int) -> Choice:
     only = cycle[0].source if len(counts) == 1 else None
     what = _label(cycle[0].source) if only is not None else _plural(cycle[0].source)
     kind = cycle[0].source.kind
-    return Choice(kind, f"every {length} {what}", each=length, source=only, begun=(length - first) % length, cycle_ns=cycle_ns)
+    return Choice(
+        kind, f"every {length} {what}", each=length, source=only, begun=(length - first) % length, cycle_ns=cycle_ns
+    )
 
 
 def _label(source: Source) -> str:

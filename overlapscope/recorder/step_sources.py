@@ -92,7 +92,9 @@ class StepSources:
 
         def called(get: Callable[..., Any], iterator: Any) -> Any:
             batch = get(iterator)
-            self._tell(Kind.LOADER, id(iterator._dataset), lambda: f"a DataLoader of {type(iterator._dataset).__name__}")
+            self._tell(
+                Kind.LOADER, id(iterator._dataset), lambda: f"a DataLoader of {type(iterator._dataset).__name__}"
+            )
             return batch
 
         return around(_BaseDataLoaderIter, "__next__", called)
@@ -209,14 +211,14 @@ class _Optimizers:
 
 # -- calls of modules ------------------------------------------------------------------------------------
 
-_CALL = '''
+_CALL = """
 def _wrapped_call_impl(self, *args, **kwargs):
     if not torch.compiler.is_compiling(): "noted"(self)
     if self._compiled_call_impl is not None:
         return self._compiled_call_impl(*args, **kwargs)
     else:
         return self._call_impl(*args, **kwargs)
-'''
+"""
 """How torch calls a module, and our line before."""
 
 
