@@ -64,6 +64,7 @@ def analyze_trace(
         predicted_by=trace.predicted_by,
         host=describe_host(trace),
         origin=trace.origin or UNSET,
+        period=trace.period or UNSET,
     )
     return TraceAnalysis(result, tuple(devices), trace)
 
