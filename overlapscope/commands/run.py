@@ -383,16 +383,15 @@ class _Run:
 
     def _analyze(self) -> None:
         if len(devices.activities(cuda=devices.cuda_is_up())) == 1:
-            self._tell(f"the trace has no GPU activity, so overlap cannot be measured: {devices.why_unused()}.")
-        else:
-            # A trace may be larger than what it took in memory (`memory_guard`), or the program's own.
-            limit = ("--max-size", str(max(3 * self._args.max_size_bytes, _LEAST_LIMIT_BYTES)))
-            recording = self._recording
-            apart("analyze", str(recording.path), *limit)
-            if self._args.open:
-                # Ctrl-C ends the dashboard; the program has ended already.
-                with suppress(KeyboardInterrupt):
-                    apart("dashboard", str(recording.path if recording.rank is None else recording.job), *limit)
+            self._tell(f"no GPU was used, so the report is on the host alone: {devices.why_unused()}.")
+        # A trace may be larger than what it took in memory (`memory_guard`), or the program's own.
+        limit = ("--max-size", str(max(3 * self._args.max_size_bytes, _LEAST_LIMIT_BYTES)))
+        recording = self._recording
+        apart("analyze", str(recording.path), *limit)
+        if self._args.open:
+            # Ctrl-C ends the dashboard; the program has ended already.
+            with suppress(KeyboardInterrupt):
+                apart("dashboard", str(recording.path if recording.rank is None else recording.job), *limit)
 
     def _tell(self, sentence: str) -> None:
         rank = self._recording.rank
