@@ -138,8 +138,8 @@ class Recording:
         ignore_own_profiler: bool = False,
         steps_by: str | None = None,
     ) -> None:
-        """`steps_by` says what a step is: `marks`, `optimizer`, `backward`, `forward`, `loader`, `graph`, or the name of a
-        call or range; by default marks or else what the program does again and again.
+        """`steps_by` says what a step is: `marks`, `optimizer`, `backward`, `forward`, `loader`, `graph`, or the name
+        of a call or range; by default marks, or else the first of these that repeats.
 
         Raises UsageError for numbers, file names and options that make no sense.
         """

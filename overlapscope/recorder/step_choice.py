@@ -175,8 +175,8 @@ def _repeats(tokens: Sequence[Hashable], length: int) -> bool:
 def _of_cycle(events: Sequence[Event], length: int) -> Choice:
     """The events at which a cycle of that length ends.
 
-    Its source that steps most rarely ends it, as a GAN's generator does, or of several such ones the last in the program.
-    Where it has only one, it begins with the event that has most calls before it.
+    A source with one event in it ends it, as a GAN's generator does: of several, the last in the program. Otherwise it
+    begins with the event that has most calls before it.
     """
     cycle = events[-length:]
     counts = Counter(event.source for event in cycle)

@@ -225,9 +225,9 @@ def _wrapped_call_impl(self, *args, **kwargs):
 def _watch_calls(called: Callable[[Any], None]) -> Undo:
     """Have `called(module)` called before each call of a module that is inside no other one's.
 
-    The code of `Module.__call__` is replaced, and no function: torch.compile takes a fast way, and guards nothing, as long
-    as that is the same function, and keeps it. Hooks of all modules would have it compile anew when they are gone.
-    Where torch's code is another, no call is seen.
+    The code of `Module.__call__` is replaced, and the function stays. As long as that is the same, torch.compile traces
+    and guards `forward` alone. If there were hooks for all modules, it would compile again when they are removed.
+    If torch's code is not the expected one, no call is seen.
     """
     import torch
     from torch.utils.data.dataloader import _BaseDataLoaderIter
