@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,7 +24,7 @@ from overlapscope.commands._reporter import Reporter
 from overlapscope.dashboard.launch import require_packages
 from overlapscope.errors import UsageError
 from overlapscope.recorder import children, devices, race_words, script
-from overlapscope.recorder.destination import rank_by_launcher, window_path
+from overlapscope.recorder.destination import kept_name, rank_by_launcher, window_path
 from overlapscope.recorder.program import ProgramRecording, State
 from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES, DEFAULT_PLAIN_STEPS
 from overlapscope.recorder.schedule import Schedule
@@ -262,7 +261,9 @@ class _FormerTraces:
     def __init__(self, paths: list[Path], *, force: bool) -> None:
         """Of `paths`, absolute, those that are there. They keep that name, unless `force` says to replace them."""
         self._force = force
-        self._moved = {path: _name_for_former(path, force=force) for path in paths if path.exists()}
+        self._moved = {
+            path: path.with_name(f"{path.name}.old") if force else kept_name(path) for path in paths if path.exists()
+        }
         for path, kept in self._moved.items():
             os.replace(path, kept)
 
@@ -277,14 +278,6 @@ class _FormerTraces:
         for path in replaced:
             self._moved.pop(path).unlink(missing_ok=True)
         return list(self._moved.values())
-
-
-def _name_for_former(path: Path, *, force: bool) -> Path:
-    """Return a name by which a trace is no trace of its directory: `x.trace.json.gz.1`, or a higher number."""
-    if force:
-        return path.with_name(f"{path.name}.old")
-    numbered = (path.with_name(f"{path.name}.{number}") for number in count(1))
-    return next(name for name in numbered if not name.exists())
 
 
 class _Run:

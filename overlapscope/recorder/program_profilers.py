@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from overlapscope.base.words import listed
-from overlapscope.recorder import session, trace_file
-from overlapscope.recorder.destination import window_path
+from overlapscope.recorder import claims, session, trace_file
+from overlapscope.recorder.destination import kept_name, window_path
 from overlapscope.recorder.session import profiler_running
 from overlapscope.recorder.wrapping import around
 
@@ -161,6 +161,8 @@ class OwnProfiler:
         with self._working():
             try:
                 path.parent.mkdir(exist_ok=True)  # a rank's
+                if path.exists() and not claims.is_anothers(path):
+                    path.replace(kept_name(path))
                 path = trace_file.write(functools.partial(export, profile), path).path
             except Exception as failure:
                 # Nothing that goes wrong here is the program's concern.

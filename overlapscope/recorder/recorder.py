@@ -483,7 +483,7 @@ class Recorder:
         for dropped in (self._rehearsal, self._recording):
             if dropped is not None:
                 dropped.session = None
-        self._rehearsal = self._recording = None
+        self._rehearsal = self._recording = self._unmarked = None
 
     # -- the session ----------------------------------------------------------------------------------
 
