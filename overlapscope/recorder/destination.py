@@ -168,7 +168,7 @@ def window_path(path: Path, number: int) -> Path:
 
 
 def kept_name(path: Path) -> Path:
-    """Return a free name for a trace of an earlier run, by which no directory or pattern has it: `x.trace.json.gz.1`."""
+    """Return a free name for an earlier trace, which no directory or pattern includes: `x.trace.json.gz.1`."""
     names = (path.with_name(f"{path.name}.{number}") for number in count(1))
     return next(name for name in names if not name.exists())
 

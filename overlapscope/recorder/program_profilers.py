@@ -1,7 +1,7 @@
 """What becomes of torch.profilers that the program starts while it is recorded.
 
 Only one profiler can run in a process. A program that has one keeps it, with its schedule, its handlers and its
-files; what it records is saved for us each time it stops (`OwnProfiler`). A profiler that is switched off, or that
+files; each of its recordings is saved for us (`OwnProfiler`). A profiler that is switched off, or that
 never comes to record, changes nothing. Kineto lets a trace be saved only once, so when the program exports that trace,
 it gets a copy of ours. Or, where that was asked for, its profilers record nothing, and the program runs on with them
 (`IgnoredProfilers`).

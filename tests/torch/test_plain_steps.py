@@ -58,7 +58,7 @@ class TestSchedule:
         )
         assert "1019 steps needed" in str(Schedule(1000, 2, 5, 10).why_short(15, 5))
         # As `overlapscope run --help` and the guide say.
-        assert _DEFAULTS == schedule and schedule.needed_steps == 41
+        assert schedule == _DEFAULTS and schedule.needed_steps == 41
         guide = Path("docs/guides/recording.md").read_text()
         assert "So a program should make 41 steps." in guide and "ten steps suffice" in guide
         assert schedule.why_short(0, 0) == "The program marked no step, so all of it was recorded."

@@ -516,13 +516,13 @@ def test_the_report_is_printed_when_the_recording_is_complete_however_the_progra
     errors = tmp_path / "errors"
     with errors.open("wb") as stderr:
         program = forked.Program([*FORKED, "train.py"], tmp_path, stderr=stderr.fileno())
-        while "A step takes" not in errors.read_text():
+        while "\ntrain.trace.json.gz" not in errors.read_text():
             time.sleep(0.02)
         (tmp_path / "reported").touch()
         out, _ = program.communicate()
     expected = {"it goes on": (0, "went on\n"), "it is killed": (-signal.SIGKILL, ""), "it leaves at once": (7, "")}
     assert (program.returncode, out) == expected[ending]
-    assert errors.read_text().count("A step takes") == 1
+    assert errors.read_text().count("\ntrain.trace.json.gz") == 1
     again = "`overlapscope analyze train.trace.json.gz` shows the report again."
     assert (again in errors.read_text()) == (ending == "it goes on")
     assert timed(tmp_path / "train.trace.json.gz") == (10, 10)
@@ -536,7 +536,8 @@ def test_a_program_that_leaves_or_is_killed_before_that_is_told_of(tmp_path: Pat
     errors = tmp_path / "errors"
     with errors.open("wb") as stderr:
         program = forked.Program([*FORKED, "train.py", "os.kill(os.getpid(), 9)"], tmp_path, stderr=stderr.fileno())
-        assert program.wait() == -signal.SIGKILL
+        program.communicate()
+        assert program.returncode == -signal.SIGKILL
     while "so there is no trace" not in errors.read_text():
         time.sleep(0.02)
 
@@ -578,7 +579,7 @@ def test_a_program_without_steps_is_recorded_for_a_few_seconds(
     errors = tmp_path / "errors"
     with errors.open("wb") as stderr:
         command = ["-c", UNMARKED.format(lengths), "run", "train.py"]
-        assert forked.Program(command, tmp_path, stderr=stderr.fileno()).wait() == 0
+        forked.Program(command, tmp_path, stderr=stderr.fileno()).communicate()
     assert (tmp_path / "end").exists() and sentence in errors.read_text()
     assert steps(tmp_path / "train.trace.json.gz") == recorded
     assert ("aten::div" in names(tmp_path / "train.trace.json.gz")) == (sentence == "from its start on")
@@ -666,9 +667,9 @@ def test_whatever_the_program_does_the_trace_comes_where_it_was_asked_for(tmp_pa
     assert ours(run) == [
         wrote("out/x.trace.json.gz"),
         "overlapscope: The program marked no step, so all of it was recorded.",
+        NO_GPU,
         "overlapscope: the program forked processes (1) after it had imported torch. Those cannot be recorded; with "
         "multiprocessing's start method spawn, --subprocesses records them.",
-        NO_GPU,
     ]
     recorded = names(tmp_path / "out" / "x.trace.json.gz")
     assert "aten::div" in recorded and "aten::mul" not in recorded
