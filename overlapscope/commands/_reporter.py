@@ -28,19 +28,18 @@ class Reporter:
 
     def start(self) -> None:
         """Start it. It is not a child of this process: programs wait for all of theirs."""
-        with suppress(OSError, ValueError):
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-S", __file__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=sys.__stderr__,
-            )
-            assert process.stdin is not None and process.stdout is not None
-            self._tasks, self._answers = os.dup(process.stdin.fileno()), os.dup(process.stdout.fileno())
-            process.stdin.close()
-            process.stdout.close()
-            process.wait()
+        with suppress(OSError, ValueError, AttributeError):
+            errors = sys.__stderr__.fileno()  # type: ignore[union-attr]
+            tasks, self._tasks = os.pipe()
+            self._answers, answers = os.pipe()
+            streams = [(os.POSIX_SPAWN_DUP2, here, there) for here, there in ((tasks, 0), (answers, 1), (errors, 2))]
+            command = [sys.executable, "-I", "-S", __file__]
+            # Unlike `subprocess` this is not taken for the program's doing (`recorder.children`).
+            process = os.posix_spawn(sys.executable, command, os.environ, file_actions=streams)
+            os.close(tasks)
+            os.close(answers)
             os.register_at_fork(after_in_child=self._forget)
+            os.waitpid(process, 0)
 
     def ask(self, *, commands: Sequence[Sequence[str]] = (), message: str = "", wait_s: float | None = None) -> None:
         """Have something said, and commands run, `wait_s` from now or when the program is gone, instead of the task

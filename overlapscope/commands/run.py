@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,7 +26,7 @@ from overlapscope.commands._reporter import Reporter
 from overlapscope.dashboard.launch import require_packages
 from overlapscope.errors import UsageError
 from overlapscope.recorder import children, devices, race_words, script
-from overlapscope.recorder.destination import rank_by_launcher, window_path
+from overlapscope.recorder.destination import kept_name, rank_by_launcher, window_path
 from overlapscope.recorder.program import ProgramRecording, State
 from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES, DEFAULT_PLAIN_STEPS
 from overlapscope.recorder.schedule import Schedule
@@ -38,7 +37,7 @@ _COMMAND = "import sys; sys.path.append(sys.argv.pop(1)); from overlapscope.comm
 _ROOT = Path(__file__).parents[2]
 _DEFAULTS = Schedule(wait=3, warmup=2, active=5, plain_steps=DEFAULT_PLAIN_STEPS)
 _PAUSE_S = 20
-"""The program's own profiler is taken to be done when it has recorded nothing more for that long, in seconds."""
+"""Time after the last recording of the program's own profiler until the report is printed, in seconds."""
 _ENDED_EARLY = (
     "the program was ended from outside or with os._exit before anything was written, so there is no trace. A "
     "recording with fewer steps is complete earlier: --wait 0 --plain-steps 0."
@@ -283,7 +282,9 @@ class _FormerTraces:
     def __init__(self, paths: list[Path], *, force: bool) -> None:
         """Of `paths`, absolute, those that are there. They keep that name, unless `force` says to replace them."""
         self._force = force
-        self._moved = {path: _name_for_former(path, force=force) for path in paths if path.exists()}
+        self._moved = {
+            path: path.with_name(f"{path.name}.old") if force else kept_name(path) for path in paths if path.exists()
+        }
         for path, kept in self._moved.items():
             os.replace(path, kept)
 
@@ -298,14 +299,6 @@ class _FormerTraces:
         for path in replaced:
             self._moved.pop(path).unlink(missing_ok=True)
         return list(self._moved.values())
-
-
-def _name_for_former(path: Path, *, force: bool) -> Path:
-    """Return a name by which a trace is no trace of its directory: `x.trace.json.gz.1`, or a higher number."""
-    if force:
-        return path.with_name(f"{path.name}.old")
-    numbered = (path.with_name(f"{path.name}.{number}") for number in count(1))
-    return next(name for name in numbered if not name.exists())
 
 
 class _Run:
@@ -332,10 +325,12 @@ class _Run:
         self._started = children.Started()
         self._began_ns = time.time_ns()
         self._process = os.getpid()
-        self._reporter: Reporter | None = None
+        self._reporter = Reporter()
+        self._ending = False
+        """The program has ended, and the report follows here."""
         self._asked_for: tuple[State, tuple[Path, ...]] | None = None
         self._told: set[str] = set()
-        """What need not be said again."""
+        """Sentences that are not repeated."""
         self._schedule = Schedule(**{name: options[name] for name in Schedule.__dataclass_fields__})
         require_torch()
         if args.open:
@@ -348,6 +343,8 @@ class _Run:
             children.record_all(asked.absolute(), options)
         self._started.watch()
         around(os, "_exit", self._exit)
+        if not self._recording.rank:
+            self._reporter.start()
         self._recording.begin_with_torch()
 
     def _paths(self, *, force: bool) -> list[Path]:
@@ -375,10 +372,11 @@ class _Run:
             return
         with suppress(Exception):
             sys.stdout.flush()
+        self._ending = True
         recording = self._recording
         written = self._finish(died=died)
         self._tell_children()
-        printed = self._reporter is not None and self._reporter.close()
+        printed = self._reporter.close()
         if written and not recording.rank:
             if printed:
                 self._tell(f"`{shlex.join(['overlapscope', *self._analysis(shown=True)])}` shows the report again.")
@@ -415,16 +413,14 @@ class _Run:
     def _changed(self) -> None:
         """Have the report printed as soon as there is one to print, or when the program is gone."""
         recording = self._recording
-        if recording.rank or self.in_forked_child:
+        if recording.rank or self.in_forked_child or self._ending:
             return
-        if self._reporter is None:
-            self._reporter = Reporter()
-            self._reporter.start()
-            if self._schedule.active is not None and self._schedule.slow_step is None:
-                self._tell(
-                    f"a complete recording takes {self._schedule.needed_steps} steps; a program that makes fewer is "
-                    "recorded from its start."
-                )
+        schedule = self._schedule
+        if self._asked_for is None and schedule.active is not None and schedule.at_once and schedule.repeat == 1:
+            self._tell(
+                f"a complete recording takes {schedule.needed_steps} steps; a program that makes fewer is recorded "
+                "from its start."
+            )
         asked_for = recording.state, recording.traces
         if asked_for == self._asked_for:
             return

@@ -23,7 +23,7 @@ _OWN_RECORDING = "The program made a recording of its own with overlapscope.reco
 
 
 class State(enum.Enum):
-    """How far the recording of a program has come."""
+    """Progress of a program's recording."""
 
     NONE = enum.auto()
     """Nothing is recorded, or the program itself does it with `overlapscope.record`."""
@@ -78,7 +78,7 @@ class ProgramRecording(Recording):
 
     @property
     def state(self) -> State:
-        """How far the recording has come."""
+        """Progress of the recording."""
         if self._recorder is None or self._own_recording is not None:
             return State.NONE
         if self._profilers.paths:
@@ -91,12 +91,12 @@ class ProgramRecording(Recording):
 
     @property
     def traces(self) -> tuple[Path, ...]:
-        """What is to be analysed: the last window, or all recordings of the program's own profiler."""
+        """Files to analyse: the last window, or all recordings of the program's own profiler."""
         return self._profilers.paths or (self.path,)
 
     @property
     def can_end(self) -> bool:
-        """Whether the calling thread is the one that began, or any may end the recording, in this process."""
+        """True on a thread that may end the recording, in this process."""
         return self._recorder is not None and self._driver.in_this_process and self._driver.may_end
 
     def begin(self) -> None:

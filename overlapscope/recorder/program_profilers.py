@@ -1,7 +1,7 @@
 """What becomes of torch.profilers that the program starts while it is recorded.
 
 Only one profiler can run in a process. A program that has one keeps it, with its schedule, its handlers and its
-files; what it records is saved for us each time it stops (`OwnProfiler`). A profiler that is switched off, or that
+files; each of its recordings is saved for us (`OwnProfiler`). A profiler that is switched off, or that
 never comes to record, changes nothing. Kineto lets a trace be saved only once, so when the program exports that trace,
 it gets a copy of ours. Or, where that was asked for, its profilers record nothing, and the program runs on with them
 (`IgnoredProfilers`).
@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from overlapscope.base.words import listed
-from overlapscope.recorder import session, trace_file
-from overlapscope.recorder.destination import window_path
+from overlapscope.recorder import claims, session, trace_file
+from overlapscope.recorder.destination import kept_name, window_path
 from overlapscope.recorder.session import profiler_running
 from overlapscope.recorder.wrapping import around
 
@@ -161,6 +161,8 @@ class OwnProfiler:
         with self._working():
             try:
                 path.parent.mkdir(exist_ok=True)  # a rank's
+                if path.exists() and not claims.is_anothers(path):
+                    path.replace(kept_name(path))
                 path = trace_file.write(functools.partial(export, profile), path).path
             except Exception as failure:
                 # Nothing that goes wrong here is the program's concern.

@@ -143,12 +143,12 @@ class Recorder:
 
     @property
     def marked(self) -> bool:
-        """Whether the program has marked a step."""
+        """True once the program has marked a step."""
         return self._steps > 0
 
     @property
     def bounded_out(self) -> bool:
-        """Whether nothing more is recorded, unless the program marks a step."""
+        """True if nothing more is recorded unless the program marks a step."""
         return self._stage is Stage.UNMARKED and self._unmarked_windows == _UNMARKED_WINDOWS
 
     @property
@@ -180,7 +180,7 @@ class Recorder:
 
     @property
     def written(self) -> bool:
-        """Whether there is a file, even if it may be replaced by a better recording."""
+        """True if there is a file, even if a better recording may replace it."""
         return bool(self._files.paths)
 
     @property
@@ -286,7 +286,7 @@ class Recorder:
             )
 
     def _add_behind(self, *, wait: bool = False) -> None:
-        """Add the steps that were timed behind the recording to its file."""
+        """Add the steps timed after the recording to its file."""
         if self._timer.timed:
             self._files.time_behind(self._timer.read(wait=wait))
             self._timer.restart()
@@ -510,7 +510,7 @@ class Recorder:
         for dropped in (self._rehearsal, self._recording):
             if dropped is not None:
                 dropped.session = None
-        self._rehearsal = self._recording = None
+        self._rehearsal = self._recording = self._unmarked = None
 
     # -- the session ----------------------------------------------------------------------------------
 

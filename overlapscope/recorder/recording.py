@@ -307,7 +307,8 @@ class Recording:
     @property
     def step_source(self) -> str | None:
         """What ends steps, in words."""
-        return self._automatic.label if self._marked_by is _Marks.NOBODY else _SOURCES.get(self._marked_by)
+        marks = self._marked_by
+        return None if marks is None else _SOURCES.get(marks, self._automatic.label)
 
     def _mark(self, marks: _Marks) -> None:
         chosen = self._steps_by not in (None, MARKS)

@@ -1,4 +1,4 @@
-"""Steps of programs that mark none: what is taken for a step, by `overlapscope run`. Every one here is a real process."""
+"""What `overlapscope run` takes for steps of programs that mark none. Every one here is a real process."""
 
 from __future__ import annotations
 
