@@ -70,6 +70,8 @@ def _analyze(trace: Trace, device: int | None, step: str | None, range: str | No
         predicted_by=trace.predicted_by,
         host=describe_host(trace),
         origin=trace.origin or UNSET,
+        step_source=trace.step_source or UNSET,
+        period=trace.period or UNSET,
     )
     return TraceAnalysis(result, tuple(devices), trace)
 

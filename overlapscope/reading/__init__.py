@@ -18,6 +18,7 @@ from overlapscope.reading import jax
 from overlapscope.reading._crew import Crew
 from overlapscope.reading._progress import Progress
 from overlapscope.reading.files import LIMIT_BYTES, file_and_part, is_pipe, named
+from overlapscope.reading.own_period import periodic_steps
 from overlapscope.reading.source import Request
 from overlapscope.reading.sources import SUFFIXES, is_trace_name, parts, read
 from overlapscope.reading.steps import named_steps
@@ -49,6 +50,7 @@ def load(
     progress: Progress = True,
     cache: bool = True,
     steps_by: str | None = None,
+    periodic: bool = True,
     meanwhile: Callable[[], object] | None = None,
 ) -> Trace:
     """The Trace in one file; `-` is standard input.
@@ -57,7 +59,8 @@ def load(
     bar on stderr if that is a terminal and reading takes over a second; a function is called instead, with the
     bytes read and how many there are. `cache` keeps what was read of a large file, and takes it from there where the
     same content is read again (`docs/how-it-works/cache.md`); the Trace is the same. `steps_by` is the name of the
-    ranges that are its steps, in which `*` and `?` stand for any characters. `meanwhile` is called once other
+    ranges that are its steps, in which `*` and `?` stand for any characters. Without it, a recording in which nothing
+    marks steps gets them from its own period unless `periodic` is false (`Trace.period`). `meanwhile` is called once other
     processes have begun to read, if any do, for what this one has to do besides, such as importing what the Trace is
     for.
 
@@ -68,7 +71,9 @@ def load(
         raise UnreadableTrace(f"{path}: is a directory; name a trace file in it, or load all of them with load_all.")
     request = Request(limit_bytes, progress, Crew(meanwhile=meanwhile))
     trace = read_once(path, limit_bytes, lambda: _read_or_cached(path, request, cache))
-    return trace if steps_by is None else named_steps(trace, steps_by)
+    if steps_by is not None:
+        return named_steps(trace, steps_by)
+    return periodic_steps(trace) if periodic else trace
 
 
 def _read_or_cached(path: Path, request: Request, cache: bool) -> Trace:

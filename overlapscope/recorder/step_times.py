@@ -56,9 +56,11 @@ class StepTimes:
                 f"{unit.text(median_ns(self.after_ns))} after it: the program or the machine changed."
             )
             return f"{said} In the recording, it takes {unit.text(recorded_ns)}." if recorded_ns else said
-        few = "" if len(plain_ns) >= self.asked else f" ({plural(len(plain_ns), 'step')} timed)"
+        few = "" if len(plain_ns) >= self.asked else f"; {plural(len(plain_ns), 'step')} timed"
+        least, mean, most = (unit.text(ns) for ns in (min(plain_ns), round(statistics.mean(plain_ns)), max(plain_ns)))
+        spread = f"{least} to {most}, mean {mean}"
         recorded = f", and {unit.text(recorded_ns)} in the recording" if recorded_ns else ""
-        return f"a step takes {unit.text(median_ns(plain_ns))}{few}{recorded}."
+        return f"a step takes {unit.text(median_ns(plain_ns))} ({spread}{few}){recorded}."
 
 
 def median_ns(lengths_ns: Sequence[int]) -> int:

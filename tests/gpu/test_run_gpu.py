@@ -13,7 +13,14 @@ import pytest
 
 from overlapscope.reading import load
 from tests.support.recorded import content, steps
-from tests.support.run_command import RUN, TRAIN, execute, said, write, wrote
+from tests.support.run_command import (
+    RUN,
+    TRAIN,
+    execute,
+    said,
+    write,
+    wrote,
+)
 
 torch = pytest.importorskip("torch", reason="records with torch")
 pytestmark = [

@@ -1,4 +1,4 @@
-"""`overlapscope run`: a program behaves as if Python ran it. Every one here is a real process, and has no torch."""
+"""Programs under `overlapscope run` behave as if Python ran them. Each is a real process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.run_command import RUN, Done, execute, write
+from tests.support.run_command import (
+    RUN,
+    Done,
+    execute,
+    write,
+)
 
 
 def without_ours(stderr: str) -> str:
@@ -127,10 +132,10 @@ def test_a_traceback_of_a_module_has_no_frames_but_its_own(initialisation: str, 
 def test_threads_and_exit_handlers_outlive_the_last_line(tmp_path: Path) -> None:
     write(
         tmp_path / "program.py",
-        "import atexit, pickle, threading\n"
+        "import atexit, pickle, threading, time\n"
         "class Point: pass\n"
         "def late(where):\n"
-        "    if where == 'thread': threading.main_thread().join()\n"
+        "    time.sleep(0.3)\n"
         "    print(where, type(pickle.loads(pickle.dumps(Point()))) is Point, __name__, flush=True)\n"
         "threading.Thread(target=late, args=['thread']).start()\n"
         "atexit.register(late, 'exit')\n"
@@ -173,8 +178,9 @@ def test_spawned_processes_import_the_program(program: list[str], tmp_path: Path
         (["--max-size", "much", "plain.py"], "'much' is not a size"),
         (["--output", "x.txt", "plain.py"], "x.trace.json.gz"),
         (["--output", "no/where.json", "plain.py"], "the directory no does not exist"),
-        (["--output", "there.json", "plain.py"], "there.json: already exists; use --force"),
-        (["there.py"], "there.trace.json.gz: already exists; use --force"),
+        (["--whole", "--wait", "3", "plain.py"], "--whole and --wait both choose what is recorded"),
+        (["--output", "there.json", "there.json"], "there.json: is also an input"),
+        (["there.ipynb"], "there.ipynb: is not a notebook"),
         (["--forty-two", "plain.py"], "--forty-two"),
         ([], "required: SCRIPT\n"),
     ],
@@ -186,11 +192,12 @@ def test_what_cannot_be_run_is_told_in_a_sentence_and_exits_2(
     (programs / "empty").mkdir()
     write(programs / "there.json", "mine")
     write(programs / "there.trace.json.gz", "mine")
-    write(programs / "there.py", "print('ran')")
+    write(programs / "there.ipynb", "{}")
     run = execute([*RUN, *arguments], programs)
     assert (run.returncode, run.stdout) == (2, "")
     assert expected in run.stderr and "Traceback" not in run.stderr
     assert (programs / "there.json").read_text() == (programs / "there.trace.json.gz").read_text() == "mine"
+    assert not list(programs.glob("*.[0-9]"))
 
 
 def test_a_program_without_torch_runs_and_is_told_why_there_is_no_trace(tmp_path: Path) -> None:

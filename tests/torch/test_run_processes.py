@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,17 @@ import pytest
 from overlapscope.reading import expand, load
 from tests.support import forked
 from tests.support.recorded import steps, timed
-from tests.support.run_command import FORKED, TRAIN, no_gpu, said, write, wrote
+from tests.support.run_command import (
+    FORKED,
+    TRAIN,
+    execute,
+    no_gpu,
+    ours,
+    write,
+    wrote,
+)
 
 pytest.importorskip("torch", reason="records with torch")
-
-NO_GPU = no_gpu()
 
 
 def test_each_rank_of_torchrun_writes_its_own_file_and_they_load_as_one_job(tmp_path: Path) -> None:
@@ -27,23 +34,21 @@ def test_each_rank_of_torchrun_writes_its_own_file_and_they_load_as_one_job(tmp_
         "dist.barrier()\n"
         "dist.destroy_process_group()\n",
     )
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     schedule = ["--active", "2", "--plain-steps", "2"]
-    run = forked.run([*launcher, *FORKED, *schedule, "train.py"], tmp_path, environment={"OMP_NUM_THREADS": "1"})
+    run = execute([*launcher, "-m", "overlapscope", "run", *schedule, "train.py"], tmp_path, OMP_NUM_THREADS="1")
     assert run.returncode == 0, run.stderr
-    first, times, *rest = [line for line in said(run) if line.startswith("overlapscope")]
+    first, times, *rest = ours(run)
     assert first == wrote("train.traces/rank0.trace.json.gz").replace("overlapscope", "overlapscope (rank 0)", 1)
     assert times.startswith("overlapscope (rank 0): a step takes ")
     assert rest == [
-        NO_GPU.replace("overlapscope", "overlapscope (rank 0)", 1),
+        no_gpu().replace("overlapscope", "overlapscope (rank 0)", 1),
         "overlapscope (rank 0): this is rank 0; `overlapscope analyze train.traces` shows all ranks.",
     ]
     paths = [tmp_path / "train.traces" / f"rank{rank}.trace.json.gz" for rank in (0, 1)]
     assert [load(path).rank for path in expand([str(tmp_path / "train.traces")])] == [0, 1]
     assert [steps(path) for path in paths] == [[11, 12, 13, 14]] * 2
     assert [timed(path) for path in paths] == [(2, 2)] * 2
-    again = forked.run([*FORKED, "train.py"], tmp_path, environment={"RANK": "1", "WORLD_SIZE": "2"})
-    assert again.returncode == 2 and "rank1.trace.json.gz: already exists" in again.stderr
 
 
 def test_srun_tells_the_rank_and_a_file_name_may_say_where_it_stands(tmp_path: Path) -> None:
@@ -92,7 +97,10 @@ def test_processes_that_the_program_starts_are_recorded_where_that_is_asked_for(
     assert re.fullmatch(r"pid\d+\.trace\.json\.gz", other.name)
     assert [one.name for one in ranks] == ["rank0.trace.json.gz", "rank1.trace.json.gz"]
     assert [steps(one) for one in ranks] == [[1, 2, 3]] * 2
-    assert forked.run([*FORKED, "--subprocesses", "-o", "program.json.gz", program.name], tmp_path).returncode == 2
+    assert forked.run([*FORKED, "--subprocesses", "-c", "1"], tmp_path).returncode == 0
+    assert len(list((tmp_path / "program.traces").iterdir())) == 3
+    assert forked.run([*FORKED, "--subprocesses", "-o", "program.json.gz", "-c", "1"], tmp_path).returncode == 0
+    assert {path.suffix for path in (tmp_path / "program.traces").iterdir()} == {".1"}
 
 
 def test_processes_that_the_program_starts_are_told_of_but_for_those_that_load_its_data(tmp_path: Path) -> None:

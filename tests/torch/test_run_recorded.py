@@ -1,4 +1,4 @@
-"""`overlapscope run`: the trace that a program leaves, however it ends. Every one here is a real process."""
+"""`overlapscope run`: the trace that a program leaves, however it ends. Each program is a real process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,21 @@ import pytest
 
 from tests.support import forked
 from tests.support.recorded import content, ops_and_ranges, steps, timed
-from tests.support.run_command import FORKED, RUN, TRAIN, execute, no_gpu, said, write, wrote
+from tests.support.run_command import (
+    AS_IT_IS,
+    FORKED,
+    RUN,
+    SHORT,
+    TRAIN,
+    execute,
+    no_gpu,
+    ours,
+    said,
+    write,
+    wrote,
+)
 
 pytest.importorskip("torch", reason="records with torch")
-
-NO_GPU = no_gpu()
 
 
 def test_a_training_script_needs_no_change(tmp_path: Path) -> None:
@@ -36,9 +46,9 @@ def test_a_training_script_needs_no_change(tmp_path: Path) -> None:
     run = execute([*RUN, "--wait", "3", "--active", "3", "--stacks", "--shapes", "train.py", "--wait", "9"], tmp_path)
     assert run.returncode == 0
     assert run.stdout == "['train.py', '--wait', '9'] False False\n1 torch.nn\nFalse\nTrue\n"
-    first, times, last = said(run)
+    first, times, last = ours(run)
     assert times.startswith("overlapscope: a step takes ") and "recording" in times
-    assert (first, last) == (wrote("train.trace.json.gz"), NO_GPU)
+    assert (first, last) == (wrote("train.trace.json.gz"), no_gpu())
     trace = tmp_path / "train.trace.json.gz"
     # The first 8 are rehearsed, 2 settle, 10 are timed.
     assert steps(trace) == [20, 21, 22, 23, 24]
@@ -60,7 +70,7 @@ def test_a_program_that_marks_its_steps_is_taken_at_its_word(tmp_path: Path) -> 
     )
     schedule = ["--wait", "0", "--warmup", "0", "--active", "99", "--plain-steps", "0"]
     run = forked.run([*FORKED, *schedule, "-o", "x.json", "train.py"], tmp_path)
-    assert said(run) == [wrote("x.json"), NO_GPU]
+    assert ours(run) == [wrote("x.json"), no_gpu()]
     # The optimizer steps five times until the program marks the end of that step, and then five more.
     assert steps(tmp_path / "x.json") == list(range(5 + 5))
 
@@ -70,12 +80,11 @@ def test_a_program_that_dies_leaves_its_trace_and_its_traceback(tmp_path: Path) 
     run = forked.run([*FORKED, "--memory", "train.py"], tmp_path)
     assert run.returncode == 1
     python = forked.run(["train.py"], tmp_path)
-    assert said(run)[: len(python.stderr.splitlines())] == python.stderr.splitlines()
-    assert said(run)[len(python.stderr.splitlines()) :] == [
+    assert said(run)[1 : 1 + len(python.stderr.splitlines())] == python.stderr.splitlines()
+    assert ours(run) == [
         wrote("train.trace.json.gz"),
-        "overlapscope: The program made only 2 of the 29 steps needed (22 before the recording, 2 of warm-up and "
-        "5 to judge); the recording is used as it is. --plain-steps 0 needs 6.",
-        NO_GPU,
+        SHORT.format(2).replace("its first steps were recorded instead", AS_IT_IS),
+        no_gpu(),
     ]
     assert steps(tmp_path / "train.trace.json.gz") == [0, 1]
     assert any(event["name"] == "[memory]" for event in content(tmp_path / "train.trace.json.gz")["traceEvents"])
@@ -139,15 +148,27 @@ def test_whatever_the_program_does_the_trace_comes_where_it_was_asked_for(tmp_pa
     )
     run = forked.run([*FORKED, "--force", "-o", "out/x.trace.json.gz", "program.py"], tmp_path)
     assert (run.returncode, run.stdout) == (4, "0\n")
-    assert said(run) == [
+    assert ours(run) == [
         wrote("out/x.trace.json.gz"),
         "overlapscope: The program marked no step, so all of it was recorded.",
+        no_gpu(),
         "overlapscope: the program forked processes (1) after it had imported torch. Those cannot be recorded; with "
         "multiprocessing's start method spawn, --subprocesses records them.",
-        NO_GPU,
     ]
     recorded = ops_and_ranges(tmp_path / "out" / "x.trace.json.gz")
     assert "aten::div" in recorded and "aten::mul" not in recorded
+
+
+def test_the_analysis_is_that_of_analyze_and_goes_to_stderr(tmp_path: Path) -> None:
+    trace = Path("traces/pipeline_1stream.json.gz").absolute()
+    code = (
+        "import sys\nfrom overlapscope.commands.run import apart\n"
+        "apart('analyze', sys.argv[1], '--max-size', str(10**9))"
+    )
+    write(tmp_path / "rich.py", "1 / 0")
+    done = execute([sys.executable, "-P", "-c", code, str(trace)], tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == execute([sys.executable, "-P", "-m", "overlapscope", "analyze", str(trace)], tmp_path).stdout
 
 
 def test_a_forked_child_that_exits_while_its_parent_is_recorded_exits_as_without(tmp_path: Path) -> None:
@@ -167,15 +188,3 @@ def test_a_forked_child_that_exits_while_its_parent_is_recorded_exits_as_without
     run = forked.run([*FORKED, "program.py"], tmp_path)
     assert (run.returncode, run.stdout) == (0, "child\nbye\n5\n")
     assert len(list(tmp_path.glob("*.gz"))) == 1
-
-
-def test_the_analysis_is_that_of_analyze_and_goes_to_stderr(tmp_path: Path) -> None:
-    trace = Path("traces/pipeline_1stream.json.gz").absolute()
-    code = (
-        "import sys\nfrom overlapscope.commands.run import apart\n"
-        "apart('analyze', sys.argv[1], '--max-size', str(10**9))"
-    )
-    write(tmp_path / "rich.py", "1 / 0")
-    done = execute([sys.executable, "-P", "-c", code, str(trace)], tmp_path)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == execute([sys.executable, "-P", "-m", "overlapscope", "analyze", str(trace)], tmp_path).stdout

@@ -1,0 +1,72 @@
+"""`overlapscope run` with programs that mark no step, and notebooks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support import forked
+from tests.support.recorded import ops_and_ranges, steps
+from tests.support.run_command import (
+    FORKED,
+    TRAIN,
+    no_gpu,
+    ours,
+    write,
+    wrote,
+)
+
+pytest.importorskip("torch", reason="records with torch")
+UNMARKED = (
+    "import sys\nimport overlapscope.recorder.triggers as triggers\nfrom overlapscope.commands import main\n"
+    "triggers.UNMARKED_S, triggers.START_UP_S = {}\nsys.argv[0] = 'overlapscope'\nmain(sys.argv[1:])\n"
+)
+LOOPS = (
+    "import os, time\nwhile {}: torch.ones(3) * 3; time.sleep(0.001)\n"
+    "for _ in range({}): train()\nopen('end', 'w').close()\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "until", "marked", "sentence", "recorded"),
+    [
+        ((0.1, 60), "torch.autograd.profiler._is_profiler_enabled", 0, "from its start on", []),
+        ((0.1, 0.1), "'after its start-up' not in open('errors').read()", 0, "after its start-up", []),
+        ((0.1, 0.1), "'after its start-up' not in open('errors').read()", 41, "a step takes", [*range(22, 29)]),
+    ],
+    ids=["a short program", "a long one", "one that marks steps late"],
+)
+def test_a_program_without_steps_is_recorded_for_a_few_seconds(
+    lengths: tuple[float, float], until: str, marked: int, sentence: str, recorded: list[int], tmp_path: Path
+) -> None:
+    write(tmp_path / "train.py", TRAIN + "torch.ones(3) / 3\n" + LOOPS.format(until, marked))
+    errors = tmp_path / "errors"
+    with errors.open("wb") as stderr:
+        command = ["-c", UNMARKED.format(lengths), "run", "train.py"]
+        forked.Program(command, tmp_path, stderr=stderr.fileno()).communicate()
+    assert (tmp_path / "end").exists() and sentence in errors.read_text()
+    assert steps(tmp_path / "train.trace.json.gz") == recorded
+    assert ("aten::div" in ops_and_ranges(tmp_path / "train.trace.json.gz")) == (sentence == "from its start on")
+
+
+def test_the_whole_program_is_recorded_where_that_is_asked_for(tmp_path: Path) -> None:
+    write(tmp_path / "train.py", TRAIN + "for _ in range(45): train()\ntorch.ones(3) / 3\n")
+    run = forked.run([*FORKED, "--whole", "train.py"], tmp_path)
+    assert ours(run) == [wrote("train.trace.json.gz"), no_gpu()]
+    assert steps(tmp_path / "train.trace.json.gz") == list(range(45))
+    assert "aten::div" in ops_and_ranges(tmp_path / "train.trace.json.gz")
+
+
+def test_a_notebook_runs_without_what_only_ipython_understands(tmp_path: Path) -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["1 / 0"]},
+        {"cell_type": "code", "execution_count": None, "source": ["%matplotlib inline\n", "if True:\n", "  !ls\n"]},
+        {"cell_type": "code", "source": "%%bash\nfor"},
+        {"cell_type": "code", "source": f"%%time\n{TRAIN}for _ in range(3): train()\nprint(__name__)"},
+    ]
+    write(tmp_path / "train.ipynb", json.dumps({"cells": cells, "metadata": None}))
+    run = forked.run([*FORKED, "train.ipynb"], tmp_path)
+    assert (run.returncode, run.stdout) == (0, "__main__\n"), run.stderr
+    assert steps(tmp_path / "train.trace.json.gz") == [0, 1, 2]
