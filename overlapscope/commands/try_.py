@@ -164,6 +164,12 @@ def _tell_failure(failed: ProgramFailed) -> int:
     ended = failed.ended
     for line in ended.output.splitlines()[-_LAST_LINES:]:
         tell(line)
+    if failed.runs_alone:
+        tell(
+            "overlapscope: the program runs, but fails while overlapscope looks at its steps, so no change was tried. "
+            f"{clean(ended.how, 300)} This is an error in overlapscope. Please report it, with the lines above."
+        )
+        return 1
     tell(f"overlapscope: the program fails as it is, so no change was tried. {clean(ended.how, 300)}")
     if ended.exit_code is None:
         tell("overlapscope: if it needs more time, pass a larger --minutes.")

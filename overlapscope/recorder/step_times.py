@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import statistics
+import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -119,6 +122,7 @@ class StepTimer:
         self._most = most
         self._paused_ns = self._resumed_ns = self._resumed_step = 0
         """For how long the program was last held up, until when, and in which step."""
+        _timers.add(self)
 
     @property
     def timed(self) -> int:
@@ -144,6 +148,15 @@ class StepTimer:
         """Forget all marks."""
         self._marks.clear()
 
+    def leave_behind(self) -> None:
+        """Forget all marks in a forked child, without ever freeing their events.
+
+        A CUDA event that is freed in a forked child ends it by SIGABRT (torch 2.13): its destructor may not raise, and
+        CUDA does not work there.
+        """
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._marks))
+        self._marks = deque(maxlen=self._marks.maxlen)
+
     @contextmanager
     def pausing(self, finished: int) -> Iterator[None]:
         """What is done inside holds the program up, which settles anew then."""
@@ -168,6 +181,17 @@ class StepTimer:
 
         since_ns = clock.now_ns() - self._resumed_ns
         return settled(finished - self._resumed_step, since_ns, self._paused_ns, workers=bool(active_children()))
+
+
+_timers: weakref.WeakSet[StepTimer] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for timer in _timers:
+        timer.leave_behind()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _event() -> Any:

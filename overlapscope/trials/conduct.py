@@ -35,15 +35,19 @@ _LEAST_LIMIT_S: Final = 180.0
 """Compiling takes a minute or two."""
 _RECORDED: Final = 1.5
 """A run under the recorder takes about so many times as long as a plain one: most of either is its start."""
+_LONGER: Final = 1.5
+_LATER_S: Final = 5.0
+"""A program that goes on for so much longer without us than with us, until it failed, does not fail."""
 NO_TIME: Final = "There was no time left for it; `--minutes` gives more."
 
 
 class ProgramFailed(Exception):
     """The program fails as it is."""
 
-    def __init__(self, ended: Ended) -> None:
+    def __init__(self, ended: Ended, *, runs_alone: bool = False) -> None:
+        """`runs_alone`: it does not fail where nobody looks into it."""
         super().__init__(ended.how)
-        self.ended = ended
+        self.ended, self.runs_alone = ended, runs_alone
 
 
 class Conducted(Struct, frozen=True):
@@ -165,8 +169,11 @@ class _Conductor:
         Raises as `conduct`.
         """
         self._progress.now("Looking at what the program does in its steps")
-        ended = self._run(plan.SURVEY, survey=True)
-        outcome = _usable(ended)
+        ended, notes = self._run(plan.SURVEY, survey=True), []
+        if ended.failed:
+            notes.append(f"The program fails while it is looked at: changes are for what it did before. {ended.how}")
+            ended = self._not_looked_at(ended)
+        outcome = self._usable(ended)
         facts = outcome.facts or Facts(cuda=False, cpus=os.cpu_count() or 1)
         fitting, left_out = fits.candidates(facts, outcome.ranks, self._asked.only, self._asked.also)
         workers = max((int(one.values[-1]) for one in fitting if one.change == "workers"), default=0)
@@ -176,7 +183,7 @@ class _Conductor:
         if self._asked.writes:
             every = tuple(Setting(one.change, value) for one in fitting for value in one.values)
             check_originals(edits(facts, every, self._program.root).files)
-        found = Findings(facts, outcome.ranks, wanted, fitting, left_out)
+        found = Findings(facts, outcome.ranks, wanted, fitting, left_out, notes=notes)
         self._first(found)
         return found
 
@@ -185,11 +192,11 @@ class _Conductor:
         self._progress.now("Run 1, as it is")
         ended = self._run(found.plan)
         if not ended.complete:
-            outcome = _usable(ended)
+            outcome = self._usable(ended)
             found.plan = plan.shortened(found.plan, outcome.all_steps)
             ended = self._run(found.plan)
             if not ended.complete:
-                raise ProgramFailed(ended)
+                raise self._failed(ended)
         self._limit_s = max(_LEAST_LIMIT_S, _PATIENCE * ended.wall_s)
         self._keep(found, _told(Planned(AS_IS, 1), ended))
         most = (len(found.candidates) + 1) * search.MOST_ROUNDS
@@ -198,6 +205,40 @@ class _Conductor:
             f"Each run takes about {duration(1e9 * ended.wall_s)}, and there will be {runs} at most. In each, "
             f"{plural(found.plan.timed_steps, 'step')} are timed after {found.plan.warmup_steps} of warm-up."
         )
+
+    def _not_looked_at(self, failed: Ended) -> Ended:
+        """A run that is timed alone, with what was seen in the one that failed. Raises ProgramFailed."""
+        failure = self._failed(failed)
+        facts = next((outcome.facts for outcome in failed.outcomes if outcome.facts is not None), None)
+        if facts is None or not failure.runs_alone:
+            raise failure
+        ended = self._run(plan.SURVEY)
+        if ended.failed:
+            raise failure
+        outcomes = tuple(replace(outcome, facts=facts) for outcome in ended.outcomes)
+        return replace(ended, outcomes=outcomes)
+
+    def _failed(self, ended: Ended) -> ProgramFailed:
+        """It may fail because we look into it, so it is run once without us before anybody says that it fails."""
+        if ended.exit_code is None:
+            return ProgramFailed(ended)
+        self._progress.now("The program failed, so it is run without being looked into")
+        alone = self._program.alone(self._new_directory(), _LONGER * ended.wall_s + _LATER_S)
+        return ProgramFailed(ended, runs_alone=alone.exit_code in (0, None))
+
+    def _usable(self, ended: Ended) -> Outcome:
+        """What rank 0 tells of a run of the program as it is. Raises ProgramFailed and UsageError."""
+        outcome = ended.outcomes[0] if ended.outcomes else None
+        if ended.failed:
+            raise self._failed(ended)
+        if outcome is None:
+            raise UsageError("the program never imported torch, so it has no steps that could be timed.")
+        if not outcome.all_steps:
+            raise UsageError(
+                "the program made no steps. A step ends when its optimizer has stepped, or where the program calls "
+                "`overlapscope.step()`; call that at the end of each iteration."
+            )
+        return outcome
 
     def record(self, found: Findings) -> None:
         """The program as it is, from which is predicted what changes bring."""
@@ -297,21 +338,6 @@ class _Conductor:
         directory = self._directory / f"run-{self._count}"
         directory.mkdir()
         return str(directory)
-
-
-def _usable(ended: Ended) -> Outcome:
-    """What rank 0 tells of a run of the program as it is. Raises ProgramFailed and UsageError."""
-    outcome = ended.outcomes[0] if ended.outcomes else None
-    if not ended.complete and ended.exit_code != 0:
-        raise ProgramFailed(ended)
-    if outcome is None:
-        raise UsageError("the program never imported torch, so it has no steps that could be timed.")
-    if not outcome.all_steps:
-        raise UsageError(
-            "the program made no steps. A step ends when its optimizer has stepped, or where the program calls "
-            "`overlapscope.step()`; call that at the end of each iteration."
-        )
-    return outcome
 
 
 def _told(planned: Planned, ended: Ended) -> Run:

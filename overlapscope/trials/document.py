@@ -68,7 +68,7 @@ def headline(trial: Trial) -> str:
         named = listed(dict.fromkeys(_name(one) for one in unsound))
         whose = "the results are different" if all(one.results == "different" for one in unsound) else _NOT_SOUND
         return f"A step takes {was}. It is shorter with {clean(named, _LIMIT)}, but not recommended, because {whose}."
-    if faster:
+    if faster and all((one.measured_pct or 0) > -SHARP_PCT for one in faster):
         return f"A step takes {was}, and none of the changes that were tried saves {SHARP_PCT:g}% of it."
     return f"A step takes {was}, and none of the changes that were tried makes it shorter for sure."
 

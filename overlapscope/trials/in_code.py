@@ -73,6 +73,9 @@ class _Function(Struct, frozen=True):
         gc.collect()
         return Ended(outcomes, 1 if output else 0, output, time.monotonic() - began)
 
+    def alone(self, directory: str, limit_s: float) -> Ended:
+        raise NotImplementedError("what a function raises, `run` raises")
+
     def record(self, task: Task, limit_s: float, options: Sequence[str]) -> Ended:
         raise NotImplementedError("a function is not recorded")
 

@@ -40,11 +40,14 @@ class Run:
     # -- steps -----------------------------------------------------------------------------------
 
     def _stepped(self) -> None:
+        if self._told:
+            # The program does not end for SystemExit, and what it does from here on is of no use to anybody.
+            os._exit(0)
         self._course.step()
         if self._course.steps == 1 and multiprocessing.parent_process() is not None:
             # Exit handlers of Python's are not run there.
             Finalize(None, self._at_exit, exitpriority=0)
-        if self._course.complete and not self._told:
+        if self._course.complete:
             self._tell()
             self._await_others()
             raise SystemExit

@@ -23,8 +23,10 @@ OUTPUT: Final = "output.txt"
 _KEPT_BYTES: Final = 1 << 18
 """The end of the output, in which a run says how it ended."""
 _POLL_S: Final = 0.02
-_GRACE_S: Final = 10.0
-"""How long a program may take to end when all its steps are made."""
+_GRACE_S: Final = 3.0
+"""How long a program may take to end when all its steps are made..."""
+_TERM_S: Final = 10.0
+"""...and then, when it is asked to by SIGTERM."""
 
 
 class CommandLine(msgspec.Struct, frozen=True):
@@ -46,23 +48,31 @@ class CommandLine(msgspec.Struct, frozen=True):
 
     def run(self, task: Task, limit_s: float) -> Ended:
         """As a person would start it, with this Python."""
-        return self._run((*(self.launcher or (sys.executable, *self.options)), *self.arguments), task, limit_s)
+        return self._run(self._command, {**os.environ, **environment(task)}, task.directory, limit_s)
+
+    def alone(self, directory: str, limit_s: float) -> Ended:
+        """The same, and nothing of ours is in it."""
+        return self._run(self._command, dict(os.environ), directory, limit_s)
 
     def record(self, task: Task, limit_s: float, options: Sequence[str]) -> Ended:
         """The same under `overlapscope run`."""
         recorder = (sys.executable, "-m", "overlapscope", "run", "--stop-after-recording", *options)
-        return self._run((*recorder, *self.options, *self.arguments), task, limit_s)
+        command = (*recorder, *self.options, *self.arguments)
+        return self._run(command, {**os.environ, **environment(task)}, task.directory, limit_s)
 
-    def _run(self, command: Sequence[str], task: Task, limit_s: float) -> Ended:
-        variables = {**os.environ, **environment(task)}
+    @property
+    def _command(self) -> tuple[str, ...]:
+        return (*(self.launcher or (sys.executable, *self.options)), *self.arguments)
+
+    def _run(self, command: Sequence[str], variables: dict[str, str], directory: str, limit_s: float) -> Ended:
         if not self.scratch:
-            return run(command, variables, Path(task.directory), Path.cwd(), self.stdin, limit_s)
+            return run(command, variables, Path(directory), Path.cwd(), self.stdin, limit_s)
         # Modules are found where they were.
-        path = variables["PYTHONPATH"].split(os.pathsep)
+        path = [part for part in variables.get("PYTHONPATH", "").split(os.pathsep) if part]
         here = [""] if self.options[0] in ("-m", "-c") else []
         variables["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, [*path, *here]))
         with TemporaryDirectory(prefix="overlapscope-") as empty:
-            return run(command, variables, Path(task.directory), Path(empty), self.stdin, limit_s)
+            return run(command, variables, Path(directory), Path(empty), self.stdin, limit_s)
 
 
 def run(
@@ -123,7 +133,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         # A launcher ends its ranks itself, which are in sessions of their own.
         _signal(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE_S)
+            process.wait(_TERM_S)
     _signal(process.pid, signal.SIGKILL)
     process.wait()
 

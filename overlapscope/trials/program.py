@@ -32,6 +32,11 @@ class Ended(Struct, frozen=True):
         return all_complete(self.outcomes)
 
     @property
+    def failed(self) -> bool:
+        """It did not make its steps, and did not end well either."""
+        return not self.complete and self.exit_code != 0
+
+    @property
     def how(self) -> str:
         """How it ended before its steps were made, in a sentence with its last line."""
         lines = [line.strip() for line in reversed(self.output.splitlines()) if line.strip()]
@@ -69,6 +74,9 @@ class Program(Protocol):
 
     def run(self, task: Task, limit_s: float) -> Ended:
         """One run, at most so long."""
+
+    def alone(self, directory: str, limit_s: float) -> Ended:
+        """One run that nobody looks into, at most so long; its output is in `directory`."""
 
     def record(self, task: Task, limit_s: float, options: Sequence[str]) -> Ended:
         """One run under `overlapscope run` with these options."""

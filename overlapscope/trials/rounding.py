@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
+from torch.utils.weak import WeakIdKeyDictionary
 
-from overlapscope.recorder.wrapping import Undo, around
+from overlapscope.recorder.wrapping import Undo, around, together
 
 _SEED = 20170612
 
 
 def round_parameters() -> Undo:
-    """Multiply each parameter by 1 - eps, 1 or 1 + eps of its type when an optimizer is made of it.
+    """Multiply each parameter by 1 - eps, 1 or 1 + eps of its type when an optimizer is made of it, or, before that,
+    when a module that has it is called, as where nothing is trained.
 
     The program's own random numbers stay as they are, and all ranks draw the same. What is
     returned ends it.
     """
+    rounded = WeakIdKeyDictionary()
+
+    def change(parameters: Iterable[torch.Tensor]) -> None:
+        with torch.no_grad():
+            for parameter in parameters:
+                if parameter not in rounded:
+                    rounded[parameter] = True
+                    _round(getattr(parameter, "_local_tensor", parameter))
 
     def made(make: Callable[..., None], optimizer: Optimizer, *args: Any, **options: Any) -> None:
         make(optimizer, *args, **options)
-        with torch.no_grad():
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    _round(getattr(parameter, "_local_tensor", parameter))
+        change(parameter for group in optimizer.param_groups for parameter in group["params"])
 
-    return around(Optimizer, "__init__", made)
+    def called(module: torch.nn.Module, args: object) -> None:
+        if not torch.compiler.is_compiling():
+            change(module.parameters(recurse=False))
+
+    return together(around(Optimizer, "__init__", made), register_module_forward_pre_hook(called).remove)
 
 
 def _round(parameter: torch.Tensor) -> None:

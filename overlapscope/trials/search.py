@@ -28,6 +28,8 @@ _WITNESSES: Final = 4
 """Unchanged runs: their distances tell how far apart results are for no reason."""
 _GROUND: Final = ("pin", "non-blocking")
 """Changes that later ones need: they are kept where they do no harm."""
+_LUCK: Final = 0.05
+"""How likely it may be that one of the sets only seems faster, or slower."""
 _LUCK_PCT: Final = 1.0
 """What one run of each may differ by for no reason: less is no gain to build upon, and no harm."""
 
@@ -221,14 +223,18 @@ def best(runs: Runs, racing: Collection[Settings] = ()) -> Settings | None:
     """The set to take: of those that are faster for sure, by enough, and compute the same, the fastest; of those that
     cannot be told from it, the one with the fewest changes. None where none is.
 
-    Sets that are `racing` have data races.
+    Sets that are `racing` have data races. Of many sets one is faster by luck sooner than of one.
     """
+    compared = {
+        settings: found
+        for settings in runs.tried()
+        if (found := runs.change(settings)) is not None and found.over_runs is not None
+    }
     gains: Mapping[Settings, float] = {
         settings: found.pct
-        for settings in runs.tried()
+        for settings, found in compared.items()
         if runs.results(settings) in SOUND and not runs.failed(settings) and settings not in racing
-        if (found := runs.change(settings)) is not None and found.over_runs is not None and found.over_runs[1] < 0
-        if found.pct <= -SHARP_PCT
+        if found.pct <= -SHARP_PCT and found.interval[1] < 0 and len(compared) * found.luck <= _LUCK
     }
     if not gains:
         return None

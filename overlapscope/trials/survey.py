@@ -166,5 +166,6 @@ class Survey:
             name=type(module).__name__,
             compiled=is_compiled(module),
             of_torch=is_of_torch(module),
-            capturable=why_not(module, given.get("args", ()), given.get("kwargs", {})),
+            capturable=why_not(module, given.get("args", ()), given.get("kwargs", {}))
+            or ("" if module.training and torch.is_grad_enabled() else "it computes no gradients"),
         )

@@ -105,6 +105,22 @@ def test_a_program_that_fails_as_it_is_ends_as_under_python(script: Path) -> Non
     assert done.stdout == ""
 
 
+def test_a_program_that_fails_only_while_it_is_looked_at_is_tried_all_the_same(script: Path) -> None:
+    told = trial(attempt(script, "fails-when-looked-at", options=JSON))
+    assert told["best"] == 0
+    assert told["notes"] == [
+        "The program fails while it is looked at: changes are for what it did before. "
+        "It ended with exit code 1: a worker was killed by signal: Aborted"
+    ]
+
+
+def test_a_program_is_run_without_us_before_it_is_said_to_fail(script: Path) -> None:
+    done = attempt(script, "fails-when-timed")
+    assert done.returncode == 1
+    assert "the program runs, but fails while overlapscope looks at its steps" in done.stderr
+    assert "fails as it is" not in done.stderr
+
+
 def test_a_program_that_fails_only_with_a_change_is_told_of(script: Path) -> None:
     told = trial(attempt(script, "fails-with-workers", options=JSON))
     failed = told["changes"][0]

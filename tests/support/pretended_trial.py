@@ -48,6 +48,8 @@ def record(command: list[str], *, races: bool) -> None:
 
 
 def main(like: list[str]) -> None:
+    if "OVERLAPSCOPE_TRIAL" not in os.environ:
+        sys.exit("the data is broken" if "fails" in like else 0)
     task = json.loads(os.environ["OVERLAPSCOPE_TRIAL"])
     changes = [setting["change"] for setting in task["changes"]]
     with open("runs.txt", "a") as runs:
@@ -56,13 +58,14 @@ def main(like: list[str]) -> None:
         record(sys.orig_argv, races="races" in like)
         return
     edited = ["workers"] if "num_workers=2, persistent" in SOURCE.partition("batch_size=2")[2][:40] else []
-    if "fails" in like or ("fails-as-edited" in like and edited) or (changes and f"fails-with-{changes[-1]}" in like):
+    if "fails-when-timed" in like or "fails" in like or ("fails-as-edited" in like and edited) or (changes and f"fails-with-{changes[-1]}" in like):
         sys.exit("the data is broken")
     if "hangs" in like and changes:
         Path("hanging.txt").write_text(str(os.getpid()))
         time.sleep(1000)
     wanted = task["warmup_steps"] + task["steps"] + 1
-    made = min([wanted, *(int(word) for word in like if word.isdecimal())])
+    looked_at_badly = "fails-when-looked-at" in like and task["survey"]
+    made = min([wanted - looked_at_badly, *(int(word) for word in like if word.isdecimal())])
     step_ns = 10_000_000
     for change in (*changes, *edited):
         step_ns = int(step_ns * TRUTH[change])
@@ -83,6 +86,8 @@ def main(like: list[str]) -> None:
     half = Path(task["directory"], "half.json")
     half.write_text(json.dumps(told))
     half.rename(half.with_name("rank0.json"))
+    if looked_at_badly:
+        sys.exit("a worker was killed by signal: Aborted")
 
 
 if __name__ == "__main__":

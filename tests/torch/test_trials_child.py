@@ -58,6 +58,16 @@ print("came to its end")
 )
 """18 steps, of which 12 can be timed behind a warm-up of 5."""
 
+INFERENCE = """
+import overlapscope, torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+for _ in range(100):
+    with torch.inference_mode():
+        {"out": model(torch.ones(3, 8))}
+    overlapscope.step()
+"""
+
 
 def task(directory: Path, **options: Any) -> Task:
     return Task(directory=str(directory), **{"warmup_steps": 3, "steps": 10, **options})
@@ -167,6 +177,48 @@ class TestPrograms:
         assert list(tmp_path.glob("rank*")) == []
 
 
+    def test_one_whose_loader_is_forked_once_steps_are_timed_and_looked_at(self, tmp_path: Path) -> None:
+        program = TRAIN.replace(
+            "for epoch in range(3):",
+            "for epoch in range(20):\n"
+            "    for x, y in DataLoader(Numbers(), batch_size=4, num_workers=2, multiprocessing_context='fork'):\n"
+            "        assert torch.isfinite(model(x)).all()",
+        )
+        assert told(program, tmp_path, survey=True, warmup_steps=3, steps=20).facts is not None
+
+    def test_one_that_ends_for_no_exception_is_ended_in_its_next_step(self, tmp_path: Path) -> None:
+        program = MODEL + (
+            "for number in range(100):\n"
+            "    try: step(torch.ones(4, 8), torch.zeros(4, dtype=torch.int64))\n"
+            "    except BaseException: pass\n"
+            "    print(number, flush=True)\n"
+        )
+        done = run(program, tmp_path)
+        assert (done.returncode, done.stdout.split()) == (0, [str(number) for number in range(14)])
+
+    def test_one_that_forks_frees_none_of_the_marks_events_in_the_child(self, tmp_path: Path) -> None:
+        """CUDA would end the child by SIGABRT."""
+        program = """
+        import os, sys
+        from overlapscope.recorder.step_times import StepTimer
+
+        class Event:
+            def __del__(self): os.write(1, b"freed")
+
+        timer = StepTimer(9)
+        timer._marks.append((0, Event()))
+        timer._marks.append((1, Event()))
+        if os.fork() == 0:
+            os.write(1, f"{timer.timed} in the child, ".encode())
+            del timer
+            sys.exit()
+        os.wait()
+        os.write(1, f"{timer.timed} in the parent".encode())
+        os._exit(0)
+        """
+        assert run(program, tmp_path).stdout == "0 in the child, 1 in the parent"
+
+
 class TestResults:
     def test_of_two_unchanged_runs_are_the_same(self, unchanged: Outcome, tmp_path: Path) -> None:
         computed = results(TRAIN, tmp_path)
@@ -184,16 +236,15 @@ class TestResults:
         ]
         assert 0 < apart[0] < 1e-3 < apart[1]
 
+    def test_of_a_program_without_an_optimizer_differ_by_rounding_too(self, tmp_path: Path) -> None:
+        apart = []
+        for rounded in (False, True):
+            (tmp_path / str(rounded)).mkdir()
+            apart.append(results(INFERENCE, tmp_path / str(rounded), rounded=rounded))
+        assert 0 < max(map(distance, apart[0].sketches, apart[1].sketches)) < 1e-3
+
     def test_of_a_program_without_an_optimizer_are_its_output(self, tmp_path: Path) -> None:
-        program = """
-        import overlapscope, torch
-        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
-        for _ in range(100):
-            with torch.no_grad():
-                {"out": model(torch.ones(3, 8))}
-            overlapscope.step()
-        """
-        computed = results(program, tmp_path)
+        computed = results(INFERENCE, tmp_path)
         assert [one.name for one in computed.sketches] == ["output ()"]
         assert len(computed.digest) == 64
         assert computed.loss is None

@@ -115,8 +115,15 @@ def test_the_answer_is_on_one_screen() -> None:
             "known to be the same, or there are data races.",
         ),
         (
-            {"best": None, "changes": (msgspec.structs.replace(TRIAL.changes[0], measured_high_pct=-0.1),)},
+            {
+                "best": None,
+                "changes": (msgspec.structs.replace(TRIAL.changes[0], measured_pct=-0.3, measured_high_pct=-0.1),),
+            },
             "A step takes 31.8 ms, and none of the changes that were tried saves 0.5% of it.",
+        ),
+        (
+            {"best": None, "changes": (msgspec.structs.replace(TRIAL.changes[0], measured_high_pct=-0.1),)},
+            "A step takes 31.8 ms, and none of the changes that were tried makes it shorter for sure.",
         ),
         (
             {"best": None, "changes": (msgspec.structs.replace(TRIAL.changes[0], measured_low_pct=None),)},

@@ -49,6 +49,36 @@ def test_an_interval_holds_the_truth_in_about_95_of_100_trials(rounds: int, betw
     assert held >= 200 * 0.95 - 4 * math.sqrt(200 * 0.95 * 0.05)
 
 
+def unsteady(source: random.Random, step_ns: float = 1e7) -> Timing:
+    """A run that is slower or faster by 10 % or so for no reason, whose steps are like those before them."""
+    slow, run = 0.0, source.lognormvariate(0, 0.1)
+    lengths = [round(step_ns * run * math.exp(slow := 0.95 * slow + source.gauss(0, 0.02))) for _ in range(100)]
+    return measure.timing([Outcome(rank=0, ranks=1, all_steps=100, complete=True, host_ns=tuple(lengths))])
+
+
+@pytest.mark.parametrize("rounds", range(2, 7))
+def test_of_100_changes_that_change_nothing_five_seem_to_however_unsteady_runs_are(rounds: int) -> None:
+    source = random.Random(rounds)
+    found = [change([(unsteady(source), unsteady(source)) for _ in range(rounds)]) for _ in range(300)]
+    claims = sum(one.over_runs is not None and not one.over_runs[0] <= 0 <= one.over_runs[1] for one in found)
+    assert claims <= 300 * 0.05 + 4 * math.sqrt(300 * 0.05 * 0.95)
+
+
+def test_two_pairs_of_runs_that_are_clearly_apart_are_enough() -> None:
+    step_ns = {AS_IS: (7.6e6, 8.0e6), (Setting("workers", "2"),): (4.4e6, 4.2e6)}
+    runs = Runs(
+        tuple(
+            Run(Planned(settings, number), 1.0, Timing(length, 0.01), (SAME,))
+            for settings, lengths in step_ns.items()
+            for number, length in enumerate(lengths, 1)
+        )
+    )
+    assert texts(search.best(runs)) == ["workers (2)"]
+    found = runs.change((Setting("workers", "2"),))
+    assert found is not None and found.over_runs is not None
+    assert found.over_runs[0] < -44.9 < found.over_runs[1] < 0
+
+
 @pytest.mark.parametrize("rounds", [2, 3])
 def test_many_sets_tell_the_noise_of_runs_sooner(rounds: int) -> None:
     source = random.Random(rounds)

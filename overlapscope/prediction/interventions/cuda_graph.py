@@ -108,6 +108,8 @@ def _runs(graph: Graph, request: Request) -> tuple[I64, I64]:
     that a graph cannot hold."""
     calls, items = graph.calls, graph.items
     captured, divides = _capturable(graph), _divides(graph, request.stance)
+    if request.argument is None:
+        captured &= ~_updates(graph.recorded)
     device = np.full(len(calls), -1, np.int64)
     launched = items.call >= 0
     device[items.call[launched]] = items.device[launched]
@@ -169,18 +171,39 @@ def _capturable(graph: Graph) -> Bool:
     return launches
 
 
+@kept()
+def _updates(recorded: Recorded) -> Bool:
+    """Calls that a compiled or captured model does not reach: those of its optimizer, and what runs between the
+    backward pass and the optimizer, as clipping gradients does."""
+    trace, calls = recorded.trace, recorded.calls
+    notes = trace.annotations
+    notes = notes.take(notes.named(lambda name: name.startswith(("Optimizer.step#", "Optimizer.zero_grad#"))))
+    steps = notes.named(lambda name: name.startswith("Optimizer.step#"))
+    backward = trace.cpu_ops.named(lambda name: name.startswith("autograd::engine::evaluate_function"))
+    ends = np.sort(trace.cpu_ops.end_ns[backward])
+    behind = pick(ends, np.searchsorted(ends, notes.start_ns, "right") - 1, -(2**62))
+    # Several optimizers may follow one backward pass.
+    others = np.append(-(2**62), np.maximum.accumulate(np.where(steps, notes.end_ns, 0)))[: len(notes)]
+    begins = np.where(steps & (behind >= others), behind, notes.start_ns)
+    updates, result = replace(notes, start_ns=begins), np.zeros(len(calls), np.bool_)
+    for thread, of_thread in by_thread(recorded):
+        result[of_thread] = contains(on_thread(updates, thread), calls.start_ns[of_thread])
+    return result
+
+
 INTERVENTION = Intervention(
     id="graph",
     meaning="In each step, or in each range of that name, consecutive launches become one graph launch: the host "
     "work between them disappears, and kernels follow each other as they do inside a graph. Blocking "
     "calls, copies from and to the host, a DataLoader's next and pin_memory() stay where they are and "
-    "split the launches into several graphs.",
+    "split the launches into several graphs. Without a range, the optimizer and what runs between it and the backward "
+    "pass stay as they are, too: a model that is compiled or captured does not hold them.",
     assumptions=(
         Assumption(
             "Shapes and addresses stay the same from step to step, and no Python code makes decisions there.", False
         ),
     ),
-    advice="Capture the step in a CUDA graph.\n"
+    advice="Capture the model in a CUDA graph.\n"
     "Use torch.compile(mode='reduce-overhead'), torch.cuda.make_graphed_callables for training, or "
     "torch.cuda.graph(...) around a step with static inputs, after a warm-up on a side stream.",
     apply=_apply,
