@@ -143,28 +143,32 @@ def _cycle(events: Sequence[Event], *, waited: bool) -> Choice | None:
     if all(event.batches == events[-1].batches > 0 for event in events[-_ALIKE:]):
         # One batch for each: evaluation between two of them is no part of a cycle.
         exact = [(source, 0) for source in sources]
-    odd = len(set(exact)) > 1
-    length = _period(exact)
-    if length == 1 and odd and not waited and _period(exact[-_ODD_ALIKE:], least=_ODD_ALIKE) != 1:
-        return None
+    length = _period(exact, waited=waited)
     if length is None and len(events) >= _IRREGULAR:
         few = min(event.calls for event in events)
-        length = _period([(event.source, event.calls > 2 * few + 1) for event in events])
+        length = _period([(event.source, event.calls > 2 * few + 1) for event in events], waited=waited)
         if length is None and (waited or len(events) >= _ODD_ALIKE):
-            length = _period(sources)
+            length = _period(sources, waited=True)
     if length is None:
         return single(Counter(sources).most_common(1)[0][0]) if waited and len(events) >= _ODD_ALIKE else None
     return _of_cycle(events, length)
 
 
-def _period(tokens: Sequence[Hashable], *, least: int = _ALIKE) -> int | None:
-    """Length of the shortest cycle at the end of a sequence."""
+def _period(tokens: Sequence[Hashable], *, waited: bool) -> int | None:
+    """Length of the shortest cycle at the end of a sequence: not 1 for the while where it began otherwise."""
+    alike = len(set(tokens)) == 1
+    longer = _shortest(tokens, _ALIKE if alike else _ODD_ALIKE)
+    return _shortest(tokens, _ALIKE) if longer is None and waited else longer
+
+
+def _shortest(tokens: Sequence[Hashable], least: int) -> int | None:
     for length in range(1, min(_LONGEST_CYCLE, len(tokens) // 2) + 1):
         needed = max(least if length == 1 else 0, 3 * length if length <= _SHORT_CYCLE else 2 * length + 1)
         end = tokens[-needed:]
-        if len(end) == needed and _repeats(end, length):
-            # What repeats after fewer, too, has not been seen for long enough.
-            return None if any(_repeats(end, shorter) for shorter in range(1, length)) else length
+        # What repeats after fewer events, too, has not been seen for long enough.
+        cycle = len(end) == needed and _repeats(end, length)
+        if cycle and not any(_repeats(end, shorter) for shorter in range(1, length)):
+            return length
     return None
 
 
