@@ -1,4 +1,4 @@
-"""The steps of a program that marks none: what it does again and again is found out while it starts up."""
+"""Steps of a program that does not mark them: events that repeat while it starts up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from overlapscope.recorder.step_choice import Choice, Kind, Log, Source, choose,
 from overlapscope.recorder.step_sources import StepSources
 
 MARKS: Final = "marks"
-"""The name under which only what the program marks counts."""
+"""Name of the program's own marks, for `steps_by`."""
 _NAMES: Final = {
     "optimizer": Kind.OPTIMIZER,
     "backward": Kind.BACKWARD,
@@ -45,7 +45,7 @@ class AutomaticSteps:
     def __init__(
         self, stepped: Callable[[], None], changed: Callable[[], None], *, by: str | None, at_once: bool
     ) -> None:
-        """`changed()` is called when steps become others. `by` is as of `--steps-by`; None finds out."""
+        """`changed()` is called when other events are chosen. `by` is as of `--steps-by`, or None to choose by itself."""
         if by is not None and not by.strip():
             raise UsageError("steps_by is empty; name what a step is, such as optimizer or forward.")
         self._stepped, self._changed, self._at_once = stepped, changed, at_once
@@ -70,11 +70,11 @@ class AutomaticSteps:
 
     @property
     def label(self) -> str | None:
-        """What ends a step, in words; None where nothing does so far."""
+        """The events that end steps, in words; None if there are none so far."""
         return None if self._choice is None else self._choice.label
 
     def start(self) -> None:
-        """Watch the program from now on. Imports torch."""
+        """Begin to watch the program. Imports torch."""
         if not self._closed:
             self._sources.start(self._kinds)
 
@@ -123,7 +123,7 @@ class AutomaticSteps:
                 self._look(source, log, thread, now_ns)
 
     def _may_count(self, kind: Kind, log: Log, now_ns: int, since_ns: int) -> bool:
-        """Whether the program does nothing more meaningful than events of this kind, which began `since_ns` ago."""
+        """Return true if the program has no better events than these, the first of which came `since_ns` ago."""
         if self._by is not None:
             return kind is _NAMES[self._by]
         better = [one for one in log.events if one < kind and (one <= Kind.BACKWARD or kind is Kind.GRAPH)]
@@ -157,7 +157,7 @@ class AutomaticSteps:
         return single(source)
 
     def _trains_later(self, source: Source, now_ns: int) -> bool:
-        """Whether an optimizer exists, which has not stepped for long."""
+        """Return true if an optimizer exists and may step soon."""
         if now_ns - self._first_ns[source.kind] > _TRAINS_LATER_NS:
             return False
         if self._trains is None:
@@ -168,7 +168,7 @@ class AutomaticSteps:
 
 
 def _capturing() -> bool:
-    """Whether a CUDA graph is captured. A device that has failed says nothing."""
+    """Return true while a CUDA graph is captured; false if the device has failed."""
     try:
         return devices.capturing()
     except RuntimeError:

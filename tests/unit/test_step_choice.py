@@ -66,8 +66,8 @@ def test_an_evaluation_after_each_epoch_is_no_part_of_a_step_if_each_update_has_
 
 def test_an_evaluation_before_the_training_is_no_rollout() -> None:
     start = [MODEL] * 100
-    assert chosen(log_of(*start, *[MODEL, CRITIC] * 70)) is None
-    choice = chosen(log_of(*start, *[MODEL, CRITIC] * 90))
+    assert chosen(log_of(*start, *[MODEL, CRITIC] * 40)) is None
+    choice = chosen(log_of(*start, *[MODEL, CRITIC] * 50))
     assert choice is not None and choice.each == 1
     slow = chosen(log_of(*start, *[MODEL, CRITIC] * 20, apart_ns=1000 * MS))
     assert slow is not None and slow.each == 1
