@@ -45,7 +45,7 @@ class AutomaticSteps:
     def __init__(
         self, stepped: Callable[[], None], changed: Callable[[], None], *, by: str | None, at_once: bool
     ) -> None:
-        """`changed()` is called when other events are chosen. `by` is as of `--steps-by`, or None to choose by itself."""
+        """`changed()` is called when other events are chosen. `by` is as of `--steps-by`, None to choose."""
         if by is not None and not by.strip():
             raise UsageError("steps_by is empty; name what a step is, such as optimizer or forward.")
         self._stepped, self._changed, self._at_once = stepped, changed, at_once

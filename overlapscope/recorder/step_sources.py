@@ -130,8 +130,8 @@ def _is_lazy(parameter: Any) -> bool:
 class _Optimizers:
     """Calls `stepped(optimizer)` when an optimizer's step has returned.
 
-    torch calls its hooks while its range of the step is open, and would count a profiler's stop as part of that range. So
-    a hook wraps the `step` of each optimizer at its first call. Only that call, and a call that bypasses the wrapper, are
+    torch calls its hooks while its range of the step is open, and a profiler's stop would be part of that range. So a
+    hook wraps the `step` of each optimizer at its first call. Only that call, and a call that bypasses the wrapper, are
     noted by the hook.
     """
 

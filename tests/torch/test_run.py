@@ -297,7 +297,7 @@ def said(run: Done) -> list[str]:
 
 def ours(run: Done) -> list[str]:
     """What overlapscope said, without what it says of every program and the report."""
-    common = ("a complete recording takes ", "shows the report again.")
+    common = ("a complete recording takes ", "shows the report again.", "overlapscope: Steps: ")
     lines = [line for line in run.stderr.splitlines() if line.startswith("overlapscope")]
     return [line for line in lines if not any(words in line for words in common)]
 

@@ -8,7 +8,6 @@ import pytest
 from msgspec import Struct
 
 import overlapscope
-
 from overlapscope.reading import load
 from tests.support import forked
 
