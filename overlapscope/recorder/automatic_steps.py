@@ -10,7 +10,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Final
 
-from overlapscope.base.words import duration
+from overlapscope.base.words import duration, listed
 from overlapscope.errors import UsageError
 from overlapscope.recorder import devices
 from overlapscope.recorder.step_choice import Choice, Kind, Log, Source, choose, named, single
@@ -32,6 +32,8 @@ _TRAINS_LATER_NS: Final = 30_000_000_000
 """Time for an optimizer that exists to step before anything else is taken for steps."""
 _LOADING_NS: Final = 3_000_000_000
 """The same for a model to be called on the batches of a loader."""
+_SHOWN: Final = 5
+"""Names of calls in a message."""
 _LONG_NS: Final = 5_000_000_000
 """Cycles that take longer are offered, and their parts are the steps."""
 
@@ -65,13 +67,22 @@ class AutomaticSteps:
         self._closed = by == MARKS
         self.settled = self._closed
         """Whether the steps are chosen."""
-        self.offer: str | None = None
-        """A sentence on steps that could be taken instead."""
+        self._offer: str | None = None
 
     @property
     def label(self) -> str | None:
         """The events that end steps, in words; None if there are none so far."""
         return None if self._choice is None else self._choice.label
+
+    @property
+    def note(self) -> str | None:
+        """A sentence on steps that were not found, or that could be chosen instead."""
+        if self._choice is not None or self._by in (None, MARKS):
+            return self._offer
+        events = (event for log in self._logs.values() for kind in log.events.values() for event in kind)
+        called = [name for name, _ in Counter(event.source.name for event in events).most_common(_SHOWN)]
+        seen = f"; the program calls {listed(called)}" if called else ""
+        return f"--steps-by {self._by} finds no steps{seen}."
 
     def start(self) -> None:
         """Begin to watch the program. Imports torch."""
@@ -151,7 +162,7 @@ class AutomaticSteps:
     def _short_enough(self, found: Choice, source: Source) -> Choice:
         if self._by is not None or found.cycle_ns <= _LONG_NS or found.each == 1:
             return found
-        self.offer = (
+        self._offer = (
             f"{found.label} take {duration(found.cycle_ns)}; --steps-by {source.kind.name.lower()} makes that one step."
         )
         return single(source)

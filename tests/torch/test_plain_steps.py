@@ -80,7 +80,7 @@ class TestWhatIsSaid:
                 [31.8] * 10,
                 [31.9] * 10,
                 [47.5] * 5,
-                "a step takes 31.85 ms (31.8 to 31.9 ms, mean 31.8 ms), and 47.50 ms in the recording.",
+                "a step takes 31.85 ms (31.8 to 31.9 ms, mean 31.9 ms), and 47.50 ms in the recording.",
             ),
             (
                 [31.5, 31.6, 31.5] * 4,

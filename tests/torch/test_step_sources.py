@@ -195,3 +195,10 @@ def test_compiled_modules_are_not_compiled_again_and_have_no_graph_break(tmp_pat
     compiled(torch.ones(4, 8))
     assert rec.step_source == "calls of Sequential.forward"
     assert counters["frames"] == {"total": 1, "ok": 1} and not counters["graph_break"]
+
+
+def test_a_name_that_no_call_has_is_answered_with_the_names_there_are(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(HEAD + "train(5, sgd(net))")
+    run = forked.run(["-m", "overlapscope", "run", "--steps-by", "Encoder.*", "program.py"], tmp_path)
+    assert run.returncode == 0
+    assert "--steps-by Encoder.* finds no steps; the program calls Net.forward, " in run.stderr
