@@ -50,17 +50,18 @@ class Command:
     """Run a Python script or module as Python would, record a trace with
     torch.profiler, and report whether copies overlap with compute.
 
-    The script needs no change. A step ends when the optimizer has stepped, or
-    when the script calls overlapscope.step() at the end of an iteration. The
-    first steps are skipped (--wait), the next are recorded but not judged, so
-    that the pipeline is full (--warmup), and the next are recorded and judged
-    (--active). Then the trace is written, the report is printed, and the
-    script goes on without the profiler. Since the profiler slows programs
-    down, steps are also timed without it right before and right after the
-    recording (--plain-steps). A script that makes too few steps for all this
-    is recorded from its start. Of one that marks none, a few seconds are
-    recorded (--whole: all of it). A script that uses torch.profiler itself
-    keeps it, and its traces are analysed, side by side if there are several.
+    The script needs no change. A step is what it does again and again: updates
+    by its optimizers, calls of backward(), of a model or of a loader (--steps-
+    by), or what it marks with overlapscope.step(). The first steps are skipped
+    (--wait), the next are recorded but not judged, so that the pipeline is
+    full (--warmup), and the next are recorded and judged (--active). Then the
+    trace is written, the report is printed, and the script goes on without the
+    profiler. Since the profiler slows programs down, steps are also timed
+    without it right before and right after the recording (--plain-steps). A
+    script that makes too few steps for all this is recorded from its start. Of
+    one without steps, a few seconds are recorded (--whole: all of it). A
+    script that uses torch.profiler itself keeps it, and its traces are
+    analysed, side by side if there are several.
 
     Under torchrun, mpirun and srun each rank writes a file to NAME.traces:
     torchrun --nproc-per-node 8 -m overlapscope run train.py
@@ -454,7 +455,7 @@ class _Run:
             steps = None if source is None else f"Steps: {source}."
             said += [" ".join(filter(None, [times.sentence(), steps]))] if times.sentence() else filter(None, [steps])
         if written and len(devices.activities(cuda=devices.cuda_is_up())) == 1:
-            said.append(f"no GPU was used, so the report is on the host alone: {devices.why_unused()}.")
+            said.append(f"the trace has no GPU activity: {devices.why_unused()}.")
         for sentence in said:
             if sentence not in self._told:
                 self._told.add(sentence)

@@ -93,8 +93,8 @@ class Beginning:
         if speaks and context.trace is not None:
             found = verdict_on(context.section)
             first, rest = first_and_rest(found)
-            verdict = {"level": found.level, "subject": context.section.title, "first": first, "rest": rest}
-            verdict |= {"notes": found.notes}
+            subject = context.section.title
+            verdict = {"level": found.level, "subject": subject, "first": first, "rest": rest, "notes": found.notes}
         return {"done": self._whole.done(), "stage": self._stage(context), "verdict": verdict}
 
     def _stage(self, context: PageContext) -> str:

@@ -1,4 +1,4 @@
-"""The steps of a program that marks none: what it does again and again is found out while it starts up."""
+"""Steps of a program that does not mark them: events that repeat while it starts up."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Final
 
-from overlapscope.base.words import duration
+from overlapscope.base.words import duration, listed
 from overlapscope.errors import UsageError
 from overlapscope.recorder import devices
 from overlapscope.recorder.step_choice import Choice, Kind, Log, Source, choose, named, single
 from overlapscope.recorder.step_sources import StepSources
 
 MARKS: Final = "marks"
-"""The name under which only what the program marks counts."""
+"""Name of the program's own marks, for `steps_by`."""
 _NAMES: Final = {
     "optimizer": Kind.OPTIMIZER,
     "backward": Kind.BACKWARD,
@@ -32,6 +32,8 @@ _TRAINS_LATER_NS: Final = 30_000_000_000
 """Time for an optimizer that exists to step before anything else is taken for steps."""
 _LOADING_NS: Final = 3_000_000_000
 """The same for a model to be called on the batches of a loader."""
+_SHOWN: Final = 5
+"""Names of calls in a message."""
 _LONG_NS: Final = 5_000_000_000
 """Cycles that take longer are offered, and their parts are the steps."""
 
@@ -45,7 +47,7 @@ class AutomaticSteps:
     def __init__(
         self, stepped: Callable[[], None], changed: Callable[[], None], *, by: str | None, at_once: bool
     ) -> None:
-        """`changed()` is called when steps become others. `by` is as of `--steps-by`; None finds out."""
+        """`changed()` is called when other events are chosen. `by` is as of `--steps-by`, None to choose."""
         if by is not None and not by.strip():
             raise UsageError("steps_by is empty; name what a step is, such as optimizer or forward.")
         self._stepped, self._changed, self._at_once = stepped, changed, at_once
@@ -65,16 +67,25 @@ class AutomaticSteps:
         self._closed = by == MARKS
         self.settled = self._closed
         """Whether the steps are chosen."""
-        self.offer: str | None = None
-        """A sentence on steps that could be taken instead."""
+        self._offer: str | None = None
 
     @property
     def label(self) -> str | None:
-        """What ends a step, in words; None where nothing does so far."""
+        """The events that end steps, in words; None if there are none so far."""
         return None if self._choice is None else self._choice.label
 
+    @property
+    def note(self) -> str | None:
+        """A sentence on steps that were not found, or that could be chosen instead."""
+        if self._choice is not None or self._by in (None, MARKS):
+            return self._offer
+        events = (event for log in self._logs.values() for kind in log.events.values() for event in kind)
+        called = [name for name, _ in Counter(event.source.name for event in events).most_common(_SHOWN)]
+        seen = f"; the program calls {listed(called)}" if called else ""
+        return f"--steps-by {self._by} finds no steps{seen}."
+
     def start(self) -> None:
-        """Watch the program from now on. Imports torch."""
+        """Begin to watch the program. Imports torch."""
         if not self._closed:
             self._sources.start(self._kinds)
 
@@ -123,7 +134,7 @@ class AutomaticSteps:
                 self._look(source, log, thread, now_ns)
 
     def _may_count(self, kind: Kind, log: Log, now_ns: int, since_ns: int) -> bool:
-        """Whether the program does nothing more meaningful than events of this kind, which began `since_ns` ago."""
+        """Return true if the program has no better events than these, the first of which came `since_ns` ago."""
         if self._by is not None:
             return kind is _NAMES[self._by]
         better = [one for one in log.events if one < kind and (one <= Kind.BACKWARD or kind is Kind.GRAPH)]
@@ -151,13 +162,13 @@ class AutomaticSteps:
     def _short_enough(self, found: Choice, source: Source) -> Choice:
         if self._by is not None or found.cycle_ns <= _LONG_NS or found.each == 1:
             return found
-        self.offer = (
+        self._offer = (
             f"{found.label} take {duration(found.cycle_ns)}; --steps-by {source.kind.name.lower()} makes that one step."
         )
         return single(source)
 
     def _trains_later(self, source: Source, now_ns: int) -> bool:
-        """Whether an optimizer exists, which has not stepped for long."""
+        """Return true if an optimizer exists and may step soon."""
         if now_ns - self._first_ns[source.kind] > _TRAINS_LATER_NS:
             return False
         if self._trains is None:
@@ -168,7 +179,7 @@ class AutomaticSteps:
 
 
 def _capturing() -> bool:
-    """Whether a CUDA graph is captured. A device that has failed says nothing."""
+    """Return true while a CUDA graph is captured; false if the device has failed."""
     try:
         return devices.capturing()
     except RuntimeError:

@@ -241,7 +241,7 @@ class Recording:
             *self._remarks,
             self._driver.gave_way,
             self._profilers.note,
-            self._automatic.offer,
+            self._automatic.note,
             *checked,
         )
         return () if self._recorder is None else (*self._recorder.notes, *filter(None, notes))

@@ -1,4 +1,4 @@
-"""Chooses what counts as a step, from what a program does again and again: pure functions over a log of events."""
+"""The choice of a program's steps among events that repeat: pure functions over a log of events."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Final
 
 _LOGGED: Final = 512
 """Events of each kind that are remembered."""
-_LONGEST_CYCLE: Final = 64
+_LONGEST_CYCLE: Final = 40
 """Events of a cycle, such as the updates after one rollout of reinforcement learning."""
 _ALIKE: Final = 8
 """Events in a row that show that each of them is a step."""
-_ODD_ALIKE: Final = _LONGEST_CYCLE + 16
+_ODD_ALIKE: Final = _LONGEST_CYCLE + 8
 """The same where earlier events were different, as the first update after a rollout is."""
 _SHORT_CYCLE: Final = 8
 """Cycles up to this length have to repeat twice, and longer ones once."""
@@ -23,6 +23,8 @@ _CALLS: Final = 5
 """Calls of a module, or batches of a loader, that show that it repeats."""
 _IRREGULAR: Final = 24
 """Events after which counts of calls between them are compared roughly, and not exactly."""
+_ROLLOUTS: Final = 4
+"""Events with many calls before them that show that these come at random."""
 _PATIENCE_NS: Final = 15_000_000_000
 """Time after which the cycle has to be found."""
 
@@ -46,7 +48,7 @@ class Source:
     kind: Kind
     key: Hashable
     name: str = field(compare=False)
-    """Name of what is called, such as `ResNet.forward`."""
+    """Name of the call, such as `ResNet.forward`."""
     size: int = field(default=0, compare=False)
     """Number of parameters of a module."""
 
@@ -83,7 +85,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which events end steps: every `each`th one of a kind, or of one source, or of one name."""
+    """The events that end steps: every `each`th of a kind, of a source or of a name."""
 
     kind: Kind
     label: str
@@ -92,7 +94,7 @@ class Choice:
     name: str | None = None
     """A pattern."""
     begun: int = 0
-    """How many events there have been since the last step ended, with the latest."""
+    """Number of events since the last step ended, the latest included."""
     cycle_ns: int = 0
     """Length of the latest step."""
 
@@ -114,7 +116,7 @@ def named(source: Source, pattern: str) -> Choice:
 
 
 def choose(log: Log, kind: Kind, now_ns: int) -> Choice | None:
-    """The steps that events of this kind make up; None while that is open."""
+    """Return the steps that events of this kind make up; None if that cannot be said yet."""
     events = log.events.get(kind, ())
     if not events:
         return None
@@ -124,7 +126,7 @@ def choose(log: Log, kind: Kind, now_ns: int) -> Choice | None:
 
 
 def _largest(events: Sequence[Event]) -> Choice | None:
-    """Calls of the largest module among those that repeat, or of the class of which there are many."""
+    """Choose the largest module that repeats, or else a class of modules that are called one after the other."""
     counts = Counter(event.source for event in events)
     repeated = [source for source, count in counts.items() if count >= _CALLS]
     if repeated:
@@ -141,30 +143,36 @@ def _cycle(events: Sequence[Event], *, waited: bool) -> Choice | None:
     exact = [(event.source, event.calls) for event in events]
     sources = [event.source for event in events]
     if all(event.batches == events[-1].batches > 0 for event in events[-_ALIKE:]):
-        # One batch for each: evaluation between two of them is no part of a cycle.
+        # Each has its batches, so evaluation between two of them does not make a cycle.
         exact = [(source, 0) for source in sources]
-    odd = len(set(exact)) > 1
-    length = _period(exact)
-    if length == 1 and odd and not waited and _period(exact[-_ODD_ALIKE:], least=_ODD_ALIKE) != 1:
-        return None
+    length = _period(exact, waited=waited)
     if length is None and len(events) >= _IRREGULAR:
         few = min(event.calls for event in events)
-        length = _period([(event.source, event.calls > 2 * few + 1) for event in events])
-        if length is None and (waited or len(events) >= _ODD_ALIKE):
-            length = _period(sources)
+        rough = [(event.source, event.calls > 2 * few + 1) for event in events]
+        length = _period(rough, waited=waited)
+        at_random = sum(many for _, many in rough[1:]) >= _ROLLOUTS
+        if length is None and (waited or at_random or len(events) >= _ODD_ALIKE):
+            length = _period(sources, waited=True)
     if length is None:
         return single(Counter(sources).most_common(1)[0][0]) if waited and len(events) >= _ODD_ALIKE else None
     return _of_cycle(events, length)
 
 
-def _period(tokens: Sequence[Hashable], *, least: int = _ALIKE) -> int | None:
-    """Length of the shortest cycle at the end of a sequence."""
+def _period(tokens: Sequence[Hashable], *, waited: bool) -> int | None:
+    """Return the length of the shortest cycle at the end of a sequence, after a longer look if it began otherwise."""
+    alike = len(set(tokens)) == 1
+    longer = _shortest(tokens, _ALIKE if alike else _ODD_ALIKE)
+    return _shortest(tokens, _ALIKE) if longer is None and waited else longer
+
+
+def _shortest(tokens: Sequence[Hashable], least: int) -> int | None:
     for length in range(1, min(_LONGEST_CYCLE, len(tokens) // 2) + 1):
         needed = max(least if length == 1 else 0, 3 * length if length <= _SHORT_CYCLE else 2 * length + 1)
         end = tokens[-needed:]
-        if len(end) == needed and _repeats(end, length):
-            # What repeats after fewer, too, has not been seen for long enough.
-            return None if any(_repeats(end, shorter) for shorter in range(1, length)) else length
+        # A cycle that is itself a shorter one several times has not been seen for long enough.
+        cycle = len(end) == needed and _repeats(end, length)
+        if cycle and not any(_repeats(end, shorter) for shorter in range(1, length)):
+            return length
     return None
 
 
@@ -173,10 +181,10 @@ def _repeats(tokens: Sequence[Hashable], length: int) -> bool:
 
 
 def _of_cycle(events: Sequence[Event], length: int) -> Choice:
-    """The events at which a cycle of that length ends.
+    """Choose the events that end cycles of that length.
 
-    A source with one event in it ends it, as a GAN's generator does: of several, the last in the program. Otherwise it
-    begins with the event that has most calls before it.
+    A source with a single event in the cycle ends it, such as the generator of a GAN, and the last in the program if
+    there are several. Otherwise the cycle begins with the event that has most calls before it.
     """
     cycle = events[-length:]
     counts = Counter(event.source for event in cycle)

@@ -24,7 +24,7 @@ _WRAPPERS = ("_orig_mod", "module")
 class StepSources:
     """Calls `happened(source)` for each event between `start` and `stop`, on the thread where it happens.
 
-    Nothing of the program is changed for good. What torch is compiling is not seen.
+    `stop` undoes all changes to the program. Code that torch compiles is not seen.
     """
 
     def __init__(self, happened: Callable[[Source], None]) -> None:
@@ -130,15 +130,15 @@ def _is_lazy(parameter: Any) -> bool:
 class _Optimizers:
     """Calls `stepped(optimizer)` when an optimizer's step has returned.
 
-    Inside of it torch's own range is open, and what is done there would be part of that range. torch's hooks are called
-    inside, so each optimizer's `step` is wrapped when it steps for the first time, which is noted inside. So is a step
-    that comes by another way.
+    torch calls its hooks while its range of the step is open, and a profiler's stop would be part of that range. So a
+    hook wraps the `step` of each optimizer at its first call. Only that call, and a call that bypasses the wrapper, are
+    noted by the hook.
     """
 
     def __init__(self, stepped: Callable[[Optimizer], None]) -> None:
         self._stepped = stepped
         self._wrapped: weakref.WeakKeyDictionary[Optimizer, list[int]] = weakref.WeakKeyDictionary()
-        """How many calls of the wrapper are under way, and how many steps were seen in those."""
+        """Number of the wrapper's calls that are under way, and of the steps that the hook saw in them."""
         self._undo = ExitStack()
         self._on = self._in_hook = False
 
@@ -159,7 +159,7 @@ class _Optimizers:
     def _on_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         import torch
 
-        # What follows would break the graph of a compiled step; such steps do not count.
+        # Anything else would break the graph of a compiled step; such steps do not count.
         if not self._on or torch.compiler.is_compiling():
             return
         calls = self._wrapped.get(optimizer)
@@ -219,7 +219,7 @@ def _wrapped_call_impl(self, *args, **kwargs):
     else:
         return self._call_impl(*args, **kwargs)
 """
-"""How torch calls a module, and our line before."""
+"""torch's code for the call of a module, after our line."""
 
 
 def _watch_calls(called: Callable[[Any], None]) -> Undo:
@@ -234,7 +234,7 @@ def _watch_calls(called: Callable[[Any], None]) -> Undo:
 
     function: Any = torch.nn.Module._wrapped_call_impl
     theirs: CodeType = function.__code__
-    # A module that is called again in `backward`, or by a data set, is no step of the program.
+    # A call of a module in `backward`, or by a data set, does not make a step.
     outer = torch.nn.Module._call_impl, torch.autograd.backward, _BaseDataLoaderIter.__next__
     inside = {getattr(function, "__wrapped__", function).__code__ for function in outer}
 
@@ -263,7 +263,7 @@ def _call_code(theirs: CodeType, noted: Callable[[Any], None] | None) -> CodeTyp
 
     lines = _CALL.splitlines(keepends=True)
     with warnings.catch_warnings():
-        # A text is no function.
+        # A string cannot be called.
         warnings.simplefilter("ignore", SyntaxWarning)
         module = compile("".join(line for line in lines if noted or "noted" not in line), theirs.co_filename, "exec")
     code = next(constant for constant in module.co_consts if isinstance(constant, CodeType))

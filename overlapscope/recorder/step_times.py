@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from overlapscope.base import clock
 from overlapscope.base.drift import drifted
-from overlapscope.base.words import duration, plural, unit_for
+from overlapscope.base.words import between, duration, plural, unit_for
 from overlapscope.recorder import devices
 from overlapscope.recorder.schedule import settled
 from overlapscope.recorder.session import profiler_running
@@ -60,8 +60,7 @@ class StepTimes:
             )
             return f"{said} In the recording, it takes {unit.text(recorded_ns)}." if recorded_ns else said
         few = "" if len(plain_ns) >= self.asked else f"; {plural(len(plain_ns), 'step')} timed"
-        least, mean, most = (unit.text(ns) for ns in (min(plain_ns), round(statistics.mean(plain_ns)), max(plain_ns)))
-        spread = f"{least} to {most}, mean {mean}"
+        spread = f"{between(min(plain_ns), max(plain_ns))}, mean {duration(round(statistics.mean(plain_ns)))}"
         recorded = f", and {unit.text(recorded_ns)} in the recording" if recorded_ns else ""
         return f"a step takes {unit.text(median_ns(plain_ns))} ({spread}{few}){recorded}."
 

@@ -72,7 +72,7 @@ class Take:
     @property
     def lasted_s(self) -> float:
         """Time since the present step began, in seconds."""
-        return (time.perf_counter_ns() - self._begun_ns) / _NS_PER_S
+        return (clock.now_ns() - self._begun_ns) / _NS_PER_S
 
     def keep(self, step: int, because: str) -> None:
         """It is wanted for its last step, which is all there is to judge."""

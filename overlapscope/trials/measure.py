@@ -149,10 +149,10 @@ def _of_a_run(logs: Sequence[float], every: Noise | None) -> tuple[int, float]:
 def half_width(freedom: int, deviation: float, part: float) -> float:
     """Half of the 95 % interval around a mean whose variance is so large a part of that of a run.
 
-    Runs deviate by `deviation`, measured with so many degrees of freedom. What that leaves open, a prior fills in, as in
-    a random-effects meta-analysis (C. Röver, "Bayesian random-effects meta-analysis using the bayesmeta R package",
-    Journal of Statistical Software 93, 2020). Without one, two pairs of runs say nothing: Student's interval is 13 times
-    as wide as they scatter, and of their orders none is rarer than 1 in 3.
+    Runs deviate by `deviation`, measured with so many degrees of freedom. What that leaves open, a prior fills in, as
+    in a random-effects meta-analysis (C. Röver, "Bayesian random-effects meta-analysis using the bayesmeta R package",
+    Journal of Statistical Software 93, 2020). Without one, two pairs of runs say nothing: Student's interval is 13
+    times as wide as they scatter, and of their orders none is rarer than 1 in 3.
     """
     errors = _errors(freedom, deviation, part)
     low, high = 0.0, 5 * max(error for _, error in errors)

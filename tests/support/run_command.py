@@ -67,7 +67,7 @@ def run(options: str, program: str, cwd: Path) -> list[str]:
     done = forked.run([*FORKED, "-o", "x.json", *options.split(), "program.py"], cwd)
     assert done.returncode == 0, done.stderr
     ours = [line for line in done.stderr.splitlines() if line.startswith("overlapscope: ")]
-    common = ("no GPU activity", " wrote ", "a complete recording takes", "shows the report again")
+    common = ("no GPU activity", " wrote ", "a complete recording takes", "shows the report again", "Steps: ")
     at_end = [line for line in ours if not any(words in line for words in common)]
     return [line.removeprefix("overlapscope: ") for line in at_end]
 
@@ -89,6 +89,6 @@ def no_gpu() -> str:
 
 def ours(run: Done) -> list[str]:
     """Return what overlapscope wrote, without what it writes about every program and the report."""
-    common = ("a complete recording takes ", "shows the report again.")
+    common = ("a complete recording takes ", "shows the report again.", "overlapscope: Steps: ")
     lines = [line for line in run.stderr.splitlines() if line.startswith("overlapscope")]
     return [line for line in lines if not any(words in line for words in common)]

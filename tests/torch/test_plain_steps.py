@@ -76,7 +76,12 @@ class TestWhatIsSaid:
     @pytest.mark.parametrize(
         ("before_ms", "after_ms", "recorded_ms", "sentence"),
         [
-            ([31.8] * 10, [31.9] * 10, [47.5] * 5, "a step takes 31.85 ms, and 47.50 ms in the recording."),
+            (
+                [31.8] * 10,
+                [31.9] * 10,
+                [47.5] * 5,
+                "a step takes 31.85 ms (31.8 to 31.9 ms, mean 31.9 ms), and 47.50 ms in the recording.",
+            ),
             (
                 [31.5, 31.6, 31.5] * 4,
                 [35.5] * 10,
@@ -85,9 +90,19 @@ class TestWhatIsSaid:
                 "In the recording, it takes 47.50 ms.",
             ),
             # Within their spread, and by less than 2%.
-            ([30.0, 40.0] * 5, [36.0, 39.0] * 5, [50.0], "a step takes 37.50 ms, and 50.00 ms in the recording."),
-            ([100.0] * 10, [101.0] * 10, [], "a step takes 100.5 ms."),
-            ([], [2.0] * 3, [2.5], "a step takes 2.000 ms (3 steps timed), and 2.500 ms in the recording."),
+            (
+                [30.0, 40.0] * 5,
+                [36.0, 39.0] * 5,
+                [50.0],
+                "a step takes 37.50 ms (30.0 to 40.0 ms, mean 36.2 ms), and 50.00 ms in the recording.",
+            ),
+            ([100.0] * 10, [101.0] * 10, [], "a step takes 100.5 ms (100 to 101 ms, mean 100 ms)."),
+            (
+                [],
+                [2.0] * 3,
+                [2.5],
+                "a step takes 2.000 ms (2.00 to 2.00 ms, mean 2.00 ms; 3 steps timed), and 2.500 ms in the recording.",
+            ),
             ([], [], [2.5], None),
         ],
     )

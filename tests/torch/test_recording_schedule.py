@@ -178,6 +178,7 @@ class TestPuttingOff:
             Options(),
             since_ns=0,
             max_size_bytes=1 << 30,
+            bounded=False,
             on_too_much=lambda: None,
         )
         made.start(put_off=True)
@@ -216,6 +217,7 @@ class TestPuttingOff:
             Options(),
             since_ns=0,
             max_size_bytes=1 << 30,
+            bounded=False,
             on_too_much=lambda: None,
         )
         recorder.start(put_off=True)

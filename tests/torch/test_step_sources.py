@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
+import overlapscope
 from overlapscope.reading import load
 from tests.support import forked
 
-pytest.importorskip("torch", reason="records with torch")
+torch = pytest.importorskip("torch", reason="records with torch")
+from torch.utils.data.dataloader import _BaseDataLoaderIter  # noqa: E402
 
 HEAD = """
 import threading, time, torch, overlapscope
@@ -65,7 +67,7 @@ PROGRAMS = {
         inside=("aten::addmm", 6),
     ),
     "evaluation before training": Program(
-        "optimizer = sgd(net)\nwith torch.no_grad():\n    for _ in range(50): net(x)\ntrain(140, optimizer)",
+        "optimizer = sgd(net)\nwith torch.no_grad():\n    for _ in range(50): net(x)\ntrain(100, optimizer)",
         "calls of SGD.step",
         inside=FORWARD,
     ),
@@ -137,3 +139,66 @@ def test_steps_are_what_the_program_does_again_and_again(name: str, tmp_path: Pa
     for row in rows:
         inside = (ops.start_ns >= notes.start_ns[row]) & (ops.start_ns < notes.end_ns[row])
         assert int((ops.named(lambda op_name: op_name == op) & inside).sum()) == count
+
+
+def test_the_last_range_of_an_optimizer_ends_within_its_step(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(HEAD + "train(45, sgd(net))")
+    assert forked.run(["-m", "overlapscope", "run", "program.py"], tmp_path).returncode == 0
+    notes = load(tmp_path / "program.trace.json.gz").annotations
+    updates = notes.take(notes.named(lambda name: name == "Optimizer.step#SGD.step"))
+    steps = notes.take(notes.named(lambda name: name.startswith("ProfilerStep#")))
+    assert len(updates) == len(steps) == 7
+    assert (updates.end_ns <= steps.end_ns).all() and (updates.start_ns >= steps.start_ns).all()
+
+
+def test_a_recording_finds_steps_and_undoes_what_it_did_to_find_them(tmp_path: Path) -> None:
+    net = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    call = torch.nn.Module._wrapped_call_impl.__code__
+    before = torch.autograd.backward, call, _BaseDataLoaderIter.__next__, torch.cuda.CUDAGraph.replay
+    with overlapscope.record(tmp_path / "x.json") as rec:
+        assert torch.nn.Module._wrapped_call_impl.__code__ is not call
+        for _ in range(60):
+            net(torch.ones(4, 8)).sum().backward()
+            optimizer.step()
+    call = torch.nn.Module._wrapped_call_impl.__code__
+    assert before == (torch.autograd.backward, call, _BaseDataLoaderIter.__next__, torch.cuda.CUDAGraph.replay)
+    assert "step" not in vars(optimizer)
+    assert (rec.step_source, rec.notes) == ("calls of SGD.step", ())
+    assert load(tmp_path / "x.json").plain_steps.before.host_ns
+
+
+def test_a_scheduler_made_during_the_search_keeps_its_optimizer(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    optimizer = torch.optim.SGD([torch.ones(3, requires_grad=True)], lr=1.0)
+    with overlapscope.record(tmp_path / "x.json", plain_steps=0):
+        optimizer.step()
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        for _ in range(10):
+            optimizer.step()
+            scheduler.step()
+    optimizer.step()
+    assert optimizer.param_groups[0]["lr"] == 0.5**10
+    assert not [warning for warning in recwarn if "lr_scheduler" in str(warning.message)]
+
+
+def test_compiled_modules_are_not_compiled_again_and_have_no_graph_break(tmp_path: Path) -> None:
+    from torch._dynamo.utils import counters
+
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
+    compiled = torch.compile(net, backend="eager")
+    counters.clear()
+    with overlapscope.record(tmp_path / "x.json", plain_steps=0) as rec, torch.no_grad():
+        for _ in range(20):
+            compiled(torch.ones(4, 8))
+    compiled(torch.ones(4, 8))
+    assert rec.step_source == "calls of Sequential.forward"
+    assert counters["frames"] == {"total": 1, "ok": 1} and not counters["graph_break"]
+
+
+def test_a_name_that_no_call_has_is_answered_with_the_names_there_are(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(HEAD + "train(5, sgd(net))")
+    run = forked.run(["-m", "overlapscope", "run", "--steps-by", "Encoder.*", "program.py"], tmp_path)
+    assert run.returncode == 0
+    assert "--steps-by Encoder.* finds no steps; the program calls Net.forward, " in run.stderr
