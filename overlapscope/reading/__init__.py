@@ -61,8 +61,8 @@ def load(
     same content is read again (`docs/how-it-works/cache.md`); the Trace is the same. `steps_by` is the name of the
     ranges that are its steps, in which `*` and `?` stand for any characters. Without it, a recording in which nothing
     marks steps gets them from its own period unless `periodic` is false (`Trace.period`). `meanwhile` is called once
-    other processes have begun to read, if any do, for what this one has to do besides, such as importing what the Trace is
-    for.
+    other processes have begun to read, if any do, for what this one has to do besides, such as importing what the
+    Trace is for.
 
     Raises UnreadableTrace with a sentence for the user, NotInTrace where no range has the name in `steps_by`.
     """
