@@ -91,6 +91,19 @@ def test_each_command_has_help(command: str, capsys: pytest.CaptureFixture[str])
     assert f"overlapscope {command}" in capsys.readouterr().out
 
 
+def test_a_script_in_the_place_of_a_command_is_taken_to_be_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train.py", "--lr", "0.1"]) == 2
+    assert "to run it, use `overlapscope run train.py --lr 0.1`." in capsys.readouterr().err
+
+
+def test_that_a_script_is_missing_is_said_before_a_package_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "libcst", None)
+    assert main(["try", "nowhere.py"]) == 2
+    assert "nowhere.py: there is no such script." in capsys.readouterr().err
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"overlapscope {__version__}\n"
