@@ -153,7 +153,11 @@ def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
     if not len(notes):
         return [Check.ok("steps", "No steps recorded: figures are of the whole window.")]
     if trace.period is not None:
-        return [_period(trace.period), _warm_up(trace, steps.row, steps.end_ns - steps.start_ns), _ahead(trace, timeline, steps)]
+        return [
+            _period(trace.period),
+            _warm_up(trace, steps.row, steps.end_ns - steps.start_ns),
+            _ahead(trace, timeline, steps),
+        ]
     numbers = sorted(int(notes.name(row).rpartition("#")[2]) for row in range(len(notes)))
     absent = len(notes) - len(steps.row)
     skipped = numbers != list(range(numbers[0], numbers[0] + len(numbers)))

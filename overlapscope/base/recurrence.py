@@ -24,7 +24,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from overlapscope.base.columns import Index
-from overlapscope.base.intervals import I64, Bool
+from overlapscope.base.intervals import I64
 
 FEWEST: Final = 3
 """Units that a period must have."""

@@ -59,9 +59,9 @@ def load(
     bytes read and how many there are. `cache` keeps what was read of a large file, and takes it from there where the
     same content is read again (`docs/how-it-works/cache.md`); the Trace is the same. `steps_by` is the name of the
     ranges that are its steps, in which `*` and `?` stand for any characters. Without it, a recording in which nothing
-    marks steps gets them from its own period unless `periodic` is false (`Trace.period`). `meanwhile` is called once other
-    processes have begun to read, if any do, for what this one has to do besides, such as importing what the Trace is
-    for.
+    marks steps gets them from its own period unless `periodic` is false (`Trace.period`). `meanwhile` is called once
+    other processes have begun to read, if any do, for what this one has to do besides, such as importing what the Trace
+    is for.
 
     Raises UnreadableTrace with a sentence for the user, NotInTrace where no range has the name in `steps_by`.
     """

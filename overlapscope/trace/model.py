@@ -292,7 +292,7 @@ class OwnPeriod(Struct, frozen=True, kw_only=True):
     """The sequence that a recording without steps repeats, each repetition of which is a step."""
 
     of: str
-    """What the sequence consists of: `kernel launches`, or `CPU ops` without a GPU."""
+    """`kernel launches`, or `CPU ops` without a GPU."""
     length: int
     """Number of launches or ops in a step: the median."""
     repeats: int
@@ -355,7 +355,7 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     steps_by: str = ""
     """The name of the ranges that are its steps; empty where torch.profiler marked them, or nobody did."""
     period: OwnPeriod | None = None
-    """What its steps were found by where nothing marks them; the first one is start-up if `warm_up_steps` is 1."""
+    """Period by which steps were found; None if they are marked. The first is start-up if `warm_up_steps` is 1."""
     whole_graphs: int = 0
     """How many of the GPU ops are CUDA graphs that were recorded as one op each, whatever they consist of."""
     unpacked_bytes: int = 0
