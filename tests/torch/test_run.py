@@ -252,7 +252,7 @@ def train():
     model(torch.ones(4, 8)).sum().backward()
     optimizer.step()
 """
-NO_GPU = f"overlapscope: the trace has no GPU activity, so overlap cannot be measured: {devices.why_unused()}."
+NO_GPU = f"overlapscope: no GPU was used, so the report is on the host alone: {devices.why_unused()}."
 
 
 def wrote(path: str) -> str:
@@ -288,8 +288,18 @@ def timed(path: Path) -> tuple[int, int]:
 
 
 def said(run: Done) -> list[str]:
-    """What overlapscope and Python said; Kineto of torch 2.13 talks, too."""
-    return [line for line in run.stderr.splitlines() if not line.startswith("USDT:")]
+    """What overlapscope and Python said besides the report; Kineto of torch 2.13 talks, too."""
+    lines = [line for line in run.stderr.splitlines() if not line.startswith("USDT:")]
+    told = next((place for place, line in enumerate(lines) if line.endswith(f"{devices.why_unused()}.")), len(lines))
+    return lines[: told + 1] + [line for line in lines[told + 1 :] if line.startswith("overlapscope")]
+
+
+def test_a_program_without_a_gpu_gets_its_report(tmp_path: Path) -> None:
+    write(tmp_path / "train.py", TRAIN + "for index in range(60): train()\n")
+    run = execute([*RUN, "train.py"], tmp_path)
+    report = " ".join(run.stderr.partition(NO_GPU)[2].split())
+    assert "train.trace.json.gz: A step takes" in report and "on the host on average" in report
+    assert "steps take" in report and "in the median" in report
 
 
 def test_a_training_script_needs_no_change(tmp_path: Path) -> None:
