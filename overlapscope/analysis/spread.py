@@ -76,4 +76,4 @@ def _parts(step: Period) -> dict[str, int]:
 
 
 def _host_parts(step: HostStep) -> dict[str, int]:
-    return {"loading data": step.loading_ns, "ops": step.ops_ns, "neither loading nor ops": step.rest_ns}
+    return {"loading data": step.loading_ns, "ops": step.ops_ns, "Python and other code outside ops": step.rest_ns}

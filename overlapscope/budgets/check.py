@@ -81,7 +81,8 @@ class Job:
         # Like is compared with like: a baseline of a recording judges the recording.
         self.report = report if recorded else program
         """What is judged: of the plain program where its step is known (`report.of_program`)."""
-        self._settings = (settings or Settings()).completed(with_baseline=baseline is not None)
+        of_host = not report.devices and all(trace.host is not None for trace in report.traces)
+        self._settings = (settings or Settings()).completed(with_baseline=baseline is not None, of_host=of_host)
         self._baseline = baseline
         self._exemptions = Exemptions(self._settings.exceptions, today or datetime.datetime.now().astimezone().date())
         for budget in self._settings.budgets:

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from overlapscope.base.words import NOTHING, clean, plural
+from overlapscope.base.words import NOTHING, clean, listed, plural
 from overlapscope.budgets import words
 from overlapscope.budgets.baseline import STEPS, Baseline, BaselineSeries, doubts, place
 from overlapscope.budgets.explain import Explanation
@@ -155,12 +155,26 @@ def _tone(verdict: Verdict) -> Tone:
 def _sections(result: CheckResult, *, full: bool = False) -> Iterator[Section]:
     """One for each verdict that needs more than a line; `full` names what it was judged on in the title."""
     explained: set[str] = set()
-    unknown: set[str] = set()
-    for verdict in result.verdicts:
-        if verdict.status not in _SHORT:
-            named = words.title(verdict) if full else words.name(verdict.budget)
-            blocks = _verdict(_abridged(verdict, unknown), explained)
-            yield Section(tuple(blocks), f"{_word(verdict)} {named}", "panel", _tone(verdict))
+    for alike in _by_reason(verdict for verdict in result.verdicts if verdict.status not in _SHORT):
+        verdict = alike[0]
+        blocks: tuple[Block, ...]
+        if len(alike) > 1:
+            rules = listed([other.metric for other in alike], len(alike))
+            name, blocks = plural(len(alike), "rule"), (Text(f"{rules}: {words.prose(_why(verdict) or '')}"),)
+        else:
+            name = words.title(verdict) if full else words.name(verdict.budget)
+            blocks = tuple(_verdict(verdict, explained))
+        yield Section(blocks, f"{_word(verdict)} {name}", "panel", _tone(verdict))
+
+
+def _by_reason(verdicts: Iterable[Verdict]) -> Iterable[list[Verdict]]:
+    """The verdicts, those of rules that cannot be judged for the same reason together."""
+    groups: dict[tuple[str, str], list[Verdict]] = {}
+    for verdict in verdicts:
+        why = _why(verdict)
+        key = (verdict.budget, verdict.message) if why is None else (_word(verdict), why)
+        groups.setdefault(key, []).append(verdict)
+    return groups.values()
 
 
 def _verdict(verdict: Verdict, explained: set[str]) -> Iterator[Block]:
@@ -181,16 +195,10 @@ def _verdict(verdict: Verdict, explained: set[str]) -> Iterator[Block]:
             yield from detail("all reasons", (Text(f"{more} more; --format json lists all.", tone="muted"),))
 
 
-def _abridged(verdict: Verdict, told: set[str]) -> Verdict:
-    """The verdict of a rule that cannot be judged, without the reason where it is in `told`."""
-    begin = cannot_be_judged(verdict.metric)
-    why = verdict.message.removeprefix(begin)
-    if verdict.status != "unknown" or why == verdict.message:
-        return verdict
-    if why in told:
-        return replace(verdict, message=f"{begin}as above.")
-    told.add(why)
-    return verdict
+def _why(verdict: Verdict) -> str | None:
+    """The reason for which a rule cannot be judged; None for any other verdict."""
+    why = verdict.message.removeprefix(cannot_be_judged(verdict.metric))
+    return None if verdict.status != "unknown" or why == verdict.message else why
 
 
 def _reason(reason: Reason, explained: set[str] | None) -> Words:

@@ -254,12 +254,13 @@ class Settings(Struct, frozen=True, kw_only=True):
         ranges = [budget.where.range for budget in self.budgets if budget.relative]
         return tuple(dict.fromkeys(pattern for pattern in ranges if pattern is not None))
 
-    def completed(self, *, with_baseline: bool) -> Settings:
-        """These settings, and the default budgets where none were given."""
+    def completed(self, *, with_baseline: bool, of_host: bool = False) -> Settings:
+        """These settings, and the default budgets where none were given; `of_host` if no trace has GPU activity."""
         if not self.budgets and not self.forbid:
             if with_baseline:
                 return replace(self, budgets=DEFAULT_RELATIVE)
-            return replace(self, forbid=DEFAULT_FORBID, forbid_floor_pct=DEFAULT_FLOOR_PCT)
+            budgets = (DEFAULT_LOADING,) if of_host else ()
+            return replace(self, budgets=budgets, forbid=DEFAULT_FORBID, forbid_floor_pct=DEFAULT_FLOOR_PCT)
         if with_baseline and not any(budget.relative for budget in self.budgets):
             return replace(self, budgets=(*self.budgets, *DEFAULT_RELATIVE))
         return self
@@ -277,3 +278,5 @@ DEFAULT_RELATIVE: Final = tuple(
     )
 )
 """What a check with a baseline judges that was told nothing of it."""
+DEFAULT_LOADING: Final = Budget(metric="host_loading_pct", max=15, origin="the default without a GPU")
+"""What a check without budgets or a baseline judges besides, if no trace has GPU activity."""

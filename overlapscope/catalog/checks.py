@@ -62,7 +62,7 @@ CHECKS: Final = {
             affects="Everything is unknown.",
             remedy="Record with CUDA activities, as `overlapscope run` does. If no kernel appears, stop other "
             "profilers of the GPU, such as nsys.",
-            grave="the trace is unusable",
+            grave="no GPU activity was recorded",
         ),
         TrustCheck(
             "clock-skew",
@@ -124,7 +124,8 @@ CHECKS: Final = {
         ),
         TrustCheck(
             "steps",
-            meaning="Warns if steps launched nothing on the main stream, or if step numbers are missing.",
+            meaning="Warns if steps launched nothing on the main stream, if step numbers are missing, or if steps that were "
+            "found by what repeats are less than 90% regular.",
             affects="Figures by step leave those steps out.",
             remedy="Call `step()` once at the end of each step, in the thread that launches the work.",
             comparable="The steps that were recorded.",

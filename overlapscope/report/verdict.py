@@ -44,7 +44,7 @@ class Verdict(Struct, frozen=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What stands below the text, sentence by sentence."""
+        """Paragraphs below the text."""
         return tuple(filter(None, (self.plain, self.steps, self.doubt)))
 
 
@@ -234,7 +234,7 @@ _LOADER = {
 
 
 def _of_host(section: Section, host: HostUse, reasons: str) -> Verdict:
-    """The verdict on a program without a GPU: what loading takes is what it can save."""
+    """The verdict on a program without a GPU, which can save the time of loading."""
     part = sum(step.loading_ns for step in host.steps) / max(sum(step.span_ns for step in host.steps), 1)
     steps = steps_sentence(spread.of_host(host) if host.by_steps else None, section.trace)
     return Verdict(_level(part), f"{section.title}: {host_sentence(host)}", doubt=reasons, steps=steps)

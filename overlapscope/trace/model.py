@@ -292,7 +292,7 @@ class OwnPeriod(Struct, frozen=True, kw_only=True):
     """The sequence that a recording without steps repeats, each repetition of which is a step."""
 
     of: str
-    """What the sequence consists of: `kernel launches`, or `CPU ops` without a GPU."""
+    """`kernel launches`, or `CPU ops` without a GPU."""
     length: int
     """Number of launches or ops in a step: the median."""
     repeats: int
@@ -357,7 +357,7 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     step_source: str = ""
     """What ended its steps, as the recorder noted it, such as `calls of ResNet.forward`; empty where it did not."""
     period: OwnPeriod | None = None
-    """What its steps were found by where nothing marks them; the first one is start-up if `warm_up_steps` is 1."""
+    """Period by which steps were found; None if they are marked. The first is start-up if `warm_up_steps` is 1."""
     whole_graphs: int = 0
     """How many of the GPU ops are CUDA graphs that were recorded as one op each, whatever they consist of."""
     unpacked_bytes: int = 0

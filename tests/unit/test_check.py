@@ -437,8 +437,23 @@ def test_one_reason_for_several_rules_is_told_once(trace: str, capsys: pytest.Ca
     assert main(["check", trace, "--forbid", "pageable-copy", "--forbid", "tiny-copies"]) == 3
     out = " ".join(capsys.readouterr().out.split())
     assert out.count("the file is cut") == 1
-    assert "pageable-copy cannot be judged: the file is cut" in out
-    assert "tiny-copies cannot be judged: as above." in out
+    assert "unknown 2 rules" in out
+    assert "pageable-copy and tiny-copies: the file is cut" in out
+
+
+def test_a_program_without_a_gpu_is_held_to_its_loading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cpu.json"
+    loading = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    events = [
+        {"ph": "X", "cat": "user_annotation", "name": name, "ts": 100 * step + at, "dur": length, "pid": 1, "tid": 1}
+        for step in range(6)
+        for name, at, length in ((f"ProfilerStep#{step}", 0, 100), (loading, 10, 40))
+    ]
+    path.write_text(json.dumps({"traceEvents": events}))
+    assert main(["check", str(path)]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "host_loading_pct is 40%, but at most 15% is allowed; median of 6 steps." in out
+    assert "unknown 9 rules" in out and out.count("no GPU activity was recorded") == 1
 
 
 def test_a_reason_names_the_line_where_the_trace_has_stacks() -> None:
