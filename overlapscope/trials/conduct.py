@@ -38,6 +38,8 @@ _RECORDED: Final = 1.5
 _LONGER: Final = 1.5
 _LATER_S: Final = 5.0
 """A program that goes on for so much longer without us than with us, until it failed, does not fail."""
+_TOO_SHORT: Final = _RECORDED + 3
+"""Where fewer runs are left, none would be after a recording: a change takes three, two of them beside it."""
 NO_TIME: Final = "There was no time left for it; `--minutes` gives more."
 
 
@@ -244,6 +246,8 @@ class _Conductor:
         """The program as it is, from which is predicted what changes bring."""
         if found.facts.cuda and not self._program.records:
             found.notes.append("Nothing is predicted: only a script or module that Python starts can be recorded.")
+        elif found.facts.cuda and found.candidates and self._left_s(found) < _TOO_SHORT * found.runs.of(AS_IS)[0].wall_s:
+            found.notes.append("Nothing is predicted, because the time is needed for runs; `--minutes` gives more.")
         elif found.facts.cuda and found.candidates:
             self._progress.now("Recording the program as it is, to predict what changes bring")
             before = self._directory / "before.trace.json.gz"
