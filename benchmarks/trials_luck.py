@@ -1,9 +1,9 @@
-"""How often `overlapscope try` claims something of changes that change nothing, in trials of made-up programs.
+"""False claims of `overlapscope try` in trials of made-up programs.
 
     python -m benchmarks.trials_luck docs/evaluation/try-intervals.md
 
-Runs differ from each other for no reason, and steps are like those before them. What is held to its word is what the
-command uses: `measure.change` for two sets of runs, `search` for whole trials.
+Runs differ from each other for no reason, and steps are like those before them. The
+simulation calls what the command calls: `measure.change` for two sets of runs, `search` for whole trials.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ CANDIDATES = (
 )
 PAGE = """# How often a trial claims what is not true
 
-`overlapscope try` times a program with and without changes in few runs, and runs differ for no reason. This page asks how
-often it claims that a change helps, or harms, which does neither. Programs are made up, so that the truth is known: a run is slower
-or faster than another by so much (standard deviation of its logarithm), and its {steps} steps are like those before them
-(correlation {like:g}). Written by `python -m benchmarks.trials_luck docs/evaluation/try-intervals.md`.
+`overlapscope try` times a program with and without changes in a few runs, and runs differ for no reason. This page
+counts how often it claims that a useless change helps or harms. The programs are made up, so that the truth is known:
+runs differ by a given standard deviation (of the logarithm of the step), and each of a run's {steps} steps is like the
+one before (correlation {like:g}). Written by `python -m benchmarks.trials_luck docs/evaluation/try-intervals.md`.
 
 ## Two sets of runs
 
-Of {pairs:,} changes that change nothing, how many have an interval that excludes 0. Wanted: at most 5%.
+The share of {pairs:,} useless changes whose interval excludes 0. Wanted: at most 5%.
 
 | runs differ by | {heads} |
 | --- | {lines} |
@@ -49,8 +49,8 @@ Of {pairs:,} changes that change nothing, how many have an interval that exclude
 
 ## Whole trials
 
-Six kinds of changes are tried as the command tries them, with as many runs as fit into the time. How many of {trials} trials recommend
-something where nothing helps (wanted: at most 5%), and how many do where `workers=2` saves 44%.
+Six kinds of changes are tried as the command tries them, in a given number of runs. The columns are the shares of
+{trials} trials that recommend something: if nothing helps (wanted: at most 5%), and if `workers=2` saves 44%.
 
 | runs differ by | runs | nothing helps | `workers=2` saves 44% |
 | --- | ---: | ---: | ---: |
@@ -69,7 +69,7 @@ def run(source: random.Random, drift: float, step_ns: float) -> Timing:
 
 
 def false_claims(source: random.Random, drift: float, runs: int) -> float:
-    """Percent of changes that change nothing and are said to be faster or slower."""
+    """Return the percentage of useless changes whose interval excludes 0."""
     claims = 0
     for _ in range(PAIRS):
         interval = change([(run(source, drift, 1e7), run(source, drift, 1e7)) for _ in range(runs)]).over_runs
@@ -78,7 +78,7 @@ def false_claims(source: random.Random, drift: float, runs: int) -> float:
 
 
 def recommends(source: random.Random, drift: float, truth: Mapping[str, float], budget: int) -> bool:
-    """Whether a trial of so many runs does."""
+    """Whether a trial of `budget` runs recommends something."""
     runs, kept = Runs(), AS_IS
 
     def make(planned: Planned) -> Run:

@@ -35,7 +35,7 @@ from overlapscope.trace.model import Bool, Kind, Trace
 VALUE_BYTES = 1024
 """A download of at most this size is a value or two."""
 _LEAST_PART = 0.005
-"""Of the step: less is nothing that a prediction of it can tell from nothing."""
+"""Minimum fraction of a step that counts as saved."""
 LEAST_GAIN = 0.01
 """A rung is worth taking where it saves at least this share of the unchanged step."""
 
@@ -150,11 +150,10 @@ class Savings:
         self._known: dict[tuple[str, ...], float | None] = {}
 
     def largest(self, fixes: Iterable[tuple[str, ...]]) -> tuple[float, tuple[str, ...]] | None:
-        """Which part of the step the best of some sets of interventions saves, as `predict` does, at least 0; and that
-        set, the first of equals. A step of median length that lacks what is fixed saves nothing: then the part of the
-        device's window.
+        """Return the largest fraction of a step that one of some sets of interventions saves, and that set.
 
-        None where the recording cannot be replayed, or there is no set that does anything.
+        The fraction is that of `predict`, at least 0. If the step of median length has none of what the set changes, it
+        is the fraction of the device's window. None if the recording cannot be replayed or no set changes anything.
         """
         base = self._base
         if base is None:
@@ -179,7 +178,7 @@ class Savings:
 
 
 def _part_saved(base: Base, fix: tuple[str, ...]) -> float | None:
-    """None where the set does nothing, or cannot be replayed."""
+    """Return the fraction saved; None if the set changes nothing or cannot be replayed."""
     applied = apply(base, parse(fix))
     if base.replayed is None or not all(change.touched for change in applied):
         return None

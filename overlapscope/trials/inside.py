@@ -41,7 +41,7 @@ class Run:
 
     def _stepped(self) -> None:
         if self._told:
-            # The program does not end for SystemExit, and what it does from here on is of no use to anybody.
+            # The program caught SystemExit.
             os._exit(0)
         self._course.step()
         if self._course.steps == 1 and multiprocessing.parent_process() is not None:

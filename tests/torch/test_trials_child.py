@@ -176,7 +176,6 @@ class TestPrograms:
         assert done.stdout == "1 came to its end\n"
         assert list(tmp_path.glob("rank*")) == []
 
-
     def test_one_whose_loader_is_forked_once_steps_are_timed_and_looked_at(self, tmp_path: Path) -> None:
         program = TRAIN.replace(
             "for epoch in range(3):",

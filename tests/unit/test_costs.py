@@ -10,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.prediction import program
-from overlapscope.prediction import predict
+from overlapscope.prediction import predict, program
 from overlapscope.prediction.gains import Savings
 from overlapscope.prediction.interventions import parse
 from overlapscope.report import findings as costing

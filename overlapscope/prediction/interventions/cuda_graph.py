@@ -150,7 +150,7 @@ def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
     """Where on the host: each range of that name, the outermost of nested ones; each step up to the next one's
     beginning, or, without steps, the whole recording. No two overlap.
 
-    Where no range has the name "step", that is all that a step launches.
+    The name "step" means each step, unless there are ranges of that name.
     """
     notes = graph.trace.annotations
     named = notes.named(lambda found: found == name)
@@ -179,8 +179,8 @@ def _capturable(graph: Graph) -> Bool:
 
 @kept()
 def _updates(recorded: Recorded) -> Bool:
-    """Calls that a compiled or captured model does not reach: those of its optimizer, and what runs between the
-    backward pass and the optimizer, as clipping gradients does."""
+    """Return the calls that are not part of a compiled or captured model: those of its optimizer, and those between the
+    backward pass and the optimizer, which clip gradients."""
     trace, calls = recorded.trace, recorded.calls
     notes = trace.annotations
     notes = notes.take(notes.named(lambda name: name.startswith(("Optimizer.step#", "Optimizer.zero_grad#"))))
@@ -202,9 +202,9 @@ INTERVENTION = Intervention(
     meaning="In each step, or in each range of that name, consecutive launches become one graph launch: the host "
     "work between them disappears, and kernels follow each other as they do inside a graph. Blocking "
     "calls, copies from and to the host, a DataLoader's next and pin_memory() stay where they are and "
-    "split the launches into several graphs. Without a range, the optimizer and what runs between it and the backward "
-    "pass stay as they are, too: a model that is compiled or captured does not hold them; `graph step` stands for a "
-    "step that is captured as a whole.",
+    "split the launches into several graphs. Without a range, the optimizer and the launches between it and the "
+    "backward pass stay as they are, too, since they are not part of a compiled or captured model. `graph step` "
+    "captures a whole step.",
     assumptions=(
         Assumption(
             "Shapes and addresses stay the same from step to step, and no Python code makes decisions there.", False
