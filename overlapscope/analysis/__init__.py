@@ -64,6 +64,8 @@ def analyze_trace(
         predicted_by=trace.predicted_by,
         host=describe_host(trace),
         origin=trace.origin or UNSET,
+        step_source=trace.step_source or UNSET,
+        period=trace.period or UNSET,
     )
     return TraceAnalysis(result, tuple(devices), trace)
 

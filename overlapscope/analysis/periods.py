@@ -95,14 +95,18 @@ def find_steps(trace: Trace, timeline: Timeline) -> Periods:
     """Each step begins at the first op launched from it on the main stream and ends where the next begins.
 
     A step that launched nothing there has no place on the device and is left out; the part of a step in the
-    lead-in is cut off. The host runs ahead and side streams run early, so neither can bound a step.
+    lead-in is cut off. The host runs ahead and side streams run early, so neither can bound a step. The last one ends
+    with the window, or before the first op launched after it if steps are periods, which end within a recording.
     """
     rows = np.flatnonzero(is_step(trace.annotations))
     launches = _Launches(trace, timeline, timeline.main_stream)
     begins, known = launches.first_from(trace.annotations.start_ns[rows], trace.annotations.end_ns[rows])
     order = np.argsort(begins[known], kind="stable")
     begins = begins[known][order]
-    return _judged(timeline, rows[known][order], begins, np.append(begins[1:], timeline.end_ns))
+    rows, end = rows[known][order], timeline.end_ns
+    if trace.period is not None and len(rows):
+        end = int(launches.first_after(trace.annotations.end_ns[rows[-1:]], end)[0])
+    return _judged(timeline, rows, begins, np.append(begins[1:], end))
 
 
 def find_ranges(trace: Trace, timeline: Timeline) -> Periods:

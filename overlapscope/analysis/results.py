@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from overlapscope.catalog.causes import IdleCause, Subject
 from overlapscope.catalog.checks import check_by_id
 from overlapscope.trace.lost import EVERYTHING, Part, in_order
-from overlapscope.trace.model import TraceOrigin
+from overlapscope.trace.model import OwnPeriod, TraceOrigin
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -419,3 +419,7 @@ class TraceResult(msgspec.Struct, frozen=True, kw_only=True):
     """Of a trace without GPU activity: where the host's time goes; null for all others."""
     origin: TraceOrigin | UnsetType = UNSET
     """What was recorded when, where the recorder noted it; absent where it did not."""
+    step_source: str | UnsetType = UNSET
+    """What ended the steps, such as `calls of ResNet.forward`; absent where the recorder did not note it."""
+    period: OwnPeriod | UnsetType = UNSET
+    """Period by which steps were found; absent where the recording marks its steps, or has none."""

@@ -18,7 +18,7 @@ from overlapscope.base.words import clean, plural
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
 from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.trace.lost import EVERYTHING
-from overlapscope.trace.model import Sync, Trace
+from overlapscope.trace.model import OwnPeriod, Sync, Trace
 
 LONG_LEAD_IN = 0.1
 MISSING_SHARE = 0.01
@@ -26,6 +26,8 @@ MUCH_MISSING = 0.1
 """Of the window; beyond this nobody knows what the program did."""
 PROFILER_SHARE = 0.01
 DISORDER_SHARE = 0.01
+REGULAR_PCT = 90
+"""Regularity below which a period is only a rough step."""
 
 
 def judge_device(trace: Trace, timeline: Timeline, steps: Periods, idle: IdleTime) -> list[Check]:
@@ -65,6 +67,10 @@ def _launches(trace: Trace, timeline: Timeline) -> Check:
 
 def _lead_in(trace: Trace, timeline: Timeline) -> Check:
     ends_with_orphan = (timeline.ops.end_ns[timeline.ops.launch < 0] == timeline.lead_in_end_ns).any()
+    if trace.warm_up_steps and trace.period is not None:
+        return Check.ok(
+            "lead-in", "Start-up before the first repetition is left out; causes, steps and findings begin after it."
+        )
     if trace.warm_up_steps and timeline.lead_in_end_ns is not None and not ends_with_orphan:
         return Check.ok(
             "lead-in",
@@ -146,6 +152,12 @@ def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
     notes = trace.annotations.take(judged_steps(trace))
     if not len(notes):
         return [Check.ok("steps", "No steps recorded: figures are of the whole window.")]
+    if trace.period is not None:
+        return [
+            _period(trace.period),
+            _warm_up(trace, steps.row, steps.end_ns - steps.start_ns),
+            _ahead(trace, timeline, steps),
+        ]
     numbers = sorted(int(notes.name(row).rpartition("#")[2]) for row in range(len(notes)))
     absent = len(notes) - len(steps.row)
     skipped = numbers != list(range(numbers[0], numbers[0] + len(numbers)))
@@ -157,6 +169,13 @@ def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
         named = f", the ranges named {clean(trace.steps_by)}" if trace.steps_by else ""
         present = Check.ok("steps", f"{plural(len(notes), 'step')}, none missing{named}.")
     return [present, _warm_up(trace, steps.row, steps.end_ns - steps.start_ns), _ahead(trace, timeline, steps)]
+
+
+def _period(period: OwnPeriod) -> Check:
+    found = f"Nothing marks steps, so they were found by what repeats: {period}."
+    if period.regular_pct >= REGULAR_PCT:
+        return Check.ok("steps", found)
+    return Check.warn("steps", f"{found} Steps differ, so figures of a step are rough. Mark steps to be sure.")
 
 
 def _warm_up(trace: Trace, rows: I64, spans: I64) -> Check:

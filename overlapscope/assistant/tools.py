@@ -112,7 +112,7 @@ class Tools(msgspec.Struct, frozen=True):
             verdict = judge(section)
             said = {"rank": section.trace.rank, "level": verdict.level, "verdict": verdict.text}
             plain = verdict.plain.replace("--plain-step", "plain_step_ns")
-            doubts = {"plain": plain, "doubt": verdict.doubt}
+            doubts = {"plain": plain, "steps": verdict.steps, "doubt": verdict.doubt}
             found = {} if section.device is None else _figures(section.device)
             items.append({**said, **{name: text for name, text in doubts.items() if text}, **found})
         figures = "of the recording under recorded, of a step without the profiler under plain_step"

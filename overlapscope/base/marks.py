@@ -10,6 +10,9 @@ PLAIN_STEPS = "plain_steps"
 """In it: `{"before": {"host_ns": [...], "device_ns": [...]}, "after": {...}}`, the lengths of steps that were timed
 while nothing was recorded (`trace.PlainSteps`)."""
 
+STEP_SOURCE = "step_source"
+"""In it: what ended its steps, in words, such as `calls of ResNet.forward` (`Trace.step_source`)."""
+
 ORIGIN = "origin"
 """In it: `{"at_ns": ..., "job": ..., "commit": ..., "branch": ...}`, as far as known (`trace.TraceOrigin`)."""
 

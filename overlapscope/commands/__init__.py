@@ -11,6 +11,7 @@ import contextlib
 import gc
 import keyword
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -159,6 +160,10 @@ def _run(arguments: list[str]) -> int:
         raise UsageError("an argument contains a NUL character; remove it.")
     asked = next(iter(arguments), "")
     if asked and not asked.startswith("-") and asked not in COMMANDS:
+        if os.path.isfile(asked) or asked.endswith((".py", ".ipynb")):
+            raise UsageError(
+                f"there is no command {asked!r}; to run it, use `{shlex.join(['overlapscope', 'run', *arguments])}`."
+            )
         raise UsageError(
             f"there is no command {asked!r}{did_you_mean(asked, COMMANDS)}; commands: {', '.join(COMMANDS)}."
         )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import shlex
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,16 +22,26 @@ from overlapscope.commands import ProgramInterrupted, tell_defect
 from overlapscope.commands._options import parse_size
 from overlapscope.commands._output import check_output
 from overlapscope.commands._program import add_program, check_not_python, launcher_of
+from overlapscope.commands._reporter import Reporter
 from overlapscope.dashboard.launch import require_packages
 from overlapscope.errors import UsageError
 from overlapscope.recorder import children, devices, race_words, script
-from overlapscope.recorder.destination import rank_by_launcher, window_path
-from overlapscope.recorder.program import ProgramRecording
+from overlapscope.recorder.destination import kept_name, rank_by_launcher, window_path
+from overlapscope.recorder.program import ProgramRecording, State
 from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES, DEFAULT_PLAIN_STEPS
+from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.torch_import import require_torch
+from overlapscope.recorder.wrapping import around
 
 _COMMAND = "import sys; sys.path.append(sys.argv.pop(1)); from overlapscope.commands import main; sys.exit(main())"
 _ROOT = Path(__file__).parents[2]
+_DEFAULTS = Schedule(wait=3, warmup=2, active=5, plain_steps=DEFAULT_PLAIN_STEPS)
+_PAUSE_S = 20
+"""Time after the last recording of the program's own profiler until the report is printed, in seconds."""
+_ENDED_EARLY = (
+    "the program was ended from outside or with os._exit before anything was written, so there is no trace. A "
+    "recording with fewer steps is complete earlier: --wait 0 --plain-steps 0."
+)
 _LEAST_LIMIT_BYTES = 8 << 30
 """What is read at least, twice what `overlapscope analyze` reads unasked: the program's own trace may be large."""
 
@@ -36,16 +50,18 @@ class Command:
     """Run a Python script or module as Python would, record a trace with
     torch.profiler, and report whether copies overlap with compute.
 
-    The script needs no change. A step ends when the optimizer has stepped, or
-    when the script calls overlapscope.step() at the end of an iteration. The
-    first steps are skipped (--wait), the next are recorded but not judged, so
-    that the pipeline is full (--warmup), and the next are recorded and judged
-    (--active). Then the trace is written, and the script goes on without the
+    The script needs no change. A step is what it does again and again: updates
+    by its optimizers, calls of backward(), of a model or of a loader (--steps-
+    by), or what it marks with overlapscope.step(). The first steps are skipped
+    (--wait), the next are recorded but not judged, so that the pipeline is
+    full (--warmup), and the next are recorded and judged (--active). Then the
+    trace is written, the report is printed, and the script goes on without the
     profiler. Since the profiler slows programs down, steps are also timed
-    without it right before and right after the recording (--plain-steps). All
-    this needs 41 steps; a script with fewer is recorded from its start, and
-    one without steps from start to end. A script that uses torch.profiler
-    itself keeps it, and its trace is analysed.
+    without it right before and right after the recording (--plain-steps). A
+    script that makes too few steps for all this is recorded from its start. Of
+    one without steps, a few seconds are recorded (--whole: all of it). A
+    script that uses torch.profiler itself keeps it, and its traces are
+    analysed, side by side if there are several.
 
     Under torchrun, mpirun and srun each rank writes a file to NAME.traces:
     torchrun --nproc-per-node 8 -m overlapscope run train.py
@@ -77,14 +93,25 @@ class Command:
             run.put_back()
             raise
         interrupted = ending.interrupted
-        try:
-            run.report(died=ending.died)
-        except KeyboardInterrupt:
-            interrupted = True
-        except Exception as error:
-            # The program has ended, and how it did is for it to say.
-            tell_defect(error)
+        others = {thread for thread in threading.enumerate() if not thread.daemon} - {threading.current_thread()}
+        if others and not interrupted and not run.in_forked_child:
+            # Python waits for these threads, which may be training, before it calls what is registered here.
+            atexit.register(_report, run, ending)
+        else:
+            interrupted |= _report(run, ending)
         _end(ending, interrupted=interrupted, in_forked_child=run.in_forked_child)
+
+
+def _report(run: _Run, ending: script.Ending) -> bool:
+    """Report, and say whether the user interrupted that."""
+    try:
+        run.report(died=ending.died)
+    except KeyboardInterrupt:
+        return True
+    except Exception as error:
+        # The program has ended, and how it did is for it to say.
+        tell_defect(error)
+    return False
 
 
 def _run_watched(args: argparse.Namespace) -> NoReturn:
@@ -111,15 +138,23 @@ def _end(ending: script.Ending, *, interrupted: bool, in_forked_child: bool) -> 
 
 
 _WINDOWS: tuple[tuple[str, type, Any, str], ...] = (
-    ("--wait N", int, None, "steps to skip at the start (default: 3)"),
-    ("--warmup N", int, 2, "steps to record next, but not judge (default: 2)"),
-    ("--active N", int, None, "steps to record and judge (default: 5)"),
+    ("--wait N", int, None, f"steps to skip at the start (default: {_DEFAULTS.wait})"),
+    ("--warmup N", int, None, f"steps to record next, but not judge (default: {_DEFAULTS.warmup})"),
+    ("--active N", int, None, f"steps to record and judge (default: {_DEFAULTS.active})"),
     (
         "--plain-steps N",
         int,
-        DEFAULT_PLAIN_STEPS,
+        None,
         "steps to time without the profiler, right before and right after the recording (default: "
-        f"{DEFAULT_PLAIN_STEPS}; 0 for none)",
+        f"{DEFAULT_PLAIN_STEPS}, for which a program needs {_DEFAULTS.needed_steps} steps in all; 0 for none, for "
+        f"which {replace(_DEFAULTS, plain_steps=0).needed_steps} suffice)",
+    ),
+    (
+        "--steps-by NAME",
+        str,
+        None,
+        "what a step is: marks (of the program only), optimizer, backward, forward, loader or graph; or the name of a "
+        "call or a range, such as Adam.step, ResNet.forward or 'iteration*' (default: the first of these there is)",
     ),
     ("--delay S", float, None, "record by time instead of by steps: start after S seconds"),
     ("--duration S", float, None, "stop S seconds after the start (default: at the end)"),
@@ -140,6 +175,7 @@ _WINDOWS: tuple[tuple[str, type, Any, str], ...] = (
 )
 """When to record: each option with what stands for its value, its type, its default and its help."""
 _CONTENTS = {
+    "--whole": "record the whole program, not only some steps or seconds",
     "--stacks": "record Python stacks (slows the host down)",
     "--shapes": "record input shapes",
     "--memory": "record memory allocations",
@@ -154,9 +190,7 @@ def _add_recording(parser: argparse.ArgumentParser) -> None:
     """When to record, and what."""
     for spelled, kind, default, said in _WINDOWS:
         flag, metavar = spelled.split()
-        # What is in seconds says so where it is used.
-        dest = flag.strip("-").replace("-", "_") + ("_s" if metavar == "S" else "")
-        parser.add_argument(flag, dest=dest, metavar=metavar, type=kind, default=default, help=said)
+        parser.add_argument(flag, dest=_dest(spelled), metavar=metavar, type=kind, default=default, help=said)
     for flag, said in _CONTENTS.items():
         parser.add_argument(flag, action="store_true", help=said)
     parser.add_argument(
@@ -168,6 +202,12 @@ def _add_recording(parser: argparse.ArgumentParser) -> None:
         help="end the recording when its events take this much memory; writing the trace briefly takes several "
         "times as much (default: 1GiB; Linux only)",
     )
+
+
+def _dest(spelled: str) -> str:
+    """Return the name of an option of `_WINDOWS`. That of a length in seconds ends in its unit."""
+    flag, metavar = spelled.split()
+    return flag.strip("-").replace("-", "_") + ("_s" if metavar == "S" else "")
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
@@ -211,6 +251,7 @@ def _execute(args: argparse.Namespace) -> script.Ending:
 
 _OPTIONS = (
     *("wait", "warmup", "active", "plain_steps", "delay_s", "duration_s", "capture_range", "slow_step", "repeat"),
+    "steps_by",
     *("stacks", "shapes", "memory", "light", "max_size_bytes", "check_hazards", "ignore_own_profiler"),
 )
 """Those of the command line that are `Recording`'s, too."""
@@ -220,19 +261,31 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     """`Recording`'s options."""
     options = {name: getattr(args, name) for name in _OPTIONS}
     by_steps = all(options[name] is None for name in ("delay_s", "duration_s", "capture_range"))
-    if args.wait is None:
-        options["wait"] = 3 if by_steps else 0
-    if args.active is None and by_steps and args.slow_step is None:
-        options["active"] = 5
-    return options
+    if args.whole:
+        for spelled, *_ in _WINDOWS[:-1]:
+            if getattr(args, _dest(spelled)) is not None:
+                raise UsageError(
+                    f"--whole and {spelled.split()[0]} both choose what is recorded; use only one of them."
+                )
+        return options | {"wait": 0, "warmup": 0, "plain_steps": 0}
+    defaults = {
+        "wait": _DEFAULTS.wait if by_steps else 0,
+        "warmup": _DEFAULTS.warmup,
+        "active": _DEFAULTS.active if by_steps and args.slow_step is None else None,
+        "plain_steps": _DEFAULTS.plain_steps,
+    }
+    return options | {name: value for name, value in defaults.items() if options[name] is None}
 
 
 class _FormerTraces:
     """Traces that were there. While the program runs they have another name: nobody is to take one for its own."""
 
-    def __init__(self, paths: list[Path]) -> None:
-        """Of `paths`, absolute, those that are there."""
-        self._moved = {path: path.with_name(f"{path.name}.old") for path in paths if path.exists()}
+    def __init__(self, paths: list[Path], *, force: bool) -> None:
+        """Of `paths`, absolute, those that are there. They keep that name, unless `force` says to replace them."""
+        self._force = force
+        self._moved = {
+            path: path.with_name(f"{path.name}.old") if force else kept_name(path) for path in paths if path.exists()
+        }
         for path, kept in self._moved.items():
             os.replace(path, kept)
 
@@ -242,11 +295,11 @@ class _FormerTraces:
             os.replace(kept, path)
 
     def left(self) -> list[Path]:
-        """Those that no trace of the program's has taken the place of, by their new names. The others are removed."""
-        for path, kept in self._moved.items():
-            if path.exists():
-                kept.unlink(missing_ok=True)
-        return [kept for path, kept in self._moved.items() if not path.exists()]
+        """Those that are kept, by their new names. The others are removed, if the program has left new ones."""
+        replaced = [path for path in self._moved if self._force and path.exists()]
+        for path in replaced:
+            self._moved.pop(path).unlink(missing_ok=True)
+        return list(self._moved.values())
 
 
 class _Run:
@@ -263,6 +316,7 @@ class _Run:
             asked,
             self._tell,
             self._last_words,
+            self._changed,
             overwrites=force,
             stops=args.stop_after_recording,
             late=args.subprocesses,
@@ -272,16 +326,26 @@ class _Run:
         self._started = children.Started()
         self._began_ns = time.time_ns()
         self._process = os.getpid()
+        self._reporter = Reporter()
+        self._ending = False
+        """The program has ended, and the report follows here."""
+        self._asked_for: tuple[State, tuple[Path, ...]] | None = None
+        self._told: set[str] = set()
+        """Sentences that are not repeated."""
+        self._schedule = Schedule(**{name: options[name] for name in Schedule.__dataclass_fields__})
         require_torch()
         if args.open:
             require_packages()
         self._recording.prepare()
-        self._former = _FormerTraces(self._paths(force=force))
+        self._former = _FormerTraces(self._paths(force=force), force=force)
         if self._children is not None:
             if self._recording.rank is None:
                 children.make_room(self._children, force=force)
             children.record_all(asked.absolute(), options)
         self._started.watch()
+        around(os, "_exit", self._exit)
+        if not self._recording.rank:
+            self._reporter.start()
         self._recording.begin_with_torch()
 
     def _paths(self, *, force: bool) -> list[Path]:
@@ -290,7 +354,8 @@ class _Run:
         paths = [path] if args.repeat == 1 else [window_path(path, number + 1) for number in range(args.repeat)]
         inputs = () if args.module or args.code else (args.script,)
         for path in paths:
-            check_output(self._recording.shown(path), force=force, inputs=inputs)
+            # One that is there is kept, unless it is an input.
+            check_output(self._recording.shown(path), force=True, inputs=inputs)
         return paths
 
     @property
@@ -308,11 +373,20 @@ class _Run:
             return
         with suppress(Exception):
             sys.stdout.flush()
+        self._ending = True
         recording = self._recording
         written = self._finish(died=died)
         self._tell_children()
+        printed = self._reporter.close()
         if written and not recording.rank:
-            self._analyze()
+            if printed:
+                self._tell(f"`{shlex.join(['overlapscope', *self._analysis(shown=True)])}` shows the report again.")
+            else:
+                apart(*self._analysis())
+            if self._args.open:
+                # Ctrl-C ends the dashboard; the program has ended already.
+                with suppress(KeyboardInterrupt):
+                    apart("dashboard", str(recording.path if recording.rank is None else recording.job), *self._limit)
             if recording.rank is not None:
                 job = shlex.quote(str(recording.shown(recording.job)))
                 self._tell(f"this is rank 0; `overlapscope analyze {job}` shows all ranks.")
@@ -330,16 +404,62 @@ class _Run:
         if recording.failure is not None:
             self._tell(recording.failure)
         if not recording.rank:
-            for note in recording.notes:
-                if note != recording.failure:
-                    self._tell(note)
-            if written:
-                self._tell_step_times()
-            elif "torch" not in sys.modules:
+            self._tell_outcome(written=written)
+            if not written and "torch" not in sys.modules:
                 self._tell("nothing was recorded: the program never imported torch.")
-            elif self._children is None:
+            elif not written and self._children is None:
                 self._tell("nothing was recorded.")
         return written
+
+    def _changed(self) -> None:
+        """Have the report printed as soon as there is one to print, or when the program is gone."""
+        recording = self._recording
+        if recording.rank or self.in_forked_child or self._ending:
+            return
+        schedule = self._schedule
+        if self._asked_for is None and schedule.active is not None and schedule.at_once and schedule.repeat == 1:
+            self._tell(
+                f"a complete recording takes {schedule.needed_steps} steps; a program that makes fewer is recorded "
+                "from its start."
+            )
+        asked_for = recording.state, recording.traces
+        if asked_for == self._asked_for:
+            return
+        self._asked_for = asked_for
+        match recording.state:
+            case State.NONE:
+                self._reporter.ask()
+            case State.UNDER_WAY:
+                self._reporter.ask(message=f"overlapscope: {_ENDED_EARLY}\n")
+            case State.WRITTEN:
+                self._reporter.ask(commands=[command(*self._analysis())])
+            case State.COMPLETE:
+                self._tell_outcome(written=True)
+                self._reporter.ask(commands=[command(*self._analysis())], wait_s=0)
+            case State.PROGRAMS:
+                self._reporter.ask(commands=[command(*self._analysis())], wait_s=_PAUSE_S)
+
+    def _exit(self, leave: Callable[[int], NoReturn], status: int) -> NoReturn:
+        """Finish the recording before `os._exit`."""
+        if self._recording.can_end:
+            with suppress(Exception):
+                self._finish()
+        leave(status)
+
+    def _tell_outcome(self, *, written: bool) -> None:
+        """Say what there is to say of the recording, each sentence once."""
+        times = self._recording.step_times
+        said = [note for note in self._recording.notes if note != self._recording.failure]
+        source = self._recording.step_source
+        if written and times is not None:
+            steps = None if source is None else f"Steps: {source}."
+            said += [" ".join(filter(None, [times.sentence(), steps]))] if times.sentence() else filter(None, [steps])
+        if written and len(devices.activities(cuda=devices.cuda_is_up())) == 1:
+            said.append(f"the trace has no GPU activity: {devices.why_unused()}.")
+        for sentence in said:
+            if sentence not in self._told:
+                self._told.add(sentence)
+                self._tell(sentence)
 
     def _tell_children(self) -> None:
         started, elsewhere = self._started, self._recording.may_be_elsewhere
@@ -363,12 +483,6 @@ class _Run:
                 "recorded; with multiprocessing's start method spawn, --subprocesses records them."
             )
 
-    def _tell_step_times(self) -> None:
-        times = self._recording.step_times
-        sentence = None if times is None else times.sentence()
-        if sentence is not None:
-            self._tell(sentence)
-
     def _tell_hazards(self) -> None:
         if self._args.check_hazards and self._recording.finished:
             from overlapscope.recorder.hazards import describe
@@ -381,18 +495,19 @@ class _Run:
             for hazard in hazards:
                 self._show(describe(hazard))
 
-    def _analyze(self) -> None:
-        if len(devices.activities(cuda=devices.cuda_is_up())) == 1:
-            self._tell(f"the trace has no GPU activity, so overlap cannot be measured: {devices.why_unused()}.")
-        else:
-            # A trace may be larger than what it took in memory (`memory_guard`), or the program's own.
-            limit = ("--max-size", str(max(3 * self._args.max_size_bytes, _LEAST_LIMIT_BYTES)))
-            recording = self._recording
-            apart("analyze", str(recording.path), *limit)
-            if self._args.open:
-                # Ctrl-C ends the dashboard; the program has ended already.
-                with suppress(KeyboardInterrupt):
-                    apart("dashboard", str(recording.path if recording.rank is None else recording.job), *limit)
+    def _analysis(self, *, shown: bool = False) -> list[str]:
+        """Return the arguments of overlapscope that print the report, as the user would write them if `shown`."""
+        traces = self._recording.traces
+        return [
+            "analyze",
+            *(str(self._recording.shown(path) if shown else path) for path in traces),
+            *(() if shown else self._limit),
+        ]
+
+    @property
+    def _limit(self) -> tuple[str, str]:
+        """Options for reading: a trace may be larger than what it took in memory (`memory_guard`)."""
+        return "--max-size", str(max(3 * self._args.max_size_bytes, _LEAST_LIMIT_BYTES))
 
     def _tell(self, sentence: str) -> None:
         rank = self._recording.rank
@@ -410,9 +525,13 @@ def apart(*arguments: str) -> None:
 
     The program may have left anything in this one: threads, another directory, modules named like ours, little memory.
     """
-    command = [sys.executable, "-P", "-c", _COMMAND, str(_ROOT), *arguments]
     with suppress(OSError, ValueError):
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, check=False)
+        subprocess.run(command(*arguments), stdin=subprocess.DEVNULL, stdout=sys.__stderr__, check=False)
+
+
+def command(*arguments: str) -> list[str]:
+    """Return the command line of a command of overlapscope, with this Python and this overlapscope."""
+    return [sys.executable, "-P", "-c", _COMMAND, str(_ROOT), *arguments]
 
 
 def _name(args: argparse.Namespace) -> str:

@@ -103,13 +103,13 @@ class Command:
             raise UsageError(
                 "--write asks before it edits, and stdin is no terminal; add --yes to edit without asking."
             )
+        program = _program(args)
         from overlapscope.recorder.torch_import import require_torch
         from overlapscope.render.progress import Progress
         from overlapscope.trials.conduct import Asked, ProgramFailed, conduct
         from overlapscope.trials.document import document
 
         require_torch()
-        program = _program(args)
         asked = Asked(
             args.minutes, args.steps, args.only, args.also, keep=args.recordings is not None, writes=args.write
         )
@@ -234,8 +234,6 @@ def _agrees(question: str) -> bool:
 
 
 def _program(args: argparse.Namespace) -> CommandLine:
-    from overlapscope.trials.processes import CommandLine
-
     launcher: tuple[str, ...] = ()
     options: tuple[str, ...] = (args.script,)
     if args.module or args.code:
@@ -250,6 +248,8 @@ def _program(args: argparse.Namespace) -> CommandLine:
             raise UsageError(f"{args.script}: there is no such script.")
         # Each run may be in a directory of its own.
         options = (str(Path(args.script).absolute()),) if args.scratch else options
+    from overlapscope.trials.processes import CommandLine
+
     words = [*("python" if not launcher else args.script,), *(() if launcher else options), *args.arguments]
     return CommandLine(
         options=options,

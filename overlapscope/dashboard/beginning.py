@@ -94,7 +94,7 @@ class Beginning:
             found = verdict_on(context.section)
             first, rest = first_and_rest(found)
             verdict = {"level": found.level, "subject": context.section.title, "first": first, "rest": rest}
-            verdict |= {"plain": found.plain, "doubt": found.doubt}
+            verdict |= {"notes": found.notes}
         return {"done": self._whole.done(), "stage": self._stage(context), "verdict": verdict}
 
     def _stage(self, context: PageContext) -> str:

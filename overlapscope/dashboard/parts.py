@@ -119,24 +119,25 @@ def verdict(context: PageContext) -> Component:
     first, rest = first_and_rest(found)
     more = [dmc.Text(rest, fz=16, mt=4)] if rest else []
     more += [dmc.Text(found.plain, size="sm", c="dimmed", mt=4, id="verdict-plain")] if found.plain else []
-    more += [dmc.Text(found.doubt, size="sm", c="dimmed", mt=4)] if found.doubt else []
+    more += [dmc.Text(said, size="sm", c="dimmed", mt=4) for said in (found.steps, found.doubt) if said]
     ids = ("verdict-level", "verdict-text")
     return answer(context, found.level, found.level, first, *more, ids=ids, subject=section.title)
 
 
 def unusable(context: PageContext) -> Component:
-    """Instead of numbers that nobody should believe: why there are none."""
+    """What the host did in a program without a GPU; without that, why there are no figures."""
     checks = [check for check in context.section.trace.trust.checks if check.status == "fail"]
+    why = panel(
+        "Why there are no figures",
+        dmc.List([dmc.ListItem(clean(check.detail, 1000)) for check in checks])
+        if checks
+        else empty("Nothing ran on a GPU in this recording."),
+        empty(["To record again: ", dmc.Code("overlapscope run train.py"), " sets all that is needed."]),
+    )
     return dmc.Stack(
         [
             verdict(context),
-            panel(
-                "Why there are no figures",
-                dmc.List([dmc.ListItem(clean(check.detail, 1000)) for check in checks])
-                if checks
-                else empty("Nothing ran on a GPU in this recording."),
-                empty(["To record again: ", dmc.Code("overlapscope run train.py"), " sets all that is needed."]),
-            ),
+            *([why] if context.section.trace.host is None else []),
             *(table_panel(context, table) for table in host_tables(context.section, most=_HOST_ROWS) if table.rows),
         ],
         maw=1500,

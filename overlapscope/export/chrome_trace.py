@@ -26,6 +26,7 @@ from overlapscope.base.marks import (
     PLAIN_STEPS,
     PREDICTION,
     RECORDER,
+    STEP_SOURCE,
     TORCH,
     WARM_UP_STEPS,
 )
@@ -111,6 +112,7 @@ def _head(trace: Trace) -> dict[str, Any]:
     torch, schema = versions.pop("torch", None), versions.pop("schema", None)
     own: dict[str, Any] = {TORCH: str(torch)} if torch is not None else {}
     own |= {WARM_UP_STEPS: trace.warm_up_steps} if trace.warm_up_steps else {}
+    own |= {STEP_SOURCE: trace.step_source} if trace.step_source else {}
     own |= {RECORDER: trace.recorder} if trace.recorder != "kineto" else {}
     own |= {FRAMEWORK: trace.framework} if trace.framework != "pytorch" else {}
     if trace.origin is not None:

@@ -155,6 +155,7 @@ class _Run:
             wait=0,
             warmup=experiment.warmup_steps,
             active=experiment.recorded_steps,
+            steps_by="marks",
             plain_steps=0,  # The variant was measured without the recorder already.
             **experiment.recorder,
         )

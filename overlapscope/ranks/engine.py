@@ -85,7 +85,7 @@ def reduce_one(location: Location, limit_bytes: int) -> Outcome:
                 )
             # Each is read once, so it would only push out of the cache what is read again. The reader asks no further
             # processes for help in a worker, whose tasks run beside other threads.
-            trace = load(path, limit_bytes=limit_bytes, progress=False, cache=False)
+            trace = load(path, limit_bytes=limit_bytes, progress=False, cache=False, periodic=False)
         return reduce(replace(trace, source=location.source))
     except OverlapscopeError as error:
         reason = str(error).replace(opened, location.source).removeprefix(f"{location.source}: ")

@@ -17,6 +17,7 @@ from overlapscope.reading import jax
 from overlapscope.reading._crew import Crew
 from overlapscope.reading._progress import Progress
 from overlapscope.reading.files import LIMIT_BYTES, file_and_part, is_pipe, named
+from overlapscope.reading.own_period import periodic_steps
 from overlapscope.reading.source import Request
 from overlapscope.reading.sources import SUFFIXES, is_trace_name, parts, read
 from overlapscope.reading.steps import named_steps
@@ -48,6 +49,7 @@ def load(
     progress: Progress = True,
     cache: bool = True,
     steps_by: str | None = None,
+    periodic: bool = True,
     meanwhile: Callable[[], object] | None = None,
 ) -> Trace:
     """The Trace in one file; `-` is standard input.
@@ -56,7 +58,8 @@ def load(
     bar on stderr if that is a terminal and reading takes over a second; a function is called instead, with the
     bytes read and how many there are. `cache` keeps what was read of a large file, and takes it from there where the
     same content is read again (`docs/how-it-works/cache.md`); the Trace is the same. `steps_by` is the name of the
-    ranges that are its steps, in which `*` and `?` stand for any characters. `meanwhile` is called once other
+    ranges that are its steps, in which `*` and `?` stand for any characters. Without it, a recording in which nothing
+    marks steps gets them from its own period unless `periodic` is false (`Trace.period`). `meanwhile` is called once other
     processes have begun to read, if any do, for what this one has to do besides, such as importing what the Trace is
     for.
 
@@ -71,12 +74,14 @@ def load(
 
         kept = of_user()
         if kept is not None:
-            return _with_steps(kept.load(source, request), steps_by)
-    return _with_steps(read(source, request), steps_by)
+            return _with_steps(kept.load(source, request), steps_by, periodic)
+    return _with_steps(read(source, request), steps_by, periodic)
 
 
-def _with_steps(trace: Trace, pattern: str | None) -> Trace:
-    return trace if pattern is None else named_steps(trace, pattern)
+def _with_steps(trace: Trace, pattern: str | None, periodic: bool) -> Trace:
+    if pattern is not None:
+        return named_steps(trace, pattern)
+    return periodic_steps(trace) if periodic else trace
 
 
 def load_all(

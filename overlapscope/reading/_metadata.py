@@ -6,7 +6,17 @@ import math
 import re
 from typing import Any, get_args
 
-from overlapscope.base.marks import FRAMEWORK, METADATA, ORIGIN, PLAIN_STEPS, PREDICTION, RECORDER, TORCH, WARM_UP_STEPS
+from overlapscope.base.marks import (
+    FRAMEWORK,
+    METADATA,
+    ORIGIN,
+    PLAIN_STEPS,
+    PREDICTION,
+    RECORDER,
+    STEP_SOURCE,
+    TORCH,
+    WARM_UP_STEPS,
+)
 from overlapscope.trace.model import Framework, PlainSteps, TimedSteps, TraceOrigin
 
 _MOST_STEPS = 1 << 31
@@ -76,6 +86,12 @@ def warm_up_steps(metadata: dict[str, Any]) -> int:
     """How many of the first steps the recorder marked as not to be judged."""
     number = integer(_own(metadata).get(WARM_UP_STEPS))
     return number if number is not None and 0 < number < _MOST_STEPS else 0
+
+
+def step_source(metadata: dict[str, Any]) -> str:
+    """What ended steps, as the recorder noted it; empty where it did not."""
+    stated = _own(metadata).get(STEP_SOURCE)
+    return stated if isinstance(stated, str) and len(stated) <= _LONGEST_NAME else ""
 
 
 def plain_steps(metadata: dict[str, Any]) -> PlainSteps:

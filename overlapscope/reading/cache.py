@@ -43,6 +43,7 @@ _BESIDES = (
     "base/intervals.py",
     "base/kept.py",
     "base/marks.py",
+    "base/recurrence.py",
     "base/words.py",
     "base/zstd.py",
     "trace/lost.py",

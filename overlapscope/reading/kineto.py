@@ -24,6 +24,7 @@ from overlapscope.reading._metadata import (
     plain_steps,
     predicted_by,
     recorder,
+    step_source,
     versions,
     warm_up_steps,
 )
@@ -122,6 +123,7 @@ def assemble(source: str, columns: Columns, metadata: dict[str, Any], losses: Lo
         flags=flags(metadata),
         damage=damage,
         warm_up_steps=warm_up_steps(metadata),
+        step_source=step_source(metadata),
         base_ns=base_ns,
         predicted_by=predicted_by(metadata),
         plain_steps=plain_steps(metadata),

@@ -83,8 +83,13 @@ def _as_steps(trace: Trace, rows: I64, named: str) -> Trace:
     name_id[rows] = np.arange(len(trace.names), len(names))
     was_step = notes.named(lambda name: name.startswith(STEP))
     was_step[rows] = False
+    notes = replace(notes, names=names, name_id=name_id).take(~was_step)
+    return replace(with_names(trace, names), warm_up_steps=0, step_source="", steps_by=named, annotations=notes)
+
+
+def with_names(trace: Trace, names: tuple[str, ...]) -> Trace:
+    """The trace with a longer table of names."""
     tables: dict[str, Any] = {
         name: replace(part, names=names) for name, part in asdict(trace).items() if isinstance(part, Table)
     }
-    tables["annotations"] = replace(notes, names=names, name_id=name_id).take(~was_step)
-    return replace(trace, names=names, warm_up_steps=0, steps_by=named, **tables)
+    return replace(trace, names=names, **tables)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Self
 
@@ -164,6 +165,12 @@ def window_path(path: Path, number: int) -> Path:
     stem = path.name.removesuffix(suffix)
     trace = ".trace" if stem.endswith(".trace") else ""
     return path.with_name(f"{stem.removesuffix('.trace')}-{number}{trace}{suffix}")
+
+
+def kept_name(path: Path) -> Path:
+    """Return a free name for an earlier trace, which no directory or pattern includes: `x.trace.json.gz.1`."""
+    names = (path.with_name(f"{path.name}.{number}") for number in count(1))
+    return next(name for name in names if not name.exists())
 
 
 def remove_former_ranks(path: Path, rank: Rank) -> None:

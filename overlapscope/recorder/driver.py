@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -13,6 +14,8 @@ from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.triggers import trigger_of
 
+_POLL_S = 0.01
+
 
 class Driver:
     """The profiler belongs to the thread of the process that began.
@@ -21,17 +24,23 @@ class Driver:
     the middle of something else waits for the next step.
     """
 
-    def __init__(self, schedule: Schedule, *, worked: Callable[[], None], last_words: Callable[[], None]) -> None:
-        """`worked()` is called behind each piece of work, `last_words()` before a signal ends the program."""
+    def __init__(
+        self, schedule: Schedule, *, bounded: bool, worked: Callable[[], None], last_words: Callable[[], None]
+    ) -> None:
+        """`worked()` is called behind each piece of work, `last_words()` before a signal ends the program; `bounded`
+        is as of `Recorder`.
+        """
         self.recorder: Recorder | None = None
         """None before it has begun."""
         self.gave_way: str | None = None
         """To what, where that is so: nothing of this recording is written then."""
         self._worked = worked
-        self._trigger = trigger_of(schedule, self._look)
+        self._trigger = trigger_of(schedule, self._look, bounded=bounded)
         self._interruption = Interruption(self._look)
         self._termination = Termination(last_words)
         self._process = self._thread = -1
+        self._moved: threading.Thread | None = None
+        """Thread to which the recorder moved from the one that began it."""
         self._busy = False
         self._cuda_is_up = False
         """CUDA was initialised after a start that was put off."""
@@ -52,6 +61,11 @@ class Driver:
         return threading.get_ident() == self._thread
 
     @property
+    def may_end(self) -> bool:
+        """Whether the calling thread may end the recording."""
+        return self.on_this_thread or self._moved is not None
+
+    @property
     def late(self) -> list[str]:
         """Sentences on what did not happen in time."""
         return self._trigger.notes
@@ -70,7 +84,7 @@ class Driver:
         Raises RecordingFailed.
         """
         recorder.start(put_off=put_off)
-        self._trigger.start()
+        self._trigger.start(recorder)
         self._process, self._thread = os.getpid(), threading.get_ident()
         self.recorder = recorder
         if put_off:
@@ -81,6 +95,29 @@ class Driver:
         """Mark the end of a step."""
         recorder.step()
         self._trigger.advance(recorder)
+
+    def move_here(self) -> bool:
+        """Make the recorder the calling thread's, before it has recorded a step. False where that cannot be."""
+        recorder = self.recorder
+        if recorder is None or recorder.marked or self._busy or not self.in_this_process or devices.capturing():
+            return False
+        with self.working():
+            moved = recorder.start_over()
+            if moved:
+                self._thread, self._moved = threading.get_ident(), threading.current_thread()
+        return moved
+
+    def move_back(self) -> bool:
+        """Make the recorder the calling thread's again, if it moved. False where it is another's.
+
+        The ops of all threads are recorded then, and any thread may end that.
+        """
+        if self._moved is None:
+            return self.on_this_thread
+        self._thread = threading.get_ident()
+        while self._busy and self._moved.is_alive():
+            time.sleep(_POLL_S)
+        return True
 
     def leave(self) -> None:
         """Signals are the program's again."""

@@ -38,7 +38,8 @@ class MemoryGuard:
     """
 
     def __init__(self, limit_bytes: int, on_exceeded: Callable[[], None], *, stacks: bool) -> None:
-        self._limit_bytes = limit_bytes // (_STACKS_MORE if stacks else 1)
+        self._share = _STACKS_MORE if stacks else 1
+        self.allow(limit_bytes)
         self._on_exceeded = on_exceeded
         self._stopped = threading.Event()
         self._tensors_before = self._tensors = heap_tensors_bytes()
@@ -50,6 +51,10 @@ class MemoryGuard:
     def stop(self) -> None:
         """Stop watching. It does not wait for the thread, which may be in `on_exceeded`."""
         self._stopped.set()
+
+    def allow(self, limit_bytes: int) -> None:
+        """Change the limit."""
+        self._limit_bytes = limit_bytes // self._share
 
     @property
     def exceeded_bytes(self) -> int | None:

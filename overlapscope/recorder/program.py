@@ -13,7 +13,6 @@ from typing import Any
 from overlapscope.errors import OverlapscopeError
 from overlapscope.recorder import devices, trace_file
 from overlapscope.recorder.main_thread import Interruption, held
-from overlapscope.recorder.optimizer_steps import OptimizerSteps
 from overlapscope.recorder.program_profilers import unpack
 from overlapscope.recorder.recording import Recording
 from overlapscope.recorder.script import stop_program
@@ -23,18 +22,23 @@ from overlapscope.recorder.torch_import import when_torch_is_imported
 _OWN_RECORDING = "The program made a recording of its own with overlapscope.record; this is a copy of it."
 
 
-class _Marks(enum.IntEnum):
-    """Who can say where a step ends. The last of them that does is believed."""
+class State(enum.Enum):
+    """Progress of a program's recording."""
 
-    OPTIMIZER = 0
-    PROFILER = 1
-    PROGRAM = 2
+    NONE = enum.auto()
+    """Nothing is recorded, or the program itself does it with `overlapscope.record`."""
+    UNDER_WAY = enum.auto()
+    WRITTEN = enum.auto()
+    """There is a file, to which something may be added, or which a better recording may replace."""
+    COMPLETE = enum.auto()
+    PROGRAMS = enum.auto()
+    """The program's own profiler has recorded, and may do so again."""
 
 
 class ProgramRecording(Recording):
     """Begins when the program has imported torch, and gives way to what the program records itself.
 
-    Its steps are those of the program's first optimizer, until the program calls `overlapscope.step`.
+    Where the program trains on another thread than the main one, it moves there with the first step.
     """
 
     _whole_program = True  # The program may not have chosen its GPUs yet, or fork before it uses them.
@@ -44,26 +48,25 @@ class ProgramRecording(Recording):
         path: Path,
         say: Callable[[str], None],
         say_last: Callable[[], None],
+        changed: Callable[[], None] = lambda: None,
         *,
         overwrites: bool,
         stops: bool,
         late: bool = False,
         **options: Any,
     ) -> None:
-        """`say` tells the person a sentence, `say_last()` finishes before a signal ends the program, `overwrites` says
+        """`say` tells the person a sentence, `say_last()` finishes before a signal ends the program, `changed()` is
+        called when it has begun and whenever it may have come to another `state`, `overwrites` says
         whether a file that is there already may be replaced, `stops` ends the program when its recording is complete,
         `late` waits for a step or a GPU that is used, also where there is no GPU; `options` are `Recording`'s.
         """
         super().__init__(path, **options)
-        self._say, self._say_last, self._stops = say, say_last, stops
+        self._say, self._say_last, self._changed, self._stops = say, say_last, changed, stops
         self._overwrites, self._late = overwrites, late
         self.failure: str | None = None
         """A sentence on why there is no trace."""
         self._in_process = os.getpid()
         self._begin_on_main_thread = Interruption(self._try_to_begin)
-        self._optimizer_steps = OptimizerSteps(self._optimizer_stepped, super().step)
-        self._marked_by: _Marks | None = None
-        """Who marks the ends of steps."""
         self._own_recording: tuple[Recording, Path] | None = None
         """The first one of the program's, and its file."""
         self._copied = False
@@ -73,13 +76,32 @@ class ProgramRecording(Recording):
         """Begin as soon as the program has imported torch."""
         when_torch_is_imported(self._on_torch)
 
+    @property
+    def state(self) -> State:
+        """Progress of the recording."""
+        if self._recorder is None or self._own_recording is not None:
+            return State.NONE
+        if self._profilers.paths:
+            return State.PROGRAMS
+        if self._driver.gave_way:
+            return State.NONE
+        if self._recorder.bounded_out or (self._recorder.complete and self.paths):
+            return State.COMPLETE
+        return State.WRITTEN if self._recorder.written else State.UNDER_WAY
+
+    @property
+    def traces(self) -> tuple[Path, ...]:
+        """Files to analyse: the last window, or all recordings of the program's own profiler."""
+        return self._profilers.paths or (self.path,)
+
+    @property
+    def can_end(self) -> bool:
+        """True on a thread that may end the recording, in this process."""
+        return self._recorder is not None and self._driver.in_this_process and self._driver.may_end
+
     def begin(self) -> None:
         super().begin()
-        self._optimizer_steps.start()
-
-    def step(self) -> None:
-        """Mark the end of a step; from now on neither the optimizer nor an ignored profiler marks any."""
-        self._mark(_Marks.PROGRAM)
+        self._changed()
 
     def finish(self, *, died: bool = False) -> bool:
         """End, and say whether there is a trace now. In a forked child there never is.
@@ -105,7 +127,7 @@ class ProgramRecording(Recording):
         except OverlapscopeError as failure:
             self.failure = str(failure)
         recorded = bool(self.paths) and not self._driver.gave_way
-        return self.failure is None and (recorded or self._profilers.taken or self._copied)
+        return self.failure is None and (recorded or bool(self._profilers.paths) or self._copied)
 
     # -- the program's doing --------------------------------------------------------------------------
 
@@ -123,26 +145,8 @@ class ProgramRecording(Recording):
         except OverlapscopeError as failure:
             self.failure = str(failure)
 
-    def _optimizer_stepped(self) -> None:
-        self._mark(_Marks.OPTIMIZER)
-
-    def _profiler_stepped(self) -> None:
-        self._mark(_Marks.PROFILER)
-
-    def _mark(self, marks: _Marks) -> None:
-        if not self._driver.on_this_thread:
-            super().step()
-            return
-        before = self._marked_by
-        if before is not None and before > marks:
-            return
-        self._marked_by = marks
-        if before != marks and marks > _Marks.OPTIMIZER:
-            self._optimizer_steps.stop()
-            if before is not None:
-                # The end of this very step.
-                return
-        super().step()
+    def _step(self) -> None:
+        super()._step()
         self._stop_program()
 
     def _stop_program(self) -> None:
@@ -175,5 +179,9 @@ class ProgramRecording(Recording):
 
     def _worked(self) -> None:
         super()._worked()
-        if self._recorder is not None and not self._recorder.wants_steps and not self._stops:
-            self._optimizer_steps.rest()
+        self._changed()
+
+    def _need_no_steps(self) -> None:
+        # The program is stopped at the end of one.
+        if not self._stops:
+            super()._need_no_steps()

@@ -1,9 +1,10 @@
 """What becomes of torch.profilers that the program starts while it is recorded.
 
 Only one profiler can run in a process. A program that has one keeps it, with its schedule, its handlers and its
-files; what it records first is saved for us when it stops (`OwnProfiler`). Kineto lets a trace be saved only once, so
-when the program exports that trace, it gets a copy of ours. Or, where that was asked for, its profilers record nothing,
-and the program runs on with them (`IgnoredProfilers`).
+files; each of its recordings is saved for us (`OwnProfiler`). A profiler that is switched off, or that
+never comes to record, changes nothing. Kineto lets a trace be saved only once, so when the program exports that trace,
+it gets a copy of ours. Or, where that was asked for, its profilers record nothing, and the program runs on with them
+(`IgnoredProfilers`).
 """
 
 from __future__ import annotations
@@ -20,30 +21,41 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from overlapscope.recorder import session, trace_file
+from overlapscope.base.words import listed
+from overlapscope.recorder import claims, session, trace_file
+from overlapscope.recorder.destination import kept_name, window_path
 from overlapscope.recorder.session import profiler_running
 from overlapscope.recorder.wrapping import around
 
 _HOW = "The program's own torch.profiler was used, with its schedule."
-_MARKS = "The program marks its ops for another profiler with {}, and only one can run."
+_SEVERAL = "The program's own torch.profiler recorded {} times: {}."
+_MARKS = (
+    "The program marks its ops for another profiler with {}, and only one can run; --ignore-own-profiler ignores those."
+)
+_NOTHING = (
+    "The program's own torch.profiler recorded nothing; its schedule decides what is recorded. With "
+    "--ignore-own-profiler, overlapscope records the program instead."
+)
+_MOST_RECORDINGS = 8
+"""Further recordings of the program's own profiler are not saved for us."""
 _EMPTY = '{"traceEvents": []}\n'
 
 
 class OwnProfiler:
-    """The program's own torch.profiler takes precedence between `start` and `stop`: its trace becomes ours as well."""
+    """The program's own torch.profiler takes precedence between `start` and `stop`: its traces become ours as well."""
 
     def __init__(self, give_way: Callable[[str], bool], working: Callable[[], AbstractContextManager[object]]) -> None:
         """`give_way(because)` stops our own recording; it is False where that is complete and stands.
 
         `working()` surrounds what must not be interrupted.
         """
-        self.taken = False
-        """Whether the program's trace is at `path`."""
+        self.paths: tuple[Path, ...] = ()
+        """Files of the program's traces: of several the first has the name that was asked for, and the others a
+        number."""
         self.failure: str | None = None
-        """A sentence on why it is not."""
-        self.note: str | None = None
-        """Nothing is worth a sentence besides."""
-        self.path = Path()
+        """A sentence on why there is none."""
+        self._path = Path()
+        self._finished = False
         self._give_way = give_way
         self._working = working
         self._process = os.getpid()
@@ -53,29 +65,38 @@ class OwnProfiler:
         self._all: weakref.WeakSet[Any] = weakref.WeakSet()
         self._ended: Any = None
         """The one that `finish` stopped, which the program may still do."""
-        self._saved: weakref.ref[Any] | None = None
-        """The results that are at `path` and can be saved no more."""
+        self._quiet: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Profilers that mark no steps until they record: those would be marks in our recording."""
+        self._saved: list[tuple[weakref.ref[Any], Path]] = []
+        """The results that can be saved no more, and the files that they are in."""
 
     def start(self, path: Path) -> None:
-        """Have the trace of the first profiler that the program starts at `path`. Imports torch."""
-        self.path = path
+        """Save the traces of the profilers that the program starts to `path` and beside it. Imports torch."""
+        self._path = path
         _hook()
         _watching[:] = [watching for watching in _watching if not watching._over] + [self]
 
     def stop(self) -> None:
         """Watch no more, but for the end and the export of what is being taken."""
         self._asked = True
+        self._unquiet()
         if self._over:
             _watching.remove(self)
 
     @property
+    def note(self) -> str | None:
+        """A sentence where there are several recordings."""
+        return _SEVERAL.format(len(self.paths), listed(path.name for path in self.paths)) if self.paths[1:] else None
+
+    @property
     def _over(self) -> bool:
         """Whether nothing that the program may still do concerns this."""
-        left = self._ended is not None or (self._saved is not None and self._saved() is not None)
+        left = self._ended is not None or any(saved() is not None for saved, _ in self._saved)
         return self._asked and not self._wanted and not left
 
     def finish(self, *, stop: bool) -> None:
         """Our recording ends. A profiler that runs still is stopped with `stop`, and else taken when it stops."""
+        self._finished = True
         if self._last is None or not self._wanted:
             return
         last, thread = self._last
@@ -83,7 +104,7 @@ class OwnProfiler:
         profile = getattr(started, "profiler", started)
         if profile is None or not profiler_running() or thread != threading.get_ident():
             self._wanted = False
-            self.failure = "The program's own torch.profiler recorded nothing; its schedule decides what is recorded."
+            self.failure = None if self.paths else self.failure or _NOTHING
         elif stop:
             profile.__exit__(None, None, None)
             self._ended = profile
@@ -94,18 +115,28 @@ class OwnProfiler:
         self._last = weakref.ref(started), threading.get_ident()
         self._all.add(started)
         self._ended = None
-        if not self._asked:
-            self._asked = True
-            self._wanted = self._give_way(_HOW)
-        if self._wanted and getattr(started, "experimental_config", self) is None:
+        if not self._asked and getattr(started, "record_steps", False):
+            started.record_steps = False
+            self._quiet.add(started)
+        if (self._wanted or not self._asked) and getattr(started, "experimental_config", self) is None:
             from torch._C._profiler import _ExperimentalConfig  # the only way to ask for sync events
 
             started.experimental_config = _ExperimentalConfig(enable_cuda_sync_events=True)
 
     def _prepares(self, profile: Any) -> None:
         """What records begins, of a profiler that was perhaps started before this watched."""
-        if not session.starting():
-            self._starts(profile)
+        if session.starting() or os.getpid() != self._process:
+            return
+        self._unquiet()
+        if not self._asked:
+            self._asked = True
+            self._wanted = self._give_way(_HOW)
+        self._starts(profile)
+
+    def _unquiet(self) -> None:
+        for started in self._quiet:
+            started.record_steps = True
+        self._quiet.clear()
 
     def _marks(self, marker: Any) -> None:
         if os.getpid() == self._process and not self._asked:
@@ -121,31 +152,39 @@ class OwnProfiler:
     def _ends(self, profile: Any) -> None:
         results = getattr(profile, "kineto_results", None)
         if self._wanted and results is not None and self._is_the_programs(profile):
-            self._wanted = False
             self._save(profile, results)
+            self._wanted = not self._finished and len(self.paths) < _MOST_RECORDINGS
 
     def _save(self, profile: Any, results: Any) -> None:
         export = type(profile).export_chrome_trace
+        path = window_path(self._path, len(self.paths) + 1) if self.paths else self._path
         with self._working():
             try:
-                trace_file.write(functools.partial(export, profile), self.path)
+                path.parent.mkdir(exist_ok=True)  # a rank's
+                if path.exists() and not claims.is_anothers(path):
+                    path.replace(kept_name(path))
+                path = trace_file.write(functools.partial(export, profile), path).path
             except Exception as failure:
                 # Nothing that goes wrong here is the program's concern.
                 self.failure = str(failure)
             else:
-                self.taken = True
-            self._saved = weakref.ref(results)
+                self.paths += (path,)
+            self._saved = [one for one in self._saved if one[0]() is not None]
+            self._saved.append((weakref.ref(results), path))
 
-    def _has_saved(self, profile: Any) -> bool:
-        return (
-            self._saved is not None and profile.kineto_results is not None and self._saved() is profile.kineto_results
-        )
+    def _copy_of(self, profile: Any) -> Path | None:
+        """The file that has the results of a profiler, until they are copied."""
+        results = profile.kineto_results
+        found = next((one for one in self._saved if results is not None and one[0]() is results), None)
+        if found is None:
+            return None
+        self._saved.remove(found)
+        return found[1]
 
-    def _copy(self, path: str) -> None:
+    def _copy(self, saved: Path, path: str) -> None:
         """In the place of an export that can be made no more."""
-        self._saved = None
         try:
-            unpack(self.path, path)
+            unpack(saved, path)
         except OSError as error:
             # Kineto prints that, too, and the program goes on.
             print(f"overlapscope: {path}: cannot be written ({error.strerror or error}).", file=sys.stderr)
@@ -160,9 +199,8 @@ class IgnoredProfilers:
     Their tables and traces are empty, and their `on_trace_ready` is not called.
     """
 
-    taken = False
+    paths: tuple[Path, ...] = ()
     failure = None
-    path = Path()
 
     def __init__(self, stepped: Callable[[], None]) -> None:
         """`stepped()` is called when one of them is told that a step ended."""
@@ -234,7 +272,8 @@ def _enter(enter: Callable[..., Any], entered: Any) -> Any:
     if _ignoring:
         _ignore(entered)
         return entered
-    _tell(OwnProfiler._starts, entered)
+    if entered.enabled:
+        _tell(OwnProfiler._starts, entered)
     return enter(entered)
 
 
@@ -242,7 +281,8 @@ def _mark(enter: Callable[..., Any], marker: Any) -> Any:
     if _ignoring:
         _ignore(marker)
         return marker
-    _tell(OwnProfiler._marks, marker)
+    if marker.enabled:
+        _tell(OwnProfiler._marks, marker)
     return enter(marker)
 
 
@@ -297,8 +337,8 @@ def _export(export: Callable[..., Any], profile: Any, path: str, *args: Any, **o
     # The export in Python, of torch 2.12 and later, works as often as one likes.
     if not options.get("use_python_export"):
         for watching in _watching:
-            if watching._has_saved(profile):
-                return watching._copy(path)
+            if (saved := watching._copy_of(profile)) is not None:
+                return watching._copy(saved, path)
     return export(profile, path, *args, **options)
 
 

@@ -24,6 +24,16 @@ from overlapscope.recorder.trace_file import TraceFiles
 if TYPE_CHECKING:
     from overlapscope.trace.model import TimedSteps
 
+_UNMARKED_BYTES = 220_000_000
+"""Memory of two million events, of which each takes at least 110 bytes (`memory_guard`)."""
+_UNMARKED = (
+    "The program marked no step, so {:.1f} s of it were recorded, {}. overlapscope.step() at the end of an iteration "
+    "marks steps; --whole records the whole program."
+)
+_UNMARKED_WINDOWS = 2
+"""One from the start on, and one after start-up."""
+_LEAST_UNMARKED_S = 1
+"""The second recording takes the place of the first only if it lasted that long, in seconds."""
 _NO_STACKS = (
     "The trace has no stacks, because they are not recorded while the recorder waits for steps; --wait 0 records "
     "them from the start."
@@ -35,6 +45,8 @@ class Stage(enum.Enum):
 
     PUT_OFF = "put off"
     REHEARSAL = "rehearsal"
+    UNMARKED = "unmarked"
+    """No step was marked while the program was recorded. What was recorded is in the file; a step begins anew."""
     BETWEEN = "between"
     """Nothing is recorded: the program settles, steps are timed, and a window will open."""
     RECORDING = "recording"
@@ -57,6 +69,9 @@ class Recorder:
     While a rehearsal waits for steps, however long the first one takes to come, no stacks are recorded: a Python call
     takes 1.6 KB when the profiler stops.
 
+    A program that is `bounded` and marks no step is recorded only between `open` and `close`, the first time from its
+    start on, until it marks one.
+
     Windows that do not open by steps, but by `open` and `close`, have no rehearsal. There can be several windows, each
     with a file of its own, and such as are thrown away because none of their steps was slow.
 
@@ -70,21 +85,30 @@ class Recorder:
         options: Options,
         *,
         since_ns: int,
+        bounded: bool,
         max_size_bytes: int,
         on_too_much: Callable[[], None],
+        step_source: Callable[[], str | None] = lambda: None,
+        steps_are_settled: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`path` and `since_ns` are as of `TraceFiles`.
+        """`path` and `since_ns` are as of `TraceFiles`. `step_source()` is what ends steps, in words; while that may
+        change, which `steps_are_settled()` denies, no recording opens between steps without the profiler.
 
         `on_too_much` is called on a thread of the memory guard's; `make_room` should follow on the right one.
         """
         self._schedule = schedule
         self._options = options
+        self._bounded = bounded
         self._max_size_bytes = max_size_bytes
         self._on_too_much = on_too_much
+        self._step_source, self._steps_are_settled = step_source, steps_are_settled
         self._stage = Stage.DONE
         self._rehearsal: Take | None = None
         """None once the recording counts."""
         self._recording: Take | None = None
+        self._unmarked: Take | None = None
+        """Recording without a step that is in the file, until a step is recorded."""
+        self._unmarked_windows = 0
         self._ranges = OpenRanges()
         self._timer = StepTimer(schedule.plain_steps)
         """Of steps before the recording, and then of those behind it."""
@@ -109,8 +133,23 @@ class Recorder:
 
     @property
     def recording(self) -> bool:
-        """Whether a window is open."""
+        """Whether a window is open, or the program's first steps are recorded."""
+        return self._stage in (Stage.REHEARSAL, Stage.RECORDING)
+
+    @property
+    def counts(self) -> bool:
+        """Whether the recording is under way, and no rehearsal."""
         return self._stage is Stage.RECORDING
+
+    @property
+    def marked(self) -> bool:
+        """True once the program has marked a step."""
+        return self._steps > 0
+
+    @property
+    def bounded_out(self) -> bool:
+        """True if nothing more is recorded unless the program marks a step."""
+        return self._stage is Stage.UNMARKED and self._unmarked_windows == _UNMARKED_WINDOWS
 
     @property
     def put_off(self) -> bool:
@@ -137,7 +176,12 @@ class Recorder:
     @property
     def paths(self) -> tuple[Path, ...]:
         """The traces of windows that are over."""
-        return self._files.paths[: len(self._done)]
+        return self._files.paths if self.bounded_out else self._files.paths[: len(self._done)]
+
+    @property
+    def written(self) -> bool:
+        """True if there is a file, even if a better recording may replace it."""
+        return bool(self._files.paths)
 
     @property
     def notes(self) -> list[str]:
@@ -170,24 +214,36 @@ class Recorder:
 
     def open(self) -> bool:
         """Open a window here, in the middle of a step. False where that cannot be now."""
-        if self._stage not in (Stage.PUT_OFF, Stage.BETWEEN) or not self._undisturbed():
+        if self._stage not in (Stage.PUT_OFF, Stage.BETWEEN, Stage.UNMARKED) or not self._undisturbed():
             return False
-        self._or_fail(self._open_recording)
+        if self._stage is Stage.UNMARKED:
+            self._or_fail(self._start_first)
+            self._begin_step()
+        else:
+            self._or_fail(self._open_recording)
         return self.recording
 
     def close(self) -> None:
-        """Close the window that `open` opened."""
-        if self.recording:
+        """Close the window that is open."""
+        if not self.recording:
+            return
+        if self._bounded and not self.marked:
+            self._end_unmarked()
+        else:
             self._end_recording()
 
     def step(self) -> None:
         """Mark the end of a step, and do what is due then."""
         self._steps += 1
         if self._running is not None:
+            self._running.allow(self._max_size_bytes)
             self._running.end_step(self._steps)
         match self._stage:
             case Stage.PUT_OFF:
                 self._or_fail(self._start_first)
+            case Stage.UNMARKED:
+                if self._undisturbed():
+                    self._or_fail(self._start_first)
             case Stage.REHEARSAL:
                 self._step_in_rehearsal()
             case Stage.BETWEEN:
@@ -204,6 +260,7 @@ class Recorder:
                     self._timer.step(self._steps)
                     if self._timer.full:
                         self._stage = Stage.DONE
+                        self._add_behind(wait=True)
             case Stage.DONE:
                 pass
         self._begin_step()
@@ -211,19 +268,46 @@ class Recorder:
     def finish(self) -> None:
         """Stop, write what is not written, and add to the trace what was timed behind it."""
         if self.put_off and self._schedule.at_once:
-            self._fail("There is no trace: the program used no GPU and marked no step.")
+            self._fail(
+                "There is no trace: the program used no GPU and marked no step. If it works in other processes, add "
+                "--subprocesses; overlapscope.step() at the end of an iteration marks steps."
+            )
         elif self.running:
+            take = self._running
+            if self._unmarked and take and not self.marked and take.lasted_s > _LEAST_UNMARKED_S:
+                self._end_unmarked()
             self._end()
             self._notes += self._what_is_missing()
         self._stage = Stage.DONE
-        if self._timer.timed:
-            self._files.time_behind(self._timer.read())
-            self._timer.restart()
+        self._add_behind()
         if self._done and self._schedule.plain_steps and not (self._schedule.by_steps or self._files.timed):
             self._notes.append(
                 "No step ended before or after the recording, so no step was timed without the profiler."
             )
+
+    def _add_behind(self, *, wait: bool = False) -> None:
+        """Add the steps timed after the recording to its file."""
+        if self._timer.timed:
+            self._files.time_behind(self._timer.read(wait=wait))
+            self._timer.restart()
         self._notes += self._files.amend()
+
+    def steps_changed(self) -> None:
+        """Time steps anew: from now on they are others."""
+        self._timer.restart()
+
+    def start_over(self) -> bool:
+        """Throw away what is being recorded, and begin anew with the next step, on any thread. False where the thread
+        that began has to stop it, or nothing is to be recorded any more.
+        """
+        take = self._running
+        if not self.running or (take is not None and not (take.session and take.session.all_threads)):
+            return False
+        if take is not None:
+            self._stop()
+            self._rehearsal = self._recording = None
+            self._stage = Stage.PUT_OFF
+        return True
 
     def discard(self) -> None:
         """Stop and write nothing."""
@@ -246,6 +330,7 @@ class Recorder:
         if self._running is not None:
             self._running.forget()
         self._rehearsal = self._recording = None
+        self._unmarked = None
         self._timer.restart()
         self._stage = Stage.DONE
 
@@ -254,7 +339,12 @@ class Recorder:
         take = self._running
         if take is None or not take.takes_too_much(self._steps):
             return
-        if self._stage is Stage.REHEARSAL:
+        if self._bounded and not self.marked:
+            if self._max_size_bytes > _UNMARKED_BYTES:
+                # A larger --max-size would change nothing.
+                take.notes.pop()
+            self._end_unmarked()
+        elif self._stage is Stage.REHEARSAL:
             with self._timer.pausing(self._steps):
                 self._ranges.look()
                 self._stop()
@@ -278,6 +368,22 @@ class Recorder:
             self._stage = Stage.BETWEEN
         else:
             self._rehearsal = self._start_session(rehearsal.begun(self._steps), Stage.REHEARSAL)
+
+    def _end_unmarked(self) -> None:
+        """End a recording without a step, and keep the former one where this has none of the program's ops."""
+        take = self._running
+        assert take is not None
+        self._unmarked_windows += 1
+        when = "after its start-up" if self._unmarked else "from its start on"
+        take.notes.append(_UNMARKED.format(take.lasted_s, when))
+        with self._timer.pausing(self._steps):
+            self._ranges.look()
+            self._stop()
+            if self._unmarked is None or (take.session is not None and not take.session.empty):
+                self._write(take)
+                self._unmarked = take
+        self._rehearsal = self._recording = None
+        self._stage = Stage.UNMARKED
 
     def _step_in_rehearsal(self) -> None:
         take = self._rehearsal
@@ -303,8 +409,9 @@ class Recorder:
             self._step_in_recording()
 
     def _recording_is_due(self) -> bool:
-        due = self._schedule.by_steps and self._steps >= self._opens
-        return due and self._timer.full and self._undisturbed()
+        due = self._schedule.by_steps and self._steps >= self._opens and self._timer.full
+        settled = not self._schedule.plain_steps or self._steps_are_settled()
+        return due and settled and self._undisturbed()
 
     def _undisturbed(self) -> bool:
         """Whether the profiler can start: no range of the last session is open, and no other profiler runs."""
@@ -372,7 +479,9 @@ class Recorder:
         """What is written if nothing more comes."""
         rehearsal, recording = self._rehearsal, self._recording
         if recording is None or rehearsal is None:
-            return recording or rehearsal
+            take = recording or rehearsal
+            without_a_step = take is None or self._steps <= take.window.first
+            return self._unmarked if self._unmarked and without_a_step else take
         more = self._steps > recording.window.first and len(recording.judged_ns) >= len(rehearsal.judged_ns)
         return recording if more else rehearsal
 
@@ -389,7 +498,7 @@ class Recorder:
         if take is None or not take.wanted or (self._done and self._schedule.by_steps and not take.judged_ns):
             self._recording = None
             return
-        if take is self._rehearsal or not take.judged_ns:
+        if take is not self._unmarked and (take is self._rehearsal or not take.judged_ns):
             short = self._schedule.why_short(self._steps, len(take.judged_ns))
             if short is not None:
                 take.notes.append(short)
@@ -401,7 +510,7 @@ class Recorder:
         for dropped in (self._rehearsal, self._recording):
             if dropped is not None:
                 dropped.session = None
-        self._rehearsal = self._recording = None
+        self._rehearsal = self._recording = self._unmarked = None
 
     # -- the session ----------------------------------------------------------------------------------
 
@@ -410,15 +519,16 @@ class Recorder:
         """What is being recorded."""
         if self._stage is Stage.REHEARSAL:
             return self._rehearsal
-        return self._recording if self.recording else None
+        return self._recording if self._stage is Stage.RECORDING else None
 
     def _start_session(self, window: Window, stage: Stage) -> Take:
         waits = stage is Stage.REHEARSAL and self._schedule.wait > 0
+        unmarked = self._bounded and not self.marked
         options = replace(self._options, stacks=self._options.stacks and not waits)
         take = Take(
             window,
             options,
-            max_size_bytes=self._max_size_bytes,
+            max_size_bytes=min(self._max_size_bytes, _UNMARKED_BYTES) if unmarked else self._max_size_bytes,
             on_too_much=self._on_too_much,
             wanted=self._slow is None,
         )
@@ -450,7 +560,7 @@ class Recorder:
 
         before = self._before if take is self._recording and self._before is not None else TimedSteps()
         try:
-            take.stop(self._steps, before)
+            take.stop(self._steps, before, self._step_source())
         except RecordingFailed as failure:
             self._fail(str(failure))
 

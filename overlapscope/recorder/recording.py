@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import enum
 import functools
 import inspect
 import os
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 from overlapscope.base.words import clean
 from overlapscope.errors import OverlapscopeError, RecordingFailed, UsageError
 from overlapscope.recorder import cupti, devices
+from overlapscope.recorder.automatic_steps import MARKS, AutomaticSteps
 from overlapscope.recorder.destination import (
     Destination,
     Rank,
@@ -60,6 +62,18 @@ _UNGUARDED = (
 )
 
 
+class _Marks(enum.IntEnum):
+    """Who says where a step ends. The last of them that does is believed."""
+
+    NOBODY = 0
+    """Something that the program does again and again ends it."""
+    PROFILER = 1
+    PROGRAM = 2
+
+
+_SOURCES = {_Marks.PROFILER: "profiler.step()", _Marks.PROGRAM: "overlapscope.step()"}
+
+
 class Recording:
     """Records what runs inside it with torch.profiler, and writes the trace when that ends.
 
@@ -95,6 +109,8 @@ class Recording:
 
     _overwrites = True
     """Whether a file that is there already is replaced."""
+    _finds_steps = True
+    """Whether steps may end where nobody marks them."""
     _whole_program = False
     """Whether the program ends with the recording, and need know nothing of it. Then it starts only when CUDA is
     initialised or a step ends, where there is a GPU (`devices.cuda_may_come_up`): a program that does neither is not
@@ -120,10 +136,24 @@ class Recording:
         max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES,
         check_hazards: bool = False,
         ignore_own_profiler: bool = False,
+        steps_by: str | None = None,
     ) -> None:
-        """Raises UsageError for numbers, file names and options that make no sense."""
+        """`steps_by` says what a step is: `marks`, `optimizer`, `backward`, `forward`, `loader`, `graph`, or the name
+        of a call or range; by default marks, or else the first of these that repeats.
+
+        Raises UsageError for numbers, file names and options that make no sense.
+        """
         self._destination = Destination.asked(path)
         self._rank: Rank | None = None
+        self._marked_by: _Marks | None = None
+        """Who marks the ends of steps."""
+        self._automatic = AutomaticSteps(
+            lambda: self._mark(_Marks.NOBODY),
+            self._steps_changed,
+            by=steps_by if self._finds_steps else MARKS,
+            at_once=self._whole_program,
+        )
+        self._steps_by = steps_by
         self._stepped = self._stepped_elsewhere = False
         """Whether ends of steps were marked by the thread that began, and by others."""
         if max_size_bytes <= 0:
@@ -133,7 +163,9 @@ class Recording:
         self._schedule = Schedule(
             wait, warmup, active, plain_steps, delay_s, duration_s, capture_range, slow_step, repeat
         )
-        self._driver = Driver(self._schedule, worked=self._worked, last_words=self._last_words)
+        # With no last step, the whole program was asked for.
+        self._bounded = self._whole_program and self._schedule.at_once and active is not None
+        self._driver = Driver(self._schedule, bounded=self._bounded, worked=self._worked, last_words=self._last_words)
         self._options = Options(stacks=stacks, shapes=shapes, memory=memory, light=light)
         self._max_size_bytes = max_size_bytes
         self._check_hazards = check_hazards
@@ -203,7 +235,15 @@ class Recording:
         """Sentences worth telling the person about this recording."""
         checked = () if self._checker is None else self._checker.notes
         elsewhere = _ELSEWHERE if self._stepped_elsewhere and not self._stepped else None
-        notes = (*self._driver.late, elsewhere, *self._remarks, self._driver.gave_way, self._profilers.note, *checked)
+        notes = (
+            *self._driver.late,
+            elsewhere,
+            *self._remarks,
+            self._driver.gave_way,
+            self._profilers.note,
+            self._automatic.note,
+            *checked,
+        )
         return () if self._recorder is None else (*self._recorder.notes, *filter(None, notes))
 
     @property
@@ -236,8 +276,11 @@ class Recording:
             schedule,
             self._options,
             since_ns=time.time_ns() if self._overwrites else 0,
+            bounded=self._bounded,
             max_size_bytes=self._max_size_bytes,
             on_too_much=self._driver.interrupt,
+            step_source=lambda: self.step_source,
+            steps_are_settled=lambda: self._automatic.settled,
         )
         with self._driver.working(), contextlib.ExitStack() as undo:
             if self._check_hazards:
@@ -249,6 +292,7 @@ class Recording:
             self._driver.begin(recorder, put_off=self._begins_late())
             undo.pop_all()
             self._profilers.start(self._destination.path(self._rank))
+            self._automatic.start()
             _under_way.append(self)
             # A program that dies without `end` still leaves its trace.
             atexit.register(self._at_exit)
@@ -258,9 +302,35 @@ class Recording:
         captured, and once nothing is recorded or timed any more.
         """
         _tell_of_step()
-        if not self._driver.on_this_thread:
+        self._mark(_Marks.PROGRAM)
+
+    @property
+    def step_source(self) -> str | None:
+        """What ends steps, in words."""
+        marks = self._marked_by
+        return None if marks is None else _SOURCES.get(marks, self._automatic.label)
+
+    def _mark(self, marks: _Marks) -> None:
+        chosen = self._steps_by not in (None, MARKS)
+        if (self._marked_by or 0) > marks or (chosen and marks > _Marks.NOBODY):
+            return
+        may_move = marks is _Marks.NOBODY or self._whole_program
+        if not self._driver.on_this_thread and not (may_move and self._driver.move_here()):
             self._stepped_elsewhere = True
             return
+        before, self._marked_by = self._marked_by, marks
+        if before != marks and marks > _Marks.NOBODY:
+            self._automatic.stop()
+            if before is not None:
+                # The end of this very step.
+                return
+        self._step()
+
+    def _steps_changed(self) -> None:
+        if self._recorder is not None:
+            self._recorder.steps_changed()
+
+    def _step(self) -> None:
         recorder = self._driver.ready
         if recorder is not None:
             with self._driver.working():
@@ -285,7 +355,7 @@ class Recording:
         recorder = self._recorder
         if recorder is None or self._ended or not self._driver.in_this_process:
             return
-        if not self._driver.on_this_thread:
+        if not self._driver.move_back():
             raise UsageError("a recording must be ended on the thread that began it; call end() there.")
         with self._driver.working():
             self._profilers.finish(stop=self._whole_program)
@@ -308,10 +378,18 @@ class Recording:
         recorder = self._recorder
         if recorder is None:
             return
-        written = (*recorder.paths, *((self._profilers.path,) if self._profilers.taken else ()))
+        if not recorder.wants_steps:
+            self._need_no_steps()
+        elif recorder.counts:
+            self._automatic.keep()
+        written = (*recorder.paths, *self._profilers.paths)
         for path in written[self._told :]:
             self._tell_file(path)
         self._told = len(written)
+
+    def _need_no_steps(self) -> None:
+        """Nothing is recorded or timed any more."""
+        self._automatic.stop()
 
     def _tell_file(self, path: Path) -> None:
         shown = self.shown(path)
@@ -366,6 +444,7 @@ class Recording:
 
     def _profiler_stepped(self) -> None:
         """The program told its own profiler, which is ignored, that a step ended."""
+        self._mark(_Marks.PROFILER)
 
     def _begins_late(self) -> bool:
         """Whether to wait for the first use of the GPU or the end of the first step."""
@@ -408,6 +487,7 @@ class Recording:
         if self._checker is not None:
             self._checker.stop()
         self._profilers.stop()
+        self._automatic.stop()
         self._driver.leave()
         _under_way.remove(self)
         atexit.unregister(self._at_exit)
@@ -428,6 +508,7 @@ class Recording:
             "max_size_bytes": self._max_size_bytes,
             "check_hazards": self._check_hazards,
             "ignore_own_profiler": self._ignore_own_profiler,
+            "steps_by": self._steps_by,
         }
 
 
@@ -459,6 +540,8 @@ def _tell_of_step() -> None:
 
 class SilentRecording(Recording):
     """One that somebody else tells of."""
+
+    _finds_steps = False
 
     def _tell(self, sentence: str) -> None:
         pass

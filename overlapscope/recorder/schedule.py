@@ -162,16 +162,11 @@ class Schedule:
         if finished == 0:
             return None if self.wait == 0 else "The program marked no step, so all of it was recorded."
         instead = "its first steps were recorded instead" if judged_steps else "the recording is used as it is"
-        opens, judged = self._needed
-        needed = opens + self.warmup + judged
-        if finished >= needed:
+        if finished >= self.needed_steps:
             return f"The program ended before its recording was complete; {instead}."
-        before = f"{opens} before the recording" if self.plain_steps else f"{self.wait} to wait"
-        sentence = (
-            f"The program made only {finished} of the {needed} steps needed ({before}, {self.warmup} of warm-up and "
-            f"{judged} to judge); {instead}."
-        )
-        return f"{sentence} --plain-steps 0 needs {self.whole.judged + 1}." if self.plain_steps else sentence
+        sentence = f"The program made only {finished} of the {self.needed_steps} steps needed; {instead}."
+        fewer = replace(self, plain_steps=0).needed_steps
+        return f"{sentence} --plain-steps 0 needs {fewer}." if self.plain_steps else sentence
 
     def why_none(self) -> str:
         """A sentence for a program that ended before its first window opened."""
@@ -185,13 +180,12 @@ class Schedule:
         return "There is no trace: the program ended before the recording started."
 
     @property
-    def _needed(self) -> tuple[int, int]:
-        """With which step the recording opens at best, and how many judged steps it takes to count."""
-        rehearsal = self.rehearsal
-        if not self.plain_steps or rehearsal is None or rehearsal.end is None:
-            return self.wait, 1
-        opens = max(self.wait, rehearsal.end + SETTLING_STEPS + self.plain_steps)
-        return opens, rehearsal.judged_steps(rehearsal.end)
+    def needed_steps(self) -> int:
+        """Number of steps that a complete recording takes, with those that are timed before and after it."""
+        rehearsal, timed = self.rehearsal, SETTLING_STEPS + self.plain_steps if self.plain_steps else 0
+        begins = 0 if rehearsal is None or rehearsal.end is None else rehearsal.end + timed
+        window = self.recording(max(self.wait, begins) if timed else self.wait)
+        return (window.judged + 1 if window.end is None else window.end) + timed
 
 
 def settled(steps: int, since_ns: int, pause_ns: int, *, workers: bool) -> bool:

@@ -23,8 +23,11 @@ from types import CodeType, ModuleType, TracebackType
 from typing import NoReturn
 
 from overlapscope.errors import UsageError
+from overlapscope.recorder import notebook
 
-_NOT_THE_PROGRAMS = frozenset({__name__, "importlib._bootstrap", "importlib._bootstrap_external", "importlib.util"})
+_NOT_THE_PROGRAMS = frozenset(
+    {__name__, notebook.__name__, "importlib._bootstrap", "importlib._bootstrap_external", "importlib.util"}
+)
 """Modules whose frames lie between Python and the program."""
 
 
@@ -40,7 +43,7 @@ class Ending:
 
 
 def run_script(path: str, arguments: Sequence[str]) -> Ending:
-    """Runs a file, or a directory or zip file with a `__main__.py`, as `python PATH ARGUMENTS` does.
+    """Runs a file, or a directory or zip file with a `__main__.py`, as `python PATH ARGUMENTS` does, or a notebook.
 
     What it prints when it dies is printed here. Raises UsageError where there is no such program; nothing has been
     run then.
@@ -105,6 +108,8 @@ def _of_file(path: str, source: bytes) -> tuple[CodeType, ModuleType]:
         loader = importlib.machinery.SourcelessFileLoader("__main__", path)
         code = loader.get_code("__main__")
         module.__loader__ = loader
+    elif path.endswith(".ipynb"):
+        code = notebook.compiled(path, source)
     else:
         code = compile(source, path, "exec", dont_inherit=True)
         module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from overlapscope.base.marks import METADATA, ORIGIN, PLAIN_STEPS, TORCH, WARM_UP_STEPS
+from overlapscope.base.marks import METADATA, ORIGIN, PLAIN_STEPS, STEP_SOURCE, TORCH, WARM_UP_STEPS
 from overlapscope.base.revision import job_name, revision, running_script
 from overlapscope.base.words import listed
 from overlapscope.errors import UsageError
@@ -54,6 +54,8 @@ class Metadata:
     warm_up_steps: int
     plain_steps: PlainSteps
     origin: TraceOrigin | None = None
+    step_source: str | None = None
+    """What ended steps, in words."""
 
     def json(self) -> str:
         """As it stands in the trace, and nowhere else there."""
@@ -65,6 +67,8 @@ class Metadata:
         said = {"version": __version__, TORCH: torch.__version__, WARM_UP_STEPS: self.warm_up_steps}
         if self.origin is not None:
             said[ORIGIN] = {name: value for name, value in to_builtins(self.origin).items() if value is not None}
+        if self.step_source is not None:
+            said[STEP_SOURCE] = self.step_source
         if self.plain_steps != PlainSteps():
             said[PLAIN_STEPS] = to_builtins(self.plain_steps)
         return json.dumps(said)

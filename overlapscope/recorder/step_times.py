@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from overlapscope.base.drift import drifted
-from overlapscope.base.words import duration, plural, unit_for
+from overlapscope.base.words import between, duration, plural, unit_for
 from overlapscope.recorder import devices
 from overlapscope.recorder.schedule import settled
 from overlapscope.recorder.session import profiler_running
@@ -59,9 +59,10 @@ class StepTimes:
                 f"{unit.text(median_ns(self.after_ns))} after it: the program or the machine changed."
             )
             return f"{said} In the recording, it takes {unit.text(recorded_ns)}." if recorded_ns else said
-        few = "" if len(plain_ns) >= self.asked else f" ({plural(len(plain_ns), 'step')} timed)"
+        few = "" if len(plain_ns) >= self.asked else f"; {plural(len(plain_ns), 'step')} timed"
+        spread = f"{between(min(plain_ns), max(plain_ns))}, mean {duration(round(statistics.mean(plain_ns)))}"
         recorded = f", and {unit.text(recorded_ns)} in the recording" if recorded_ns else ""
-        return f"a step takes {unit.text(median_ns(plain_ns))}{few}{recorded}."
+        return f"a step takes {unit.text(median_ns(plain_ns))} ({spread}{few}){recorded}."
 
 
 def median_ns(lengths_ns: Sequence[int]) -> int:

@@ -14,6 +14,7 @@ from overlapscope.recorder.session import Metadata, Options, Session
 if TYPE_CHECKING:
     from overlapscope.trace.model import TimedSteps
 
+_NS_PER_S = 1_000_000_000
 _STEP = "ProfilerStep#"
 """How torch.profiler names a step, and what every reader looks for."""
 
@@ -64,6 +65,15 @@ class Take:
         )
         return True
 
+    def allow(self, max_size_bytes: int) -> None:
+        """Change how much memory its events may take."""
+        self._guard.allow(max_size_bytes)
+
+    @property
+    def lasted_s(self) -> float:
+        """Time since the present step began, in seconds."""
+        return (time.perf_counter_ns() - self._begun_ns) / _NS_PER_S
+
     def keep(self, step: int, because: str) -> None:
         """It is wanted for its last step, which is all there is to judge."""
         self.wanted = True
@@ -90,8 +100,9 @@ class Take:
         """It is of no more use, and its session runs on."""
         self._guard.stop()
 
-    def stop(self, finished: int, before: TimedSteps) -> None:
-        """Stop it, once. A step under way stays open in its trace; `before` are the plain steps before it.
+    def stop(self, finished: int, before: TimedSteps, step_source: str | None) -> None:
+        """Stop it, once. A step under way stays open in its trace; `before` are the plain steps before it, and
+        `step_source` says what ended steps.
 
         Raises RecordingFailed where that cannot be, and there is nothing to write then.
         """
@@ -102,7 +113,9 @@ class Take:
         self._guard.stop()
         unfinished = None if self._annotation is None else self._annotation.name
         try:
-            metadata = Metadata(self.window.warm_up_steps(finished), PlainSteps(before=before), self.session.origin)
+            source = step_source if finished > self.window.first else None
+            plain, origin = PlainSteps(before=before), self.session.origin
+            metadata = Metadata(self.window.warm_up_steps(finished), plain, origin, source)
             self.session.stop(metadata, unfinished=unfinished)
             self.notes += filter(None, [self.session.what_others_did])
         except Exception as error:

@@ -187,7 +187,8 @@ class TraceFiles:
     @property
     def timed(self) -> bool:
         """Whether steps were timed around any window."""
-        return self.pending or any(file.metadata.plain_steps.before.host_ns for file in self._files.values())
+        times = (file.metadata.plain_steps for file in self._files.values())
+        return self.pending or any(timed.before.host_ns or timed.after.host_ns for timed in times)
 
     @property
     def plain_steps(self) -> PlainSteps:

@@ -16,6 +16,10 @@ from overlapscope.recorder.wrapping import around
 if TYPE_CHECKING:
     from overlapscope.recorder.recorder import Recorder
 
+UNMARKED_S: float = 5
+"""Length of each recording of a program that marks no step, in seconds."""
+START_UP_S: float = 10
+"""Time between the end of the first one and the start of the second, in seconds."""
 _AGAIN_S = 0.05
 _LATE_S = 0.5
 
@@ -27,7 +31,7 @@ class Trigger:
         self.notes: list[str] = []
         """What did not happen in time."""
 
-    def start(self) -> None:
+    def start(self, recorder: Recorder) -> None:
         """Begin, on the recorder's thread."""
 
     def stop(self) -> None:
@@ -37,10 +41,12 @@ class Trigger:
         """Open or close a window, where that is due, on the recorder's thread."""
 
 
-def trigger_of(schedule: Schedule, call: Callable[[], None]) -> Trigger:
+def trigger_of(schedule: Schedule, call: Callable[[], None], *, bounded: bool) -> Trigger:
     """That of a schedule. `call` is called on the recorder's thread where something is to be done, which `advance`
-    does: at once, or with the next step where that cannot be.
+    does: at once, or with the next step where that cannot be. `bounded` is as of `Recorder`.
     """
+    if bounded:
+        return Unmarked(call)
     if schedule.capture_range is not None:
         return CaptureRange(schedule.capture_range, call)
     if schedule.by_clock:
@@ -69,7 +75,7 @@ class Clock(Trigger):
         self._stopped = False
         self._changed = threading.Condition()
 
-    def start(self) -> None:
+    def start(self, recorder: Recorder) -> None:
         self._due_s = time.monotonic() + self._delay_s
         if threading.current_thread() is threading.main_thread():
             self._wake.start()
@@ -131,6 +137,33 @@ class Clock(Trigger):
         self._call()
 
 
+class Unmarked(Clock):
+    """Bounds the recording of a program that marks no step: its first seconds, and as many after its start-up.
+
+    The first mark of a step ends this, and so does the end of the second window.
+    """
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        super().__init__(START_UP_S, UNMARKED_S, call)
+        self._started = False
+
+    def start(self, recorder: Recorder) -> None:
+        """Wait for the first window to open, if its start was put off."""
+        self.advance(recorder)
+
+    def advance(self, recorder: Recorder) -> None:
+        if recorder.marked or recorder.bounded_out:
+            self.stop()
+        elif self._started:
+            super().advance(recorder)
+            # Nobody asked for windows that open on time.
+            self.notes.clear()
+        elif recorder.recording:
+            self._started = True
+            super().start(recorder)
+            self._await(UNMARKED_S)
+
+
 class CaptureRange(Trigger):
     """Watches `record_function` and `torch.cuda.nvtx` for ranges of that name, or the two calls of the CUDA runtime.
 
@@ -147,7 +180,7 @@ class CaptureRange(Trigger):
         self._depth = 0
         self._undo = contextlib.ExitStack()
 
-    def start(self) -> None:
+    def start(self, recorder: Recorder) -> None:
         import torch
         from torch.cuda import nvtx
 

@@ -68,7 +68,7 @@ def _part(part: Part, page: Page) -> Iterator[Block]:
     """One device; with its findings where there is no other."""
     verdict = judge(part)
     yield Text(clean(verdict.text), badge=verdict.level)
-    yield from (Text(said) for said in (verdict.plain, verdict.doubt) if said)
+    yield from map(Text, verdict.notes)
     if part.device is None or verdict.level == "unusable":
         yield from _filled(tables.host_tables(part, most=None if page.verbose else _MOST_ROWS))
     else:
@@ -184,7 +184,7 @@ def head(part: Part, *, titled: bool) -> Section:
     # The title stands above already.
     said = clean(verdict.text).removeprefix(f"{part.title}: ")
     blocks: list[Block] = [Text(said[:1].upper() + said[1:], badge=verdict.level)]
-    blocks += [Text(sentence) for sentence in (verdict.plain, verdict.doubt) if sentence]
+    blocks += map(Text, verdict.notes)
     spoken = part.spoken
     if spoken.device is not None and part.usable:
         blocks += [model.Cards(headlines(spoken, spoken.device)), _bar(spoken, spoken.device)]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from statistics import median_low
 from typing import Literal
 
 from msgspec import Struct
 
-from overlapscope.analysis.results import Device, HostUse, copies_matter, missing_ns
-from overlapscope.base.words import between, duration, listed, part_of, percent, share
+from overlapscope.analysis import spread
+from overlapscope.analysis.results import Device, HostUse, TraceResult, copies_matter, missing_ns
+from overlapscope.base.words import between, clean, duration, listed, part_of, percent, plural, share
 from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, Cause, CopyCause, IdleCause
 from overlapscope.report.page import Section
 from overlapscope.report.tables import HARDLY
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import costliest_first
 from overlapscope.trace.lost import CAUSES, Part, part_words
+from overlapscope.trace.model import OwnPeriod
 
 Level = Literal["good", "fair", "poor", "unusable"]
 
@@ -38,6 +39,13 @@ class Verdict(Struct, frozen=True):
     """What a step takes while nothing is recorded, and which of the two programs the verdict is on."""
     doubt: str = ""
     """Why figures may be wrong, or findings missing."""
+    steps: str = ""
+    """How much steps differ, what makes long ones long, and how steps were found if nothing marks them."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What stands below the text, sentence by sentence."""
+        return tuple(filter(None, (self.plain, self.steps, self.doubt)))
 
 
 def judge(section: Section) -> Verdict:
@@ -45,12 +53,13 @@ def judge(section: Section) -> Verdict:
     section = section.spoken
     device, trust = section.device, section.trace.trust
     if device is None or trust.verdict == "unusable":
-        reasons = [check.detail for check in trust.checks if check.status == "fail"]
-        reasons += [host_sentence(section.trace.host)] if section.trace.host is not None else []
-        return Verdict("unusable", f"{section.title}: {' '.join(reasons) or 'Nothing ran on a GPU.'}")
+        reasons = " ".join(check.detail for check in trust.checks if check.status == "fail")
+        if section.trace.host is not None:
+            return _of_host(section, section.trace.host, reasons)
+        return Verdict("unusable", f"{section.title}: {reasons or 'Nothing ran on a GPU.'}")
     lost = max(_lost_ns(device), max((finding.spoken_bound_ns for finding in section.findings), default=0))
     part = lost / section.judged_ns if section.judged_ns > 0 else 0.0
-    level: Level = "good" if part < GOOD_BELOW else "fair" if part < POOR_FROM else "poor"
+    level = _level(part)
     gone = trust.lost & CAUSES
     if level == "good" and (gone or max(_supply_ns(device), _unexplained_ns(device)) >= GOOD_BELOW * device.span_ns):
         level = "fair"
@@ -64,7 +73,13 @@ def judge(section: Section) -> Verdict:
     first = "; ".join(clauses)
     said = f"{first[:1].upper()}{first[1:]}.{fix and f' {fix}'}"
     doubt = " ".join(filter(None, (_doubt(section), _untold(gone))))
-    return Verdict(level, f"{section.title}: {said}", plain_sentence(device), doubt)
+    steps = steps_sentence(spread.of_device(device), section.trace) if section.page.scope == "window" else ""
+    return Verdict(level, f"{section.title}: {said}", plain_sentence(device), doubt, steps)
+
+
+def _level(part: float) -> Level:
+    """By the share of the time that is lost."""
+    return "good" if part < GOOD_BELOW else "fair" if part < POOR_FROM else "poor"
 
 
 def _supply_ns(device: Device) -> int:
@@ -218,14 +233,46 @@ _LOADER = {
 }
 
 
+def _of_host(section: Section, host: HostUse, reasons: str) -> Verdict:
+    """The verdict on a program without a GPU: what loading takes is what it can save."""
+    part = sum(step.loading_ns for step in host.steps) / max(sum(step.span_ns for step in host.steps), 1)
+    steps = steps_sentence(spread.of_host(host) if host.by_steps else None, section.trace)
+    return Verdict(_level(part), f"{section.title}: {host_sentence(host)}", doubt=reasons, steps=steps)
+
+
 def host_sentence(host: HostUse) -> str:
     """`A step takes 12.3 ms on the host: 40.0% loading data, 55.0% in ops, 5.0% elsewhere, such as in Python.`"""
     total = sum(step.span_ns for step in host.steps)
-    spans = [step.span_ns for step in host.steps]
     what = "A step takes" if host.by_steps else "The recording, in which no step is marked, takes"
+    average = " on average" if len(host.steps) > 1 else ""
     parts = [(sum(getattr(step, f"{part}_ns") for step in host.steps), said) for part, said in _PARTS]
     said = ", ".join(f"{share(ns, total)} {word}" for ns, word in parts)
-    return f"{what} {duration(median_low(spans))} on the host: {said}.{_LOADER[host.loader]}"
+    return f"{what} {duration(total // len(host.steps))} on the host{average}: {said}.{_LOADER[host.loader]}"
 
 
 _PARTS = (("loading", "loading data"), ("ops", "in ops"), ("rest", "elsewhere, such as in Python"))
+
+
+# -- steps ----------------------------------------------------------------------------------------
+
+
+def steps_sentence(found: spread.Spread | None, trace: TraceResult) -> str:
+    """`9 steps take 23 to 761 ms: 27.5 ms in the median, 225 ms on average. 3 of them take over 1.5 times the median,
+    mostly because of idle time (data-loading).`"""
+    said = []
+    if found is not None:
+        said.append(
+            f"{plural(found.count, 'step')} take {between(found.shortest_ns, found.longest_ns)}: "
+            f"{duration(found.median_ns)} in the median, {duration(found.mean_ns)} on average."
+        )
+        if found.long:
+            few = "1 of them takes" if found.long == 1 else f"{found.long:,} of them take"
+            said.append(
+                f"{few} over {spread.LONG} times the median, mostly because of {clean(found.cause, 60)} "
+                f"({duration(found.cause_ns)} more)."
+            )
+    if isinstance(trace.step_source, str):
+        said.append(f"Steps: {clean(trace.step_source)}.")
+    if isinstance(trace.period, OwnPeriod):
+        said.append(f"Steps were found by what repeats: {trace.period}.")
+    return " ".join(said)

@@ -288,6 +288,22 @@ class TraceOrigin(Struct, frozen=True, kw_only=True):
     branch: str | None = None
 
 
+class OwnPeriod(Struct, frozen=True, kw_only=True):
+    """The sequence that a recording without steps repeats, each repetition of which is a step."""
+
+    of: str
+    """What the sequence consists of: `kernel launches`, or `CPU ops` without a GPU."""
+    length: int
+    """Number of launches or ops in a step: the median."""
+    repeats: int
+    """Number of steps."""
+    regular_pct: float
+    """Share of the launches or ops that the typical step has as well."""
+
+    def __str__(self) -> str:
+        return f"every {self.length:,} {self.of} repeat, {self.repeats:,} times; {self.regular_pct:.0f}% regular"
+
+
 class Trace(Struct, frozen=True, eq=False, weakref=True):
     """One process' recording.
 
@@ -338,6 +354,10 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     """What the program is written with, as far as the recording tells."""
     steps_by: str = ""
     """The name of the ranges that are its steps; empty where torch.profiler marked them, or nobody did."""
+    step_source: str = ""
+    """What ended its steps, as the recorder noted it, such as `calls of ResNet.forward`; empty where it did not."""
+    period: OwnPeriod | None = None
+    """What its steps were found by where nothing marks them; the first one is start-up if `warm_up_steps` is 1."""
     whole_graphs: int = 0
     """How many of the GPU ops are CUDA graphs that were recorded as one op each, whatever they consist of."""
     unpacked_bytes: int = 0

@@ -30,6 +30,11 @@ class AskedRecording(SilentRecording):
         )
 
     @property
+    def step_source(self) -> str | None:
+        """Unknown: the watcher passes on what it takes for steps."""
+        return None
+
+    @property
     def over(self) -> bool:
         """Nothing is recorded or timed any more, or something of the program's took precedence."""
         return self._recorder is not None and not self._recorder.wants_steps

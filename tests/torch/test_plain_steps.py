@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from overlapscope.commands.run import _DEFAULTS
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import cupti, trace_file
 from overlapscope.recorder.schedule import Schedule, Window, settled
@@ -52,10 +53,14 @@ class TestSchedule:
     def test_a_program_that_made_too_few_steps_is_told_how_many_it_takes(self) -> None:
         schedule = Schedule(3, 2, 5, 10)
         assert schedule.why_short(15, 5) == (
-            "The program made only 15 of the 29 steps needed (22 before the recording, 2 of warm-up and 5 to judge); "
-            "its first steps were recorded instead. --plain-steps 0 needs 6."
+            "The program made only 15 of the 41 steps needed; its first steps were recorded instead. "
+            "--plain-steps 0 needs 10."
         )
-        assert "1007 steps needed (1000 before the recording" in str(Schedule(1000, 2, 5, 10).why_short(15, 5))
+        assert "1019 steps needed" in str(Schedule(1000, 2, 5, 10).why_short(15, 5))
+        # As `overlapscope run --help` and the guide say.
+        assert schedule == _DEFAULTS and schedule.needed_steps == 41
+        guide = Path("docs/guides/recording.md").read_text()
+        assert "So a program should make 41 steps." in guide and "ten steps suffice" in guide
         assert schedule.why_short(0, 0) == "The program marked no step, so all of it was recorded."
         assert Schedule(0, 1, None, 10).why_short(0, 0) is None
 
@@ -71,7 +76,12 @@ class TestWhatIsSaid:
     @pytest.mark.parametrize(
         ("before_ms", "after_ms", "recorded_ms", "sentence"),
         [
-            ([31.8] * 10, [31.9] * 10, [47.5] * 5, "a step takes 31.85 ms, and 47.50 ms in the recording."),
+            (
+                [31.8] * 10,
+                [31.9] * 10,
+                [47.5] * 5,
+                "a step takes 31.85 ms (31.8 to 31.9 ms, mean 31.9 ms), and 47.50 ms in the recording.",
+            ),
             (
                 [31.5, 31.6, 31.5] * 4,
                 [35.5] * 10,
@@ -80,9 +90,19 @@ class TestWhatIsSaid:
                 "In the recording, it takes 47.50 ms.",
             ),
             # Within their spread, and by less than 2%.
-            ([30.0, 40.0] * 5, [36.0, 39.0] * 5, [50.0], "a step takes 37.50 ms, and 50.00 ms in the recording."),
-            ([100.0] * 10, [101.0] * 10, [], "a step takes 100.5 ms."),
-            ([], [2.0] * 3, [2.5], "a step takes 2.000 ms (3 steps timed), and 2.500 ms in the recording."),
+            (
+                [30.0, 40.0] * 5,
+                [36.0, 39.0] * 5,
+                [50.0],
+                "a step takes 37.50 ms (30.0 to 40.0 ms, mean 36.2 ms), and 50.00 ms in the recording.",
+            ),
+            ([100.0] * 10, [101.0] * 10, [], "a step takes 100.5 ms (100 to 101 ms, mean 100 ms)."),
+            (
+                [],
+                [2.0] * 3,
+                [2.5],
+                "a step takes 2.000 ms (2.00 to 2.00 ms, mean 2.00 ms; 3 steps timed), and 2.500 ms in the recording.",
+            ),
             ([], [], [2.5], None),
         ],
     )

@@ -212,8 +212,9 @@ def test_spawned_processes_import_the_program(program: list[str], tmp_path: Path
         (["--max-size", "much", "plain.py"], "'much' is not a size"),
         (["--output", "x.txt", "plain.py"], "x.trace.json.gz"),
         (["--output", "no/where.json", "plain.py"], "the directory no does not exist"),
-        (["--output", "there.json", "plain.py"], "there.json: already exists; use --force"),
-        (["there.py"], "there.trace.json.gz: already exists; use --force"),
+        (["--whole", "--wait", "3", "plain.py"], "--whole and --wait both choose what is recorded"),
+        (["--output", "there.json", "there.json"], "there.json: is also an input"),
+        (["there.ipynb"], "there.ipynb: is not a notebook"),
         (["--forty-two", "plain.py"], "--forty-two"),
         ([], "required: SCRIPT\n"),
     ],
@@ -225,11 +226,12 @@ def test_what_cannot_be_run_is_told_in_a_sentence_and_exits_2(
     (programs / "empty").mkdir()
     write(programs / "there.json", "mine")
     write(programs / "there.trace.json.gz", "mine")
-    write(programs / "there.py", "print('ran')")
+    write(programs / "there.ipynb", "{}")
     run = execute([*RUN, *arguments], programs)
     assert (run.returncode, run.stdout) == (2, "")
     assert expected in run.stderr and "Traceback" not in run.stderr
     assert (programs / "there.json").read_text() == (programs / "there.trace.json.gz").read_text() == "mine"
+    assert not list(programs.glob("*.[0-9]"))
 
 
 def test_a_program_without_torch_runs_and_is_told_why_there_is_no_trace(tmp_path: Path) -> None:
@@ -252,13 +254,14 @@ def train():
     model(torch.ones(4, 8)).sum().backward()
     optimizer.step()
 """
-NO_GPU = f"overlapscope: the trace has no GPU activity, so overlap cannot be measured: {devices.why_unused()}."
+NO_GPU = f"overlapscope: the trace has no GPU activity: {devices.why_unused()}."
 
 
 def wrote(path: str) -> str:
     return f"overlapscope: wrote {path}, analyze with `overlapscope analyze {path}`"
 
 
+TWICE = "overlapscope: The program's own torch.profiler recorded 2 times: own.trace.json.gz and own-2.trace.json.gz."
 OWN = "overlapscope: The program's own torch.profiler was used, with its schedule."
 
 
@@ -292,6 +295,13 @@ def said(run: Done) -> list[str]:
     return [line for line in run.stderr.splitlines() if not line.startswith("USDT:")]
 
 
+def ours(run: Done) -> list[str]:
+    """What overlapscope said, without what it says of every program and the report."""
+    common = ("a complete recording takes ", "shows the report again.", "overlapscope: Steps: ")
+    lines = [line for line in run.stderr.splitlines() if line.startswith("overlapscope")]
+    return [line for line in lines if not any(words in line for words in common)]
+
+
 def test_a_training_script_needs_no_change(tmp_path: Path) -> None:
     write(
         tmp_path / "train.py",
@@ -310,7 +320,7 @@ def test_a_training_script_needs_no_change(tmp_path: Path) -> None:
     run = execute([*RUN, "--wait", "3", "--active", "3", "--stacks", "--shapes", "train.py", "--wait", "9"], tmp_path)
     assert run.returncode == 0
     assert run.stdout == "['train.py', '--wait', '9'] False False\n1 torch.nn\nFalse\nTrue\n"
-    first, times, last = said(run)
+    first, times, last = ours(run)
     assert times.startswith("overlapscope: a step takes ") and "recording" in times
     assert (first, last) == (wrote("train.trace.json.gz"), NO_GPU)
     trace = tmp_path / "train.trace.json.gz"
@@ -334,11 +344,16 @@ def test_a_program_that_marks_its_steps_is_taken_at_its_word(tmp_path: Path) -> 
     )
     schedule = ["--wait", "0", "--warmup", "0", "--active", "99", "--plain-steps", "0"]
     run = forked.run([*FORKED, *schedule, "-o", "x.json", "train.py"], tmp_path)
-    assert said(run) == [wrote("x.json"), NO_GPU]
+    assert ours(run) == [wrote("x.json"), NO_GPU]
     # The optimizer steps five times until the program marks the end of that step, and then five more.
     assert steps(tmp_path / "x.json") == list(range(5 + 5))
 
 
+SHORT = (
+    "overlapscope: The program made only {} of the 41 steps needed; its first steps were recorded instead. "
+    "--plain-steps 0 needs 10."
+)
+AS_IT_IS = "the recording is used as it is"
 OWN_PROFILERS = {
     "schedule": (
         "with profile(schedule=schedule(wait=1, warmup=1, active=2, repeat=2),\n"
@@ -346,7 +361,7 @@ OWN_PROFILERS = {
         "    for _ in range(9): train(); p.step()\n"
         "print(p.key_averages()[0].key, len(list(pathlib.Path('handled').iterdir())))\n",
         ["ProfilerStep* 2"],
-        [wrote("own.trace.json.gz"), OWN, NO_GPU],
+        [wrote("own.trace.json.gz"), wrote("own-2.trace.json.gz"), OWN, TWICE, NO_GPU],
         {"ProfilerStep#2", "ProfilerStep#3", "aten::addmm"},
     ),
     "between rehearsal and recording": (
@@ -364,7 +379,7 @@ OWN_PROFILERS = {
         "q.export_chrome_trace('second.json')\n"
         "print([event.key for event in p.key_averages() if event.key == 'aten::mul'])\n",
         ["Trace is already saved.", "['aten::mul']"],
-        [wrote("own.trace.json.gz"), OWN, NO_GPU],
+        [wrote("own.trace.json.gz"), wrote("own-2.trace.json.gz"), OWN, TWICE, NO_GPU],
         {"aten::mul"},
     ),
     "legacy": (
@@ -397,17 +412,25 @@ OWN_PROFILERS = {
         "with profile(schedule=schedule(wait=99, warmup=1, active=2)) as p:\n"
         "    for _ in range(9): train(); p.step()\n",
         [],
+        [wrote("own.trace.json.gz"), SHORT.format(11), NO_GPU],
+        {f"ProfilerStep#{step}" for step in range(10)},
+    ),
+    "switched off": (
+        "with torch.autograd.profiler.profile(False), torch.autograd.profiler.emit_itt(False): train()\n",
+        [],
         [
-            "overlapscope: The program's own torch.profiler recorded nothing; its schedule decides what is recorded.",
-            "overlapscope: nothing was recorded.",
+            wrote("own.trace.json.gz"),
+            SHORT.format(3).replace("its first steps were recorded instead", AS_IT_IS),
+            NO_GPU,
         ],
-        None,
+        {"ProfilerStep#0", "ProfilerStep#1", "ProfilerStep#2"},
     ),
     "another kind": (
         "with torch.autograd.profiler.emit_itt(): torch.ones(3)\n",
         [],
         [
-            "overlapscope: The program marks its ops for another profiler with emit_itt, and only one can run.",
+            "overlapscope: The program marks its ops for another profiler with emit_itt, and only one can run; "
+            "--ignore-own-profiler ignores those.",
             "overlapscope: nothing was recorded.",
         ],
         None,
@@ -431,12 +454,12 @@ OWN_PROFILERS = {
 
 @pytest.mark.parametrize("kind", OWN_PROFILERS)
 def test_the_program_keeps_its_own_profiler_and_we_get_its_first_trace(kind: str, tmp_path: Path) -> None:
-    text, printed, ours, recorded = OWN_PROFILERS[kind]
+    text, printed, expected, recorded = OWN_PROFILERS[kind]
     head = "import atexit, os, pathlib, threading\nfrom torch.profiler import *\n"
     write(tmp_path / "own.py", TRAIN + head + "for _ in range(2): train()\n" + text)
     run = forked.run([*FORKED, "own.py"], tmp_path)
     assert (run.returncode, run.stdout.splitlines()) == (0, printed)
-    assert [line for line in said(run) if line.startswith("overlapscope")] == ours
+    assert ours(run) == expected
     trace = tmp_path / "own.trace.json.gz"
     assert trace.exists() == (recorded is not None)
     if recorded is not None:
@@ -456,15 +479,131 @@ def test_a_program_that_dies_leaves_its_trace_and_its_traceback(tmp_path: Path) 
     run = forked.run([*FORKED, "--memory", "train.py"], tmp_path)
     assert run.returncode == 1
     python = forked.run(["train.py"], tmp_path)
-    assert said(run)[: len(python.stderr.splitlines())] == python.stderr.splitlines()
-    assert said(run)[len(python.stderr.splitlines()) :] == [
+    assert said(run)[1 : 1 + len(python.stderr.splitlines())] == python.stderr.splitlines()
+    assert ours(run) == [
         wrote("train.trace.json.gz"),
-        "overlapscope: The program made only 2 of the 29 steps needed (22 before the recording, 2 of warm-up and "
-        "5 to judge); the recording is used as it is. --plain-steps 0 needs 6.",
+        SHORT.format(2).replace("its first steps were recorded instead", AS_IT_IS),
         NO_GPU,
     ]
     assert steps(tmp_path / "train.trace.json.gz") == [0, 1]
     assert any(event["name"] == "[memory]" for event in content(tmp_path / "train.trace.json.gz")["traceEvents"])
+
+
+def test_a_former_trace_is_kept_under_a_number(tmp_path: Path) -> None:
+    write(tmp_path / "program.py", "import torch; torch.ones(3) * 3\n")
+    for number in range(3):
+        run = forked.run([*FORKED, "program.py"], tmp_path)
+        assert (f"the previous trace is now program.trace.json.gz.{number}." in run.stderr) == (number > 0)
+    former = [tmp_path / f"program.trace.json.gz.{number}" for number in (1, 2)]
+    assert all("aten::mul" in json.dumps(json.loads(gzip.decompress(path.read_bytes()))) for path in former)
+    # Analysed as a directory, it has one trace.
+    assert [path.name for path in expand([str(tmp_path)])] == ["program.trace.json.gz"]
+
+
+ENDINGS = {
+    "it goes on": "while not os.path.exists('reported'): time.sleep(0.02)\nprint('went on')\n",
+    "it is killed": "os.kill(os.getpid(), signal.SIGKILL)\n",
+    "it leaves at once": "os._exit(7)\n",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_report_is_printed_when_the_recording_is_complete_however_the_program_ends(
+    ending: str, tmp_path: Path
+) -> None:
+    head = TRAIN + "import os, signal, time\nfor _ in range(41): train()\n"
+    write(tmp_path / "train.py", head + ENDINGS[ending])
+    errors = tmp_path / "errors"
+    with errors.open("wb") as stderr:
+        program = forked.Program([*FORKED, "train.py"], tmp_path, stderr=stderr.fileno())
+        while "\ntrain.trace.json.gz" not in errors.read_text():
+            time.sleep(0.02)
+        (tmp_path / "reported").touch()
+        out, _ = program.communicate()
+    expected = {"it goes on": (0, "went on\n"), "it is killed": (-signal.SIGKILL, ""), "it leaves at once": (7, "")}
+    assert (program.returncode, out) == expected[ending]
+    assert errors.read_text().count("\ntrain.trace.json.gz") == 1
+    again = "`overlapscope analyze train.trace.json.gz` shows the report again."
+    assert (again in errors.read_text()) == (ending == "it goes on")
+    assert timed(tmp_path / "train.trace.json.gz") == (10, 10)
+
+
+def test_a_program_that_leaves_or_is_killed_before_that_is_told_of(tmp_path: Path) -> None:
+    write(tmp_path / "train.py", TRAIN + "import os, sys\nfor _ in range(25): train()\nexec(sys.argv[1])\n")
+    run = forked.run([*FORKED, "train.py", "os._exit(3)"], tmp_path)
+    assert run.returncode == 3 and SHORT.format(25) in ours(run)
+    assert steps(tmp_path / "train.trace.json.gz") == list(range(10))
+    errors = tmp_path / "errors"
+    with errors.open("wb") as stderr:
+        program = forked.Program([*FORKED, "train.py", "os.kill(os.getpid(), 9)"], tmp_path, stderr=stderr.fileno())
+        program.communicate()
+        assert program.returncode == -signal.SIGKILL
+    while "so there is no trace" not in errors.read_text():
+        time.sleep(0.02)
+
+
+def test_every_wait_for_child_processes_ends(tmp_path: Path) -> None:
+    """The process that prints the report is no child of the program's."""
+    write(
+        tmp_path / "program.py",
+        "import os, torch\ntorch.ones(3)\nif not os.fork(): os._exit(0)\n"
+        "try:\n    while True: print(os.wait()[1])\nexcept ChildProcessError: print('no more')\n",
+    )
+    run = forked.run([*FORKED, "program.py"], tmp_path)
+    assert (run.returncode, run.stdout) == (0, "0\nno more\n")
+
+
+UNMARKED = (
+    "import sys\nimport overlapscope.recorder.triggers as triggers\nfrom overlapscope.commands import main\n"
+    "triggers.UNMARKED_S, triggers.START_UP_S = {}\nsys.argv[0] = 'overlapscope'\nmain(sys.argv[1:])\n"
+)
+LOOPS = (
+    "import os, time\nwhile {}: torch.ones(3) * 3; time.sleep(0.001)\n"
+    "for _ in range({}): train()\nopen('end', 'w').close()\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "until", "marked", "sentence", "recorded"),
+    [
+        ((0.1, 60), "torch.autograd.profiler._is_profiler_enabled", 0, "from its start on", []),
+        ((0.1, 0.1), "'after its start-up' not in open('errors').read()", 0, "after its start-up", []),
+        ((0.1, 0.1), "'after its start-up' not in open('errors').read()", 41, "a step takes", [*range(22, 29)]),
+    ],
+    ids=["a short program", "a long one", "one that marks steps late"],
+)
+def test_a_program_without_steps_is_recorded_for_a_few_seconds(
+    lengths: tuple[float, float], until: str, marked: int, sentence: str, recorded: list[int], tmp_path: Path
+) -> None:
+    write(tmp_path / "train.py", TRAIN + "torch.ones(3) / 3\n" + LOOPS.format(until, marked))
+    errors = tmp_path / "errors"
+    with errors.open("wb") as stderr:
+        command = ["-c", UNMARKED.format(lengths), "run", "train.py"]
+        forked.Program(command, tmp_path, stderr=stderr.fileno()).communicate()
+    assert (tmp_path / "end").exists() and sentence in errors.read_text()
+    assert steps(tmp_path / "train.trace.json.gz") == recorded
+    assert ("aten::div" in names(tmp_path / "train.trace.json.gz")) == (sentence == "from its start on")
+
+
+def test_the_whole_program_is_recorded_where_that_is_asked_for(tmp_path: Path) -> None:
+    write(tmp_path / "train.py", TRAIN + "for _ in range(45): train()\ntorch.ones(3) / 3\n")
+    run = forked.run([*FORKED, "--whole", "train.py"], tmp_path)
+    assert ours(run) == [wrote("train.trace.json.gz"), NO_GPU]
+    assert steps(tmp_path / "train.trace.json.gz") == list(range(45))
+    assert "aten::div" in names(tmp_path / "train.trace.json.gz")
+
+
+def test_a_notebook_runs_without_what_only_ipython_understands(tmp_path: Path) -> None:
+    cells = [
+        {"cell_type": "markdown", "source": ["1 / 0"]},
+        {"cell_type": "code", "execution_count": None, "source": ["%matplotlib inline\n", "if True:\n", "  !ls\n"]},
+        {"cell_type": "code", "source": "%%bash\nfor"},
+        {"cell_type": "code", "source": f"%%time\n{TRAIN}for _ in range(3): train()\nprint(__name__)"},
+    ]
+    write(tmp_path / "train.ipynb", json.dumps({"cells": cells, "metadata": None}))
+    run = forked.run([*FORKED, "train.ipynb"], tmp_path)
+    assert (run.returncode, run.stdout) == (0, "__main__\n"), run.stderr
+    assert steps(tmp_path / "train.trace.json.gz") == [0, 1, 2]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
@@ -525,12 +664,12 @@ def test_whatever_the_program_does_the_trace_comes_where_it_was_asked_for(tmp_pa
     )
     run = forked.run([*FORKED, "--force", "-o", "out/x.trace.json.gz", "program.py"], tmp_path)
     assert (run.returncode, run.stdout) == (4, "0\n")
-    assert said(run) == [
+    assert ours(run) == [
         wrote("out/x.trace.json.gz"),
         "overlapscope: The program marked no step, so all of it was recorded.",
+        NO_GPU,
         "overlapscope: the program forked processes (1) after it had imported torch. Those cannot be recorded; with "
         "multiprocessing's start method spawn, --subprocesses records them.",
-        NO_GPU,
     ]
     recorded = names(tmp_path / "out" / "x.trace.json.gz")
     assert "aten::div" in recorded and "aten::mul" not in recorded
@@ -549,7 +688,7 @@ def test_each_rank_of_torchrun_writes_its_own_file_and_they_load_as_one_job(tmp_
     schedule = ["--active", "2", "--plain-steps", "2"]
     run = execute([*launcher, "-m", "overlapscope", "run", *schedule, "train.py"], tmp_path, OMP_NUM_THREADS="1")
     assert run.returncode == 0, run.stderr
-    first, times, *rest = [line for line in said(run) if line.startswith("overlapscope")]
+    first, times, *rest = ours(run)
     assert first == wrote("train.traces/rank0.trace.json.gz").replace("overlapscope", "overlapscope (rank 0)", 1)
     assert times.startswith("overlapscope (rank 0): a step takes ")
     assert rest == [
@@ -560,8 +699,6 @@ def test_each_rank_of_torchrun_writes_its_own_file_and_they_load_as_one_job(tmp_
     assert [load(path).rank for path in expand([str(tmp_path / "train.traces")])] == [0, 1]
     assert [steps(path) for path in paths] == [[11, 12, 13, 14]] * 2
     assert [timed(path) for path in paths] == [(2, 2)] * 2
-    again = forked.run([*FORKED, "train.py"], tmp_path, environment={"RANK": "1", "WORLD_SIZE": "2"})
-    assert again.returncode == 2 and "rank1.trace.json.gz: already exists" in again.stderr
 
 
 def test_srun_tells_the_rank_and_a_file_name_may_say_where_it_stands(tmp_path: Path) -> None:
@@ -610,7 +747,10 @@ def test_processes_that_the_program_starts_are_recorded_where_that_is_asked_for(
     assert re.fullmatch(r"pid\d+\.trace\.json\.gz", other.name)
     assert [one.name for one in ranks] == ["rank0.trace.json.gz", "rank1.trace.json.gz"]
     assert [steps(one) for one in ranks] == [[1, 2, 3]] * 2
-    assert forked.run([*FORKED, "--subprocesses", "-o", "program.json.gz", program.name], tmp_path).returncode == 2
+    assert forked.run([*FORKED, "--subprocesses", "-c", "1"], tmp_path).returncode == 0
+    assert len(list((tmp_path / "program.traces").iterdir())) == 3
+    assert forked.run([*FORKED, "--subprocesses", "-o", "program.json.gz", "-c", "1"], tmp_path).returncode == 0
+    assert {path.suffix for path in (tmp_path / "program.traces").iterdir()} == {".1"}
 
 
 def test_processes_that_the_program_starts_are_told_of_but_for_those_that_load_its_data(tmp_path: Path) -> None:

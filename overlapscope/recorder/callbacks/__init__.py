@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from overlapscope.recorder.automatic_steps import MARKS
 from overlapscope.recorder.recording import Recording
 
 
@@ -13,8 +14,8 @@ class TrainingRecorder:
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         """Raises UsageError for options that make no sense."""
-        self._path, self._options = path, options
-        self.recording = Recording(path, **options)
+        self._path, self._options = path, {"steps_by": MARKS} | options
+        self.recording = Recording(path, **self._options)
         """The recording of this training, or of the last."""
 
     def _begin(self) -> None:

@@ -18,9 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from overlapscope.errors import UsageError
 from overlapscope.recorder import at_start
-from overlapscope.recorder.destination import Destination, rank_of
+from overlapscope.recorder.destination import Destination, kept_name, rank_of
 from overlapscope.recorder.program import ProgramRecording
 from overlapscope.recorder.torch_import import when_torch_is_imported
 from overlapscope.recorder.wrapping import before
@@ -46,12 +45,13 @@ def traces(path: Path) -> Path:
 
 
 def make_room(where: Path, *, force: bool) -> None:
-    """Remove what an earlier run has left there. Raises UsageError where there is something, without `force`."""
+    """Give what an earlier run has left there other names; with `force`, remove it."""
     if where.is_dir():
-        for old in (path for path in where.iterdir() if _FILE.fullmatch(path.name)):
-            if not force:
-                raise UsageError(f"{old}: already exists; use --force to overwrite it.")
-            old.unlink(missing_ok=True)
+        for old in [path for path in where.iterdir() if _FILE.fullmatch(path.name)]:
+            if force:
+                old.unlink(missing_ok=True)
+            else:
+                old.replace(kept_name(old))
 
 
 def written(where: Path, since_ns: int) -> list[Path]:

@@ -127,7 +127,12 @@ of the last views are drawn in its place, moved and stretched, so a change shows
       }
     }
     if (row.header) return;
-    for (const op of ops) if (op.text) drawLabel(context, op, box, brushes.unit, width);
+    // The last row of a nest holds what lies deeper, too: a label ends where the next op begins.
+    ops.sort((a, b) => a.left - b.left || b.right - a.right);
+    ops.forEach((op, i) => {
+      const next = i + 1 < ops.length ? ops[i + 1].left : op.right;
+      if (op.text) drawLabel(context, { ...op, right: Math.min(op.right, next + 1) }, box, brushes.unit, width);
+    });
   };
 
   /* row of the lane -> {left, right, brush, text}. Where several records hold an op the finest says where it is; a

@@ -1,0 +1,79 @@
+"""How much steps differ, and what makes the long ones long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median_low
+
+from msgspec import Struct
+
+from overlapscope.analysis.results import Device, HostStep, HostUse, Period
+
+LONG = 1.5
+"""Multiple of the median from which a step is long."""
+
+
+class Spread(Struct, frozen=True, kw_only=True):
+    """Lengths of a program's steps, in nanoseconds."""
+
+    count: int
+    median_ns: int
+    mean_ns: int
+    shortest_ns: int
+    longest_ns: int
+    long: int
+    """Number of steps that take over 1.5 times the median."""
+    cause: str
+    """What grows most in long steps; empty where none is long."""
+    cause_ns: int
+    """By how much, on average for each of them."""
+
+
+def of_device(device: Device) -> Spread | None:
+    """The spread of whole steps on a device: the last one ends with the recording. None for fewer than two."""
+    steps = [step for step in device.steps[:-1] if not step.partial]
+    return _spread([step.span_ns for step in steps], [_parts(step) for step in steps])
+
+
+def of_host(host: HostUse) -> Spread | None:
+    """The spread of steps on the host. None for fewer than two."""
+    return _spread([step.span_ns for step in host.steps], [_host_parts(step) for step in host.steps])
+
+
+def _spread(spans: Sequence[int], parts: Sequence[Mapping[str, int]]) -> Spread | None:
+    if len(spans) < 2:
+        return None
+    usual_ns = median_low(spans)
+    long = [row for row, span in enumerate(spans) if span > LONG * usual_ns]
+    usual = [part for span, part in zip(spans, parts, strict=True) if span <= LONG * usual_ns]
+    grown = {
+        name: fmean(parts[row].get(name, 0) for row in long) - fmean(part.get(name, 0) for part in usual)
+        for name in sorted({name for row in long for name in parts[row]})
+    }
+    cause, cause_ns = max(grown.items(), key=lambda item: item[1], default=("", 0.0))
+    return Spread(
+        count=len(spans),
+        median_ns=usual_ns,
+        mean_ns=round(fmean(spans)),
+        shortest_ns=min(spans),
+        longest_ns=max(spans),
+        long=len(long),
+        cause=cause,
+        cause_ns=round(cause_ns),
+    )
+
+
+def _parts(step: Period) -> dict[str, int]:
+    """What a step's time went to: buckets, those with causes cause by cause."""
+    buckets = step.buckets
+    return {
+        "compute": buckets.compute_ns,
+        "exposed communication": buckets.exposed_comm_ns,
+        "other exposed memory work": buckets.exposed_other_ns,
+        **{f"exposed copies ({cause})": ns for cause, ns in step.exposed_copy_by_cause.items()},
+        **{f"idle time ({cause})": ns for cause, ns in step.idle_by_cause.items()},
+    }
+
+
+def _host_parts(step: HostStep) -> dict[str, int]:
+    return {"loading data": step.loading_ns, "ops": step.ops_ns, "neither loading nor ops": step.rest_ns}

@@ -1,0 +1,233 @@
+"""Find the period of a sequence of symbols, such as the kernels that a program launches over and over.
+
+A program's work is nested: layers in a step, steps between two logs. The outermost unit that recurs is looked for:
+
+1. An anchor is a symbol, or a run of four symbols, that occurs once in each unit. Occurrences of all candidates are
+   found by one radix sort over 16-bit keys; a candidate is an anchor if its occurrences are evenly spaced and span
+   most of the sequence.
+2. Anchors with the same spacing belong to one level of nesting. From the widest spacing down, the first level whose
+   segments consist of the same symbols is the unit, unless a narrower level lacks next to nothing: a loop that logs
+   every tenth step has the step as its unit.
+3. Among that level's anchors, the one before which the program pauses longest begins the unit.
+
+All of this is linear in the length of the sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from overlapscope.base.columns import Index
+from overlapscope.base.intervals import I64
+
+FEWEST: Final = 3
+"""Units that a period must have."""
+_SHORTEST: Final = 2
+"""Symbols of a unit: a symbol that follows itself is no period."""
+_RUN: Final = 4
+"""Symbols of a run."""
+_MOST: Final = 0.5
+"""Share of the sequence that units must cover, and of their span that must lie between evenly spaced anchors."""
+_ALIKE: Final = 0.6
+"""Regularity of a period, and share of its symbols by which a unit at either end must resemble the typical one."""
+_FEW_UNITS: Final = 6
+"""With fewer units than this, runs of symbols must be as regular as symbols are: by chance, three are evenly spaced."""
+_LEVELS: Final = 40
+_ANCHORS: Final = 64
+"""Anchors of a level that are compared by the pauses before them."""
+_SAMPLE: Final = 64
+"""Units that stand for all in a comparison of levels."""
+_CELLS: Final = 1 << 22
+"""Size of the largest table of counts, units by symbols."""
+_EXTRA: Final = 0.005
+"""Share of an outer unit below which what it adds to its inner units is only a log."""
+_PAUSE: Final = 0.5
+"""Share of the longest pause from which a pause is as good."""
+_MARKS: Final = 1.5
+"""Marks of each kind from which a unit holds several iterations."""
+
+_Keys = NDArray[np.uint16]
+_Floats = NDArray[np.float64]
+
+
+class Recurrence(Struct, frozen=True, eq=False):
+    """The units of a sequence: unit `i` is `[starts[i], starts[i + 1])`, the last one ends at `end`."""
+
+    starts: I64
+    end: int
+    length: int
+    """Symbols in a unit: the median."""
+    regular: float
+    """Share of the symbols that the typical unit has as well, from 0 to 1."""
+
+    @property
+    def bounds(self) -> I64:
+        """Where the units begin, and where the last one ends."""
+        return np.append(self.starts, self.end)
+
+
+class _Anchors(Struct, frozen=True, eq=False):
+    """Occurrences of candidates, one after another: those of candidate `i` are `places[first[i]:][:count[i]]`."""
+
+    places: Index
+    first: I64
+    count: I64
+    spacing: _Floats
+    even: _Floats
+    """Share of the span of all occurrences that lies between evenly spaced ones."""
+
+    def of(self, row: int) -> I64:
+        """Places of one candidate's occurrences, ascending."""
+        begin = int(self.first[row])
+        return self.places[begin : begin + int(self.count[row])].astype(np.int64)
+
+
+def find_recurrence(symbols: I64, pause: I64, marks: Sequence[Index] = ()) -> Recurrence | None:
+    """Return the outermost period of a sequence, or None where there is none.
+
+    Args:
+        symbols: Whole numbers from 0 on; equal ones are equal symbols.
+        pause: How clearly the program paused before each symbol. It decides where a unit begins.
+        marks: For each kind of mark that stands for an iteration, the places in the sequence where it occurs. A unit
+            with several marks of every kind is rejected.
+    """
+    if len(symbols) < 2 * FEWEST:
+        return None
+    names, runs = _keys(symbols), _runs(symbols)
+    found = [anchors for keys in (names, runs) if (anchors := _find_anchors(keys)) is not None]
+    best: Recurrence | None = None
+    for level in islice(_levels(found), _LEVELS):
+        if best is not None and 2 * np.median(np.diff(level[0])) > best.length:
+            continue
+        units = (_trimmed(places, names, runs) for places in _by_pause(level, pause))
+        unit = next((unit for unit in units if unit is not None), None)
+        if unit is None or (best is None and _several(unit, marks)):
+            continue
+        if best is None or 1 - unit.regular <= _EXTRA:
+            best = unit
+    return best
+
+
+def _keys(symbols: I64) -> _Keys:
+    return (symbols & 0xFFFF).astype(np.uint16)
+
+
+def _runs(symbols: I64) -> _Keys:
+    """A key for the run of symbols that begins at each place; runs at the end are shorter."""
+    mixed = np.zeros(len(symbols), np.uint32)
+    values = symbols.astype(np.uint32) + np.uint32(1)
+    for shift in range(min(_RUN, len(symbols))):
+        mixed *= np.uint32(0x9E3779B1)
+        mixed[: len(symbols) - shift] += values[shift:]
+    mixed *= np.uint32(0x85EBCA6B)
+    return (mixed >> np.uint32(16)).astype(np.uint16)
+
+
+def _find_anchors(keys: _Keys) -> _Anchors | None:
+    """Keys that occur at even distances over most of the sequence."""
+    places = np.argsort(keys, kind="stable")
+    counts = np.bincount(keys, minlength=1 << 16)
+    count = counts[counts > 0]
+    first = np.cumsum(count) - count
+    last = first + count - 1
+    distance = np.diff(places, append=0).astype(np.int32)
+    # The distance behind the last occurrence leads to another key.
+    distance[last] = 0
+    span = places[last] - places[first]
+    spacing = span / np.maximum(count - 1, 1)
+    # Long interruptions make the average too large.
+    usual = distance <= np.repeat((3 * spacing).astype(np.int32), count)
+    number = np.add.reduceat(usual, first, dtype=np.int64) - 1
+    spacing = np.add.reduceat(distance * usual, first, dtype=np.int64) / np.maximum(number, 1)
+    near = distance >= np.repeat((spacing / 2).astype(np.int32), count)
+    near &= distance <= np.repeat((spacing * 1.5).astype(np.int32), count)
+    even = np.add.reduceat(distance * near, first, dtype=np.int64) / np.maximum(span, 1)
+    kept = (count >= FEWEST) & (even >= _MOST) & (span + spacing >= _MOST * len(keys)) & (spacing > 1)
+    return _Anchors(places, first[kept], count[kept], spacing[kept], even[kept]) if kept.any() else None
+
+
+def _levels(found: Sequence[_Anchors]) -> Iterator[list[I64]]:
+    """Occurrences of the most even anchors of each spacing, from the widest spacing to the narrowest."""
+    rows = [(anchors, row) for anchors in found for row in range(len(anchors.first))]
+    if not rows:
+        return
+    spacing = np.concatenate([anchors.spacing for anchors in found])
+    even = np.concatenate([anchors.even for anchors in found])
+    order = np.argsort(-spacing, kind="stable")
+    # Spacings within 5% of the next wider one are of the same level.
+    widths = spacing[order]
+    edges = np.flatnonzero(np.append(True, widths[1:] < 0.95 * widths[:-1]))
+    for begin, end in zip(edges.tolist(), [*edges[1:].tolist(), len(order)], strict=True):
+        of_level = order[begin:end]
+        best = of_level[even[of_level] >= even[of_level].max() - 0.01][:_ANCHORS]
+        yield [rows[row][0].of(rows[row][1]) for row in best.tolist()]
+
+
+def _by_pause(level: Sequence[I64], pause: I64) -> list[I64]:
+    """The first of the anchors before which the program pauses longest, and the first of all."""
+    ordered = sorted(level, key=lambda places: int(places[0]))
+    pauses = [float(np.median(pause[places])) for places in ordered]
+    longest = _PAUSE * max(pauses)
+    return [next(places for places, length in zip(ordered, pauses, strict=True) if length >= longest), ordered[0]]
+
+
+def _several(unit: Recurrence, marks: Sequence[Index]) -> bool:
+    """Whether a unit holds several iterations, by all kinds of marks."""
+    inside = [((places >= unit.starts[0]) & (places < unit.end)).sum() / len(unit.starts) for places in marks]
+    return bool(inside) and min(inside) >= _MARKS
+
+
+def _trimmed(places: I64, names: _Keys, runs: _Keys) -> Recurrence | None:
+    """The units between anchors without those at either end that are unlike the others; None where they differ."""
+    total = len(names)
+    length = int(np.median(np.diff(places)))
+    # What follows the last anchor may be the beginning of a unit.
+    end = int(places[-1]) + length
+    bounds = np.append(places, end) if end <= total else places
+    if length < _SHORTEST or len(bounds) <= FEWEST:
+        return None
+    alike = _likeness(bounds, names)
+    good = np.flatnonzero(alike >= _ALIKE)
+    if len(good) < FEWEST:
+        return None
+    bounds = bounds[good[0] : good[-1] + 2]
+    shares = alike[good[0] : good[-1] + 1]
+    regular = float((shares * np.diff(bounds)).sum() / (bounds[-1] - bounds[0]))
+    if regular < _ALIKE or bounds[-1] - bounds[0] < _MOST * total:
+        return None
+    if len(bounds) <= _FEW_UNITS and _likeness(bounds, runs).mean() < _ALIKE:
+        return None
+    return Recurrence(bounds[:-1], int(bounds[-1]), length, regular)
+
+
+def _likeness(bounds: I64, keys: _Keys) -> _Floats:
+    """Share of each unit's keys that it has in common with the typical unit.
+
+    The typical unit has each key as often as the median one of evenly spread units.
+    """
+    units = len(bounds) - 1
+    used = np.bincount(keys[bounds[0] : bounds[-1]], minlength=1 << 16) > 0
+    kinds, number = int(used.sum()), (np.cumsum(used) - 1).astype(np.int32)
+    sample = np.unique(np.linspace(0, units - 1, min(units, _SAMPLE)).astype(np.int64))
+    typical = np.median([_counts(bounds[row : row + 2], keys, number, kinds)[0] for row in sample], axis=0)
+    whole = typical.sum()
+    alike = np.empty(units)
+    at_once = max(1, _CELLS // kinds)
+    for begin in range(0, units, at_once):
+        counts = _counts(bounds[begin : begin + at_once + 1], keys, number, kinds)
+        common = np.minimum(counts, typical).sum(axis=1)
+        alike[begin : begin + at_once] = common / np.maximum(counts.sum(axis=1), whole)
+    return alike
+
+
+def _counts(bounds: I64, keys: _Keys, number: NDArray[np.int32], kinds: int) -> NDArray[Any]:
+    """How often each of some units has each key."""
+    units = len(bounds) - 1
+    cell = np.repeat(np.arange(units) * kinds, np.diff(bounds)) + number[keys[bounds[0] : bounds[-1]]]
+    return np.bincount(cell, minlength=units * kinds).reshape(units, kinds)

@@ -1,0 +1,111 @@
+"""Prints a report while the program goes on, or after it was killed.
+
+A process beside the program does it: this file, which Python runs without overlapscope. It reads one task a line,
+waits as long as the task says, or until the pipe is closed because the program is gone, and does the latest task.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+_NICEST = 19
+
+
+class Reporter:
+    """The process, from the program's side. Where it cannot be started, nothing happens."""
+
+    def __init__(self) -> None:
+        self._tasks = -1
+        self._answers = -1
+        self._last = 0
+
+    def start(self) -> None:
+        """Start it. It is not a child of this process: programs wait for all of theirs."""
+        with suppress(OSError, ValueError, AttributeError):
+            errors = sys.__stderr__.fileno()  # type: ignore[union-attr]
+            tasks, self._tasks = os.pipe()
+            self._answers, answers = os.pipe()
+            streams = [(os.POSIX_SPAWN_DUP2, here, there) for here, there in ((tasks, 0), (answers, 1), (errors, 2))]
+            command = [sys.executable, "-I", "-S", __file__]
+            # Unlike `subprocess` this is not taken for the program's doing (`recorder.children`).
+            process = os.posix_spawn(sys.executable, command, os.environ, file_actions=streams)
+            os.close(tasks)
+            os.close(answers)
+            os.register_at_fork(after_in_child=self._forget)
+            os.waitpid(process, 0)
+
+    def ask(self, *, commands: Sequence[Sequence[str]] = (), message: str = "", wait_s: float | None = None) -> None:
+        """Have something said, and commands run, `wait_s` from now or when the program is gone, instead of the task
+        before, unless that was done.
+        """
+        self._last += 1
+        task = {"id": self._last, "commands": commands, "message": message, "wait_s": wait_s}
+        with suppress(OSError):
+            os.write(self._tasks, f"{json.dumps(task)}\n".encode())
+
+    def close(self) -> bool:
+        """Withdraw the last task. True where it was done already, or is being done, which is waited for."""
+        last, done = str(self._last).encode(), b""
+        self.ask()
+        self._tasks = _closed(self._tasks)
+        with suppress(OSError):
+            while answer := os.read(self._answers, 4096):
+                done += answer
+        self._answers = _closed(self._answers)
+        return last in done.split()
+
+    def _forget(self) -> None:
+        self._tasks, self._answers = _closed(self._tasks), _closed(self._answers)
+
+
+def _closed(descriptor: int) -> int:
+    """Close a file descriptor, and return what stands for none."""
+    if descriptor >= 0:
+        os.close(descriptor)
+    return -1
+
+
+def _main() -> None:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    os.nice(_NICEST)
+    task: dict[str, Any] | None = None
+    rest = b""
+    while True:
+        if not select.select([0], [], [], None if task is None else task["wait_s"])[0] and task is not None:
+            _do(task)
+            task = None
+            continue
+        data = os.read(0, 1 << 16)
+        if not data:
+            break
+        *lines, rest = (rest + data).split(b"\n")
+        if lines:
+            task = json.loads(lines[-1])
+    if task is not None:
+        _do(task)
+
+
+def _do(task: dict[str, Any]) -> None:
+    # Nobody reads this where the program was killed.
+    with suppress(OSError):
+        os.write(1, f"{task['id']} ".encode())
+    with suppress(OSError):
+        if os.isatty(2) and (task["message"] or task["commands"]):
+            # A progress bar may stand on this line.
+            os.write(2, b"\n")
+        os.write(2, task["message"].encode())
+        for command in task["commands"]:
+            subprocess.run(command, stdin=subprocess.DEVNULL, stdout=2, check=False)
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,186 @@
+"""Steps of a program that does not mark them: events that repeat while it starts up."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import Final
+
+from overlapscope.base.words import duration, listed
+from overlapscope.errors import UsageError
+from overlapscope.recorder import devices
+from overlapscope.recorder.step_choice import Choice, Kind, Log, Source, choose, named, single
+from overlapscope.recorder.step_sources import StepSources
+
+MARKS: Final = "marks"
+"""Name of the program's own marks, for `steps_by`."""
+_NAMES: Final = {
+    "optimizer": Kind.OPTIMIZER,
+    "backward": Kind.BACKWARD,
+    "forward": Kind.FORWARD,
+    "loader": Kind.LOADER,
+    "graph": Kind.GRAPH,
+}
+_AUTOMATIC: Final = tuple(_NAMES.values())
+_SILENCE: Final = 20
+"""Other events in a row that show that the chosen ones come no more."""
+_TRAINS_LATER_NS: Final = 30_000_000_000
+"""Time for an optimizer that exists to step before anything else is taken for steps."""
+_LOADING_NS: Final = 3_000_000_000
+"""The same for a model to be called on the batches of a loader."""
+_SHOWN: Final = 5
+"""Names of calls in a message."""
+_LONG_NS: Final = 5_000_000_000
+"""Cycles that take longer are offered, and their parts are the steps."""
+
+
+class AutomaticSteps:
+    """Calls `stepped` at the end of each step of the program, from `start` to `stop`, on the thread that makes them.
+
+    Until it has `settled`, the steps of the first optimizer may be taken for those of the program, with `at_once`.
+    """
+
+    def __init__(
+        self, stepped: Callable[[], None], changed: Callable[[], None], *, by: str | None, at_once: bool
+    ) -> None:
+        """`changed()` is called when other events are chosen. `by` is as of `--steps-by`, None to choose."""
+        if by is not None and not by.strip():
+            raise UsageError("steps_by is empty; name what a step is, such as optimizer or forward.")
+        self._stepped, self._changed, self._at_once = stepped, changed, at_once
+        self._by = by
+        self._kinds = _AUTOMATIC if by is None else (_NAMES[by],) if by in _NAMES else (*_AUTOMATIC, Kind.RANGE)
+        if by in _NAMES and _NAMES[by] in (Kind.OPTIMIZER, Kind.BACKWARD):
+            # Calls in between show which updates belong together.
+            self._kinds = (*self._kinds, Kind.FORWARD, Kind.LOADER)
+        self._sources = StepSources(self._happened)
+        self._logs: dict[int, Log] = {}
+        self._first_ns: dict[Kind, int] = {}
+        self._choice: Choice | None = None
+        self._thread = -1
+        self._counted = 0
+        self._others: Counter[Source] = Counter()
+        self._trains: bool | None = None
+        self._closed = by == MARKS
+        self.settled = self._closed
+        """Whether the steps are chosen."""
+        self._offer: str | None = None
+
+    @property
+    def label(self) -> str | None:
+        """The events that end steps, in words; None if there are none so far."""
+        return None if self._choice is None else self._choice.label
+
+    @property
+    def note(self) -> str | None:
+        """A sentence on steps that were not found, or that could be chosen instead."""
+        if self._choice is not None or self._by in (None, MARKS):
+            return self._offer
+        events = (event for log in self._logs.values() for kind in log.events.values() for event in kind)
+        called = [name for name, _ in Counter(event.source.name for event in events).most_common(_SHOWN)]
+        seen = f"; the program calls {listed(called)}" if called else ""
+        return f"--steps-by {self._by} finds no steps{seen}."
+
+    def start(self) -> None:
+        """Begin to watch the program. Imports torch."""
+        if not self._closed:
+            self._sources.start(self._kinds)
+
+    def stop(self) -> None:
+        """Watch no more."""
+        self._closed = self.settled = True
+        self._sources.stop()
+
+    def keep(self) -> None:
+        """Keep to the steps chosen so far, if there are any, whatever else the program does."""
+        if self._choice is not None and not self._closed:
+            self._closed = self.settled = True
+            self._sources.stop(but=self._choice.kind)
+
+    def _happened(self, source: Source) -> None:
+        thread = threading.get_ident()
+        if not self._closed and not _capturing():
+            self._note(source, thread, time.perf_counter_ns())
+        choice = self._choice
+        if choice is None or thread != self._thread or not choice.counts(source):
+            return
+        self._counted += 1
+        if self._counted >= choice.each:
+            self._counted = 0
+            self._stepped()
+
+    def _note(self, source: Source, thread: int, now_ns: int) -> None:
+        log = self._logs.setdefault(thread, Log())
+        log.add(source, now_ns)
+        first_ns = self._first_ns.setdefault(source.kind, now_ns)
+        choice = self._choice
+        if self._by is not None and self._by not in _NAMES:
+            if choice is None and fnmatchcase(source.name, self._by):
+                self._take(named(source, self._by), thread)
+        elif choice is None or source.kind < choice.kind or (source.kind == choice.kind and not self.settled):
+            if self._may_count(source.kind, log, now_ns, now_ns - first_ns):
+                if choice is not None and source.kind < choice.kind:
+                    self._choice, self.settled = None, False
+                self._look(source, log, thread, now_ns)
+        elif choice.counts(source):
+            self._others.clear()
+        elif self._by is None and (source.kind is Kind.GRAPH or Kind.BACKWARD < choice.kind <= source.kind):
+            # A graph is replayed once its warm-up is over, or one model is called after another.
+            self._others[source] += 1
+            if self._others[source] >= _SILENCE:
+                self._look(source, log, thread, now_ns)
+
+    def _may_count(self, kind: Kind, log: Log, now_ns: int, since_ns: int) -> bool:
+        """Return true if the program has no better events than these, the first of which came `since_ns` ago."""
+        if self._by is not None:
+            return kind is _NAMES[self._by]
+        better = [one for one in log.events if one < kind and (one <= Kind.BACKWARD or kind is Kind.GRAPH)]
+        if any(now_ns - log.events[one][-1].at_ns < _TRAINS_LATER_NS for one in better):
+            return False
+        return kind is not Kind.LOADER or since_ns > _LOADING_NS
+
+    def _look(self, source: Source, log: Log, thread: int, now_ns: int) -> None:
+        """Choose steps among events of this kind, if they repeat by now."""
+        found = choose(log, source.kind, now_ns)
+        sure = self._by is not None or source.kind is Kind.OPTIMIZER or self._choice is not None
+        if found is not None and (sure or not self._trains_later(source, now_ns)):
+            self._take(self._short_enough(found, source), thread)
+        elif self._choice is None and source.kind is Kind.OPTIMIZER and self._at_once:
+            self._choice, self._thread, self._counted = single(source), thread, 0
+
+    def _take(self, found: Choice, thread: int) -> None:
+        before, self._choice, self.settled = self._choice, found, True
+        # The event under way is counted next.
+        self._thread, self._counted = thread, (found.begun - 1) % found.each
+        self._others.clear()
+        if before is not None and (before.source, before.each) != (found.source, found.each):
+            self._changed()
+
+    def _short_enough(self, found: Choice, source: Source) -> Choice:
+        if self._by is not None or found.cycle_ns <= _LONG_NS or found.each == 1:
+            return found
+        self._offer = (
+            f"{found.label} take {duration(found.cycle_ns)}; --steps-by {source.kind.name.lower()} makes that one step."
+        )
+        return single(source)
+
+    def _trains_later(self, source: Source, now_ns: int) -> bool:
+        """Return true if an optimizer exists and may step soon."""
+        if now_ns - self._first_ns[source.kind] > _TRAINS_LATER_NS:
+            return False
+        if self._trains is None:
+            from torch.optim import Optimizer
+
+            self._trains = any(issubclass(type(one), Optimizer) for one in gc.get_objects())
+        return self._trains
+
+
+def _capturing() -> bool:
+    """Return true while a CUDA graph is captured; false if the device has failed."""
+    try:
+        return devices.capturing()
+    except RuntimeError:
+        return False

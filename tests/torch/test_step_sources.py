@@ -1,0 +1,204 @@
+"""What `overlapscope run` takes for steps of programs that mark none. Every one here is a real process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec import Struct
+
+import overlapscope
+from overlapscope.reading import load
+from tests.support import forked
+
+torch = pytest.importorskip("torch", reason="records with torch")
+from torch.utils.data.dataloader import _BaseDataLoaderIter  # noqa: E402
+
+HEAD = """
+import threading, time, torch, overlapscope
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+x = torch.ones(4, 8)
+class Net(nn.Module):
+    def __init__(self): super().__init__(); self.layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    def forward(self, x): return self.layers(x)
+net, other = Net(), Net()
+batches = DataLoader(TensorDataset(torch.ones(240, 8)), batch_size=4)
+def sgd(module): return torch.optim.SGD(module.parameters(), lr=0.01)
+def adam(module): return torch.optim.Adam(module.parameters(), lr=0.01)
+def train(count, optimizer):
+    for _ in range(count): optimizer.zero_grad(); net(x).sum().backward(); optimizer.step()
+"""
+
+
+class Program(Struct, frozen=True):
+    """A program and what its steps are."""
+
+    text: str
+    source: str
+    """What ended them."""
+    options: tuple[str, ...] = ()
+    inside: tuple[str, int] = ("aten::addmm", 4)
+    """An op, and how often each recorded step has it."""
+
+
+FORWARD = ("aten::addmm", 2)
+GAN = """
+critic, generator = adam(net), sgd(other)
+for _ in range(45):
+    for _ in range({}): critic.zero_grad(); (net(x).sum() - net(other(x).detach()).sum()).backward(); critic.step()
+    generator.zero_grad(); net(other(x)).sum().backward(); generator.step()
+"""
+PROGRAMS = {
+    "the program's marks": Program(
+        "optimizer = sgd(net)\nfor _ in range(45): train(2, optimizer); overlapscope.step()", "overlapscope.step()"
+    ),
+    "profiler.step()": Program(
+        "optimizer = sgd(net)\nwith torch.profiler.profile() as p:\n"
+        "    for _ in range(45): train(2, optimizer); p.step()",
+        "profiler.step()",
+        options=("--ignore-own-profiler",),
+    ),
+    "an optimizer": Program("train(45, sgd(net))", "calls of SGD.step", inside=FORWARD),
+    "accumulated gradients": Program(
+        "optimizer = sgd(net)\nfor _ in range(45):\n    for _ in range(3): net(x).sum().backward()\n"
+        "    optimizer.step()",
+        "calls of SGD.step",
+        inside=("aten::addmm", 6),
+    ),
+    "evaluation before training": Program(
+        "optimizer = sgd(net)\nwith torch.no_grad():\n    for _ in range(50): net(x)\ntrain(100, optimizer)",
+        "calls of SGD.step",
+        inside=FORWARD,
+    ),
+    "a GAN": Program(GAN.format(1), "calls of SGD.step, 2 optimizer steps in turn", inside=("aten::addmm", 10)),
+    "a WGAN": Program(GAN.format(5), "calls of SGD.step, 6 optimizer steps in turn", inside=("aten::addmm", 34)),
+    "reinforcement learning": Program(
+        "optimizer = sgd(net)\nfor _ in range(45):\n    with torch.no_grad():\n"
+        "        for _ in range(16): net(x)\n    train(4, optimizer)",
+        "every 4 calls of SGD.step",
+        inside=("aten::addmm", 40),
+    ),
+    "no optimizer": Program(
+        "for _ in range(55):\n    net.zero_grad(); net(x).sum().backward()\n"
+        "    for p in net.parameters(): p.data.add_(p.grad, alpha=-0.1)",
+        "calls of backward() in program.py:19",
+        inside=FORWARD,
+    ),
+    "tokens": Program(
+        "with torch.inference_mode():\n    y = net(x)\n    for _ in range(50): y = net(y).softmax(1)",
+        "calls of Net.forward",
+        inside=("aten::softmax", 1),
+    ),
+    "batches": Program(
+        "with torch.no_grad():\n    for (batch,) in batches: nn.functional.relu(net(batch))",
+        "calls of Net.forward",
+        inside=FORWARD,
+    ),
+    "a loader": Program(
+        "for (batch,) in batches: batch.exp()",
+        "batches of a DataLoader of TensorDataset",
+        options=("--steps-by", "loader"),
+        inside=("aten::exp", 1),
+    ),
+    "another thread": Program(
+        "thread = threading.Thread(target=train, args=(45, sgd(net))); thread.start(); thread.join()",
+        "calls of SGD.step",
+        inside=FORWARD,
+    ),
+    "a thread that goes on": Program(
+        "threading.Thread(target=train, args=(45, sgd(net))).start()", "calls of SGD.step", inside=FORWARD
+    ),
+    "each update by its name": Program(
+        GAN.format(1), "calls of Adam.step", options=("--steps-by", "Adam.step"), inside=("aten::addmm", 10)
+    ),
+    "a range by its name": Program(
+        "optimizer = sgd(net)\nfor index in range(45):\n"
+        "    with torch.profiler.record_function(f'iteration {index}'): train(2, optimizer)",
+        "ranges named iteration 0",
+        options=("--steps-by", "iteration *"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_steps_are_what_the_program_does_again_and_again(name: str, tmp_path: Path) -> None:
+    program = PROGRAMS[name]
+    (tmp_path / "program.py").write_text(HEAD + program.text)
+    run = forked.run(["-m", "overlapscope", "run", *program.options, "program.py"], tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert f"Steps: {program.source}." in run.stderr
+    trace = load(tmp_path / "program.trace.json.gz")
+    assert trace.step_source == program.source
+    notes = trace.annotations
+    rows = [row for row in range(len(notes)) if notes.name(row).startswith("ProfilerStep#")]
+    numbers = [int(notes.name(row).rpartition("#")[2]) for row in rows]
+    assert numbers == list(range(numbers[0], numbers[0] + 7)) and len(trace.plain_steps.before.host_ns) == 10
+    op, count = program.inside
+    ops = trace.cpu_ops
+    for row in rows:
+        inside = (ops.start_ns >= notes.start_ns[row]) & (ops.start_ns < notes.end_ns[row])
+        assert int((ops.named(lambda op_name: op_name == op) & inside).sum()) == count
+
+
+def test_the_last_range_of_an_optimizer_ends_within_its_step(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(HEAD + "train(45, sgd(net))")
+    assert forked.run(["-m", "overlapscope", "run", "program.py"], tmp_path).returncode == 0
+    notes = load(tmp_path / "program.trace.json.gz").annotations
+    updates = notes.take(notes.named(lambda name: name == "Optimizer.step#SGD.step"))
+    steps = notes.take(notes.named(lambda name: name.startswith("ProfilerStep#")))
+    assert len(updates) == len(steps) == 7
+    assert (updates.end_ns <= steps.end_ns).all() and (updates.start_ns >= steps.start_ns).all()
+
+
+def test_a_recording_finds_steps_and_undoes_what_it_did_to_find_them(tmp_path: Path) -> None:
+    net = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    call = torch.nn.Module._wrapped_call_impl.__code__
+    before = torch.autograd.backward, call, _BaseDataLoaderIter.__next__, torch.cuda.CUDAGraph.replay
+    with overlapscope.record(tmp_path / "x.json") as rec:
+        assert torch.nn.Module._wrapped_call_impl.__code__ is not call
+        for _ in range(60):
+            net(torch.ones(4, 8)).sum().backward()
+            optimizer.step()
+    call = torch.nn.Module._wrapped_call_impl.__code__
+    assert before == (torch.autograd.backward, call, _BaseDataLoaderIter.__next__, torch.cuda.CUDAGraph.replay)
+    assert "step" not in vars(optimizer)
+    assert (rec.step_source, rec.notes) == ("calls of SGD.step", ())
+    assert load(tmp_path / "x.json").plain_steps.before.host_ns
+
+
+def test_a_scheduler_made_during_the_search_keeps_its_optimizer(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    optimizer = torch.optim.SGD([torch.ones(3, requires_grad=True)], lr=1.0)
+    with overlapscope.record(tmp_path / "x.json", plain_steps=0):
+        optimizer.step()
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        for _ in range(10):
+            optimizer.step()
+            scheduler.step()
+    optimizer.step()
+    assert optimizer.param_groups[0]["lr"] == 0.5**10
+    assert not [warning for warning in recwarn if "lr_scheduler" in str(warning.message)]
+
+
+def test_compiled_modules_are_not_compiled_again_and_have_no_graph_break(tmp_path: Path) -> None:
+    from torch._dynamo.utils import counters
+
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
+    compiled = torch.compile(net, backend="eager")
+    counters.clear()
+    with overlapscope.record(tmp_path / "x.json", plain_steps=0) as rec, torch.no_grad():
+        for _ in range(20):
+            compiled(torch.ones(4, 8))
+    compiled(torch.ones(4, 8))
+    assert rec.step_source == "calls of Sequential.forward"
+    assert counters["frames"] == {"total": 1, "ok": 1} and not counters["graph_break"]
+
+
+def test_a_name_that_no_call_has_is_answered_with_the_names_there_are(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(HEAD + "train(5, sgd(net))")
+    run = forked.run(["-m", "overlapscope", "run", "--steps-by", "Encoder.*", "program.py"], tmp_path)
+    assert run.returncode == 0
+    assert "--steps-by Encoder.* finds no steps; the program calls Net.forward, " in run.stderr
