@@ -22,7 +22,7 @@ from overlapscope.trials.edit import edit, edits
 from overlapscope.trials.measure import timing
 from overlapscope.trials.predictions import predict_sets
 from overlapscope.trials.program import Ended, Program
-from overlapscope.trials.protocol import Facts, Outcome, Setting, Task
+from overlapscope.trials.protocol import Facts, Outcome, Setting, Steps, Task
 from overlapscope.trials.result import Predicted, Sameness, Trial
 from overlapscope.trials.sameness import SOUND, sameness
 from overlapscope.trials.search import AS_IS, Planned, Run, Settings
@@ -159,6 +159,8 @@ class _Conductor:
         self._count = 0
         self._limit_s = max(_LEAST_LIMIT_S, 60 * asked.minutes)
         """Of the first run; nobody knows yet how long it takes."""
+        self._steps_by: Steps | None = None
+        """As the survey found them."""
 
     @property
     def wall_s(self) -> float:
@@ -176,6 +178,9 @@ class _Conductor:
             notes.append(f"The program fails during the survey, which therefore saw only a part of it. {ended.how}")
             ended = self._without_survey(ended)
         outcome = self._usable(ended)
+        self._steps_by = outcome.steps_by
+        if self._steps_by is not None:
+            notes.append(f"The program marks no steps and has no optimizer: its steps are {self._steps_by.label}.")
         facts = outcome.facts or Facts(cuda=False, cpus=os.cpu_count() or 1)
         fitting, left_out = fits.candidates(facts, outcome.ranks, self._asked.only, self._asked.also)
         workers = max((int(one.values[-1]) for one in fitting if one.change == "workers"), default=0)
@@ -237,8 +242,8 @@ class _Conductor:
             raise UsageError("the program never imported torch, so it has no steps that could be timed.")
         if not outcome.all_steps:
             raise UsageError(
-                "the program made no steps. A step ends when its optimizer has stepped, or where the program calls "
-                "`overlapscope.step()`; call that at the end of each iteration."
+                "the program made no steps: it has no optimizer, and no call of a module or batch of a loader repeats. "
+                "Call `overlapscope.step()` at the end of each iteration."
             )
         return outcome
 
@@ -274,7 +279,7 @@ class _Conductor:
             found.after = after if after.exists() and not races else None
 
     def _recorded(self, trace: Path, *options: str, changes: Settings = AS_IS) -> Ended:
-        task = Task(directory=self._new_directory(), changes=changes)
+        task = Task(directory=self._new_directory(), changes=changes, steps_by=self._steps_by if changes else None)
         return self._program.record(task, self._limit_s, ("--output", str(trace), *options))
 
     def ladder(self, found: Findings) -> None:
@@ -335,6 +340,7 @@ class _Conductor:
             warmup_steps=steps.warmup_steps,
             steps=steps.timed_steps,
             survey=survey,
+            steps_by=self._steps_by,
             rounded=rounded,
         )
         return self._program.run(task, self._limit_s)
