@@ -36,6 +36,9 @@ class InterventionWords:
         return f"{self.title}: {self.argument_help}" if self.argument_help else self.title
 
 
+WHOLE_STEP: Final = "step"
+"""What `graph` is told for all that a step launches, the optimizer included."""
+
 _ALL: Final = (
     InterventionWords(
         "faster-loader",
@@ -76,7 +79,7 @@ _ALL: Final = (
         "launch kernels as a CUDA graph",
         "consecutive kernel launches",
         argument="RANGE",
-        argument_help="of each range named RANGE, or of each step",
+        argument_help=f"of each range named RANGE, of each step as a whole ({WHOLE_STEP}), or of each step's model",
     ),
 )
 

@@ -166,7 +166,7 @@ def _tell_failure(failed: ProgramFailed) -> int:
         tell(line)
     if failed.runs_alone:
         tell(
-            "overlapscope: the program runs, but fails while overlapscope looks at its steps, so no change was tried. "
+            "overlapscope: the program runs by itself, but fails under `overlapscope try`, so no change was tried. "
             f"{clean(ended.how, 300)} This is an error in overlapscope. Please report it, with the lines above."
         )
         return 1

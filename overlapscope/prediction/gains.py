@@ -34,6 +34,8 @@ from overlapscope.trace.model import Bool, Kind, Trace
 
 VALUE_BYTES = 1024
 """A download of at most this size is a value or two."""
+_LEAST_PART = 0.005
+"""Minimum fraction of a step that counts as saved."""
 LEAST_GAIN = 0.01
 """A rung is worth taking where it saves at least this share of the unchanged step."""
 
@@ -145,20 +147,20 @@ class Savings:
 
     def __init__(self, trace: Trace, device: int, ready: Base | None = None) -> None:
         self._trace, self._device, self._ready = trace, device, ready
-        self._known: dict[tuple[str, ...], int] = {}
+        self._known: dict[tuple[str, ...], float | None] = {}
 
-    def largest(self, fixes: Iterable[tuple[str, ...]]) -> tuple[int, tuple[str, ...]] | None:
-        """By how much the best of some sets of interventions shortens the device's window, in ns, at least 0; and that
-        set, the first of equals.
+    def largest(self, fixes: Iterable[tuple[str, ...]]) -> tuple[float, tuple[str, ...]] | None:
+        """Return the largest fraction of a step that one of some sets of interventions saves, and that set.
 
-        None where the recording cannot be replayed, or there is no set that does anything.
+        The fraction is that of `predict`, at least 0. If the step of median length has none of what the set changes, it
+        is the fraction of the device's window. None if the recording cannot be replayed or no set changes anything.
         """
         base = self._base
         if base is None:
             return None
         # What pinned copies would take is not known where the link's rate is a guess.
         known = [fix for fix in fixes if not (base.hardware.guessed and {"pin", "batch-copies"} & {*fix})]
-        savings = [(max(0, saved_ns), fix) for fix in known if (saved_ns := self._of(base, fix)) is not None]
+        savings = [(max(0.0, saved), fix) for fix in known if (saved := self._of(base, fix)) is not None]
         return max(savings, key=lambda saving: saving[0], default=None)
 
     @cached_property
@@ -169,22 +171,26 @@ class Savings:
             base = prepare(self._trace, self._device, None, with_shapes=False)
         return base if base.fidelity.valid else None
 
-    @cached_property
-    def _unchanged_ns(self) -> int:
-        base = self._base
-        return 0 if base is None or base.replayed is None else _span_ns(base.graph, base.replayed, self._device)
-
-    def _of(self, base: Base, fix: tuple[str, ...]) -> int | None:
+    def _of(self, base: Base, fix: tuple[str, ...]) -> float | None:
         if fix not in self._known:
-            applied = apply(base, parse(fix))
-            if not all(change.touched for change in applied):
-                return None
-            graph = applied[-1].graph
-            try:
-                self._known[fix] = self._unchanged_ns - _span_ns(graph, replay(graph), self._device)
-            except Deadlock:
-                return None
+            self._known[fix] = _part_saved(base, fix)
         return self._known[fix]
+
+
+def _part_saved(base: Base, fix: tuple[str, ...]) -> float | None:
+    """Return the fraction saved; None if the set changes nothing or cannot be replayed."""
+    applied = apply(base, parse(fix))
+    if base.replayed is None or not all(change.touched for change in applied):
+        return None
+    try:
+        done = replayed_as(base, applied)
+        saved = 1 - done.step_ns / max(1, base.step_ns)
+        if saved >= _LEAST_PART:
+            return saved
+        graph = applied[-1].graph
+        return 1 - _span_ns(graph, replay(graph), base.device) / _span_ns(base.graph, base.replayed, base.device)
+    except Deadlock:
+        return None
 
 
 def _span_ns(graph: Graph, replayed: Replay, device: int) -> int:

@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -45,9 +45,17 @@ class AutomaticSteps:
     """
 
     def __init__(
-        self, stepped: Callable[[], None], changed: Callable[[], None], *, by: str | None, at_once: bool
+        self,
+        stepped: Callable[[], None],
+        changed: Callable[[], None],
+        *,
+        by: str | None,
+        at_once: bool,
+        without: Collection[Kind] = (),
     ) -> None:
-        """`changed()` is called when other events are chosen. `by` is as of `--steps-by`, None to choose."""
+        """`changed()` is called when other events are chosen. `by` is as of `--steps-by`, None to choose;
+        events of the kinds `without` are not watched.
+        """
         if by is not None and not by.strip():
             raise UsageError("steps_by is empty; name what a step is, such as optimizer or forward.")
         self._stepped, self._changed, self._at_once = stepped, changed, at_once
@@ -56,6 +64,7 @@ class AutomaticSteps:
         if by in _NAMES and _NAMES[by] in (Kind.OPTIMIZER, Kind.BACKWARD):
             # Calls in between show which updates belong together.
             self._kinds = (*self._kinds, Kind.FORWARD, Kind.LOADER)
+        self._kinds = tuple(kind for kind in self._kinds if kind not in without)
         self._sources = StepSources(self._happened)
         self._logs: dict[int, Log] = {}
         self._first_ns: dict[Kind, int] = {}
@@ -68,6 +77,11 @@ class AutomaticSteps:
         self.settled = self._closed
         """Whether the steps are chosen."""
         self._offer: str | None = None
+
+    @property
+    def choice(self) -> Choice | None:
+        """The events that end steps; None if there are none so far."""
+        return self._choice
 
     @property
     def label(self) -> str | None:

@@ -222,8 +222,33 @@ def _wrapped_call_impl(self, *args, **kwargs):
 """torch's code for the call of a module, after our line."""
 
 
+_listeners: list[Callable[[Any], None]] = []
+
+
 def _watch_calls(called: Callable[[Any], None]) -> Undo:
-    """Have `called(module)` called before each call of a module that is inside no other one's.
+    """Have `called(module)` called before each call of a module that is inside no other one's."""
+    if not _listeners:
+        _undo_calls.callback(_note_calls(_tell_listeners))
+    _listeners.append(called)
+
+    def undo() -> None:
+        _listeners.remove(called)
+        if not _listeners:
+            _undo_calls.close()
+
+    return undo
+
+
+_undo_calls = ExitStack()
+
+
+def _tell_listeners(module: Any) -> None:
+    for called in tuple(_listeners):
+        called(module)
+
+
+def _note_calls(called: Callable[[Any], None]) -> Undo:
+    """Replace torch's code for the call of a module, for all who watch.
 
     The code of `Module.__call__` is replaced, and the function stays. As long as that is the same, torch.compile traces
     and guards `forward` alone. If there were hooks for all modules, it would compile again when they are removed.

@@ -159,9 +159,8 @@ class Costs:
         # Most healthy programs have no such finding, and need neither the replay nor its modules.
         from overlapscope.prediction.gains import Savings
 
-        device = self._claims.device.result
         if self._savings is None:
-            self._savings = Savings(self._claims.trace, device.device, self._ready)
+            self._savings = Savings(self._claims.trace, self._claims.device.result.device, self._ready)
         try:
             largest = self._savings.largest(fixes)
         except (ArithmeticError, LookupError, MemoryError, ValueError):
@@ -170,11 +169,8 @@ class Costs:
             return None
         if largest is None:
             return None
-        saved, fix = largest
-        # The lead-in is replayed too, but not judged. Warm-up steps gain as the others do, and a share of the whole
-        # does not depend on where the first judged step happens to begin after the fix.
-        span_ns = max(1, device.span_ns)
-        return round(min(saved, span_ns) * self._claims.judged_ns / span_ns), fix
+        part, fix = largest
+        return round(part * self._claims.judged_ns), fix
 
 
 def _is_whole(device: DeviceAnalysis) -> bool:

@@ -22,7 +22,7 @@ from overlapscope.trials.edit import edit, edits
 from overlapscope.trials.measure import timing
 from overlapscope.trials.predictions import predict_sets
 from overlapscope.trials.program import Ended, Program
-from overlapscope.trials.protocol import Facts, Outcome, Setting, Task
+from overlapscope.trials.protocol import Facts, Outcome, Setting, Steps, Task
 from overlapscope.trials.result import Predicted, Sameness, Trial
 from overlapscope.trials.sameness import SOUND, sameness
 from overlapscope.trials.search import AS_IS, Planned, Run, Settings
@@ -37,7 +37,9 @@ _RECORDED: Final = 1.5
 """A run under the recorder takes about so many times as long as a plain one: most of either is its start."""
 _LONGER: Final = 1.5
 _LATER_S: Final = 5.0
-"""A program that goes on for so much longer without us than with us, until it failed, does not fail."""
+"""A program that runs this much longer without overlapscope than until it failed under it does not fail."""
+_TOO_SHORT: Final = _RECORDED + 3
+"""Minimum number of runs left for a recording: one change needs three runs after it."""
 NO_TIME: Final = "There was no time left for it; `--minutes` gives more."
 
 
@@ -45,7 +47,7 @@ class ProgramFailed(Exception):
     """The program fails as it is."""
 
     def __init__(self, ended: Ended, *, runs_alone: bool = False) -> None:
-        """`runs_alone`: it does not fail where nobody looks into it."""
+        """`runs_alone`: it does not fail without overlapscope."""
         super().__init__(ended.how)
         self.ended, self.runs_alone = ended, runs_alone
 
@@ -157,6 +159,8 @@ class _Conductor:
         self._count = 0
         self._limit_s = max(_LEAST_LIMIT_S, 60 * asked.minutes)
         """Of the first run; nobody knows yet how long it takes."""
+        self._steps_by: Steps | None = None
+        """As the survey found them."""
 
     @property
     def wall_s(self) -> float:
@@ -171,9 +175,12 @@ class _Conductor:
         self._progress.now("Looking at what the program does in its steps")
         ended, notes = self._run(plan.SURVEY, survey=True), []
         if ended.failed:
-            notes.append(f"The program fails while it is looked at: changes are for what it did before. {ended.how}")
-            ended = self._not_looked_at(ended)
+            notes.append(f"The program fails during the survey, which therefore saw only a part of it. {ended.how}")
+            ended = self._without_survey(ended)
         outcome = self._usable(ended)
+        self._steps_by = outcome.steps_by
+        if self._steps_by is not None:
+            notes.append(f"The program marks no steps and has no optimizer: its steps are {self._steps_by.label}.")
         facts = outcome.facts or Facts(cuda=False, cpus=os.cpu_count() or 1)
         fitting, left_out = fits.candidates(facts, outcome.ranks, self._asked.only, self._asked.also)
         workers = max((int(one.values[-1]) for one in fitting if one.change == "workers"), default=0)
@@ -206,8 +213,8 @@ class _Conductor:
             f"{plural(found.plan.timed_steps, 'step')} are timed after {found.plan.warmup_steps} of warm-up."
         )
 
-    def _not_looked_at(self, failed: Ended) -> Ended:
-        """A run that is timed alone, with what was seen in the one that failed. Raises ProgramFailed."""
+    def _without_survey(self, failed: Ended) -> Ended:
+        """Run the program without the survey, and add the facts of the one that failed. Raises ProgramFailed."""
         failure = self._failed(failed)
         facts = next((outcome.facts for outcome in failed.outcomes if outcome.facts is not None), None)
         if facts is None or not failure.runs_alone:
@@ -219,10 +226,10 @@ class _Conductor:
         return replace(ended, outcomes=outcomes)
 
     def _failed(self, ended: Ended) -> ProgramFailed:
-        """It may fail because we look into it, so it is run once without us before anybody says that it fails."""
+        """Run the program once without overlapscope, which may be what makes it fail."""
         if ended.exit_code is None:
             return ProgramFailed(ended)
-        self._progress.now("The program failed, so it is run without being looked into")
+        self._progress.now("The program failed; running it once without overlapscope")
         alone = self._program.alone(self._new_directory(), _LONGER * ended.wall_s + _LATER_S)
         return ProgramFailed(ended, runs_alone=alone.exit_code in (0, None))
 
@@ -235,8 +242,8 @@ class _Conductor:
             raise UsageError("the program never imported torch, so it has no steps that could be timed.")
         if not outcome.all_steps:
             raise UsageError(
-                "the program made no steps. A step ends when its optimizer has stepped, or where the program calls "
-                "`overlapscope.step()`; call that at the end of each iteration."
+                "the program made no steps: it has no optimizer, and no call of a module or batch of a loader repeats. "
+                "Call `overlapscope.step()` at the end of each iteration."
             )
         return outcome
 
@@ -244,7 +251,11 @@ class _Conductor:
         """The program as it is, from which is predicted what changes bring."""
         if found.facts.cuda and not self._program.records:
             found.notes.append("Nothing is predicted: only a script or module that Python starts can be recorded.")
-        elif found.facts.cuda and found.candidates:
+        elif not (found.facts.cuda and found.candidates):
+            return
+        elif self._left_s(found) < _TOO_SHORT * found.runs.of(AS_IS)[0].wall_s:
+            found.notes.append("Nothing is predicted, because the time is needed for runs; `--minutes` gives more.")
+        else:
             self._progress.now("Recording the program as it is, to predict what changes bring")
             before = self._directory / "before.trace.json.gz"
             ended = self._recorded(before)
@@ -268,7 +279,7 @@ class _Conductor:
             found.after = after if after.exists() and not races else None
 
     def _recorded(self, trace: Path, *options: str, changes: Settings = AS_IS) -> Ended:
-        task = Task(directory=self._new_directory(), changes=changes)
+        task = Task(directory=self._new_directory(), changes=changes, steps_by=self._steps_by if changes else None)
         return self._program.record(task, self._limit_s, ("--output", str(trace), *options))
 
     def ladder(self, found: Findings) -> None:
@@ -329,6 +340,7 @@ class _Conductor:
             warmup_steps=steps.warmup_steps,
             steps=steps.timed_steps,
             survey=survey,
+            steps_by=self._steps_by,
             rounded=rounded,
         )
         return self._program.run(task, self._limit_s)

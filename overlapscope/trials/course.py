@@ -61,8 +61,9 @@ class Course:
         return undo.close
 
     def restart(self) -> None:
-        """This is a forked child that has made no step yet."""
+        """Forget the steps so far, as in a forked child."""
         self.steps = 0
+        self._timer.restart()
 
     def step(self) -> None:
         """A step is over."""

@@ -10,9 +10,13 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
+from overlapscope.recorder.automatic_steps import AutomaticSteps
 from overlapscope.recorder.destination import Rank, rank_of
 from overlapscope.recorder.program_steps import ProgramSteps
+from overlapscope.recorder.step_choice import Kind
+from overlapscope.trials import step_events
 from overlapscope.trials.course import Course
 from overlapscope.trials.protocol import Task
 
@@ -26,22 +30,40 @@ class Run:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._course = Course(task)
-        self._steps = ProgramSteps(self._stepped, here=True)
+        self._steps = ProgramSteps(self._marked, here=True)
+        self._automatic: AutomaticSteps | None = None
+        """Chooses steps of a program that is surveyed, until it marks one or its optimizer makes one."""
         self._told = False
 
     def begin(self) -> None:
         """Make the changes, and count steps from now on."""
         self._course.begin()
-        self._steps.start()
+        if self._task.steps_by is not None:
+            step_events.watch(self._task.steps_by, self._stepped)
+        else:
+            self._steps.start()
+        if self._task.survey and not self._steps.count:
+            # Its optimizer is watched already.
+            self._automatic = AutomaticSteps(
+                self._stepped, self._course.restart, by=None, at_once=False, without=(Kind.OPTIMIZER,)
+            )
+            self._automatic.start()
         if self._task.steps is not None or self._task.survey:
             os.register_at_fork(after_in_child=self._forked)
             atexit.register(self._at_exit)
 
     # -- steps -----------------------------------------------------------------------------------
 
+    def _marked(self) -> None:
+        if self._automatic is not None:
+            self._automatic.stop()
+            self._automatic = None
+            self._course.restart()
+        self._stepped()
+
     def _stepped(self) -> None:
         if self._told:
-            # The program does not end for SystemExit, and what it does from here on is of no use to anybody.
+            # The program caught SystemExit.
             os._exit(0)
         self._course.step()
         if self._course.steps == 1 and multiprocessing.parent_process() is not None:
@@ -71,7 +93,10 @@ class Run:
         if not self._course.steps and path.exists():
             return
         half = path.with_suffix(f".{os.getpid()}")
-        half.write_bytes(msgspec.json.encode(self._course.outcome(place.number, place.world_size)))
+        outcome = self._course.outcome(place.number, place.world_size)
+        if self._automatic is not None:
+            outcome = replace(outcome, steps_by=step_events.chosen(self._automatic))
+        half.write_bytes(msgspec.json.encode(outcome))
         os.replace(half, path)
 
     def _await_others(self) -> None:

@@ -2,8 +2,8 @@
 
 A run's step is the mean over its timed steps, since what a person waits for is their sum. Two sets of changes are
 compared by the ratio of their steps in the same round of runs, so that what slows the machine for a while slows both.
-The interval is never narrower than what the steps within the runs tell, and holds what runs differ by: a few of them
-scatter little, or much, by luck, so what all sets scatter by counts, and what is known of runs before any is made.
+The interval is never narrower than the one that the steps within the runs give. How much runs differ is estimated from
+the two sets, from all other sets, and from a prior, since a few runs may scatter little by luck.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _SURE = 0.95
 _WIDEST = math.log(2)
 """Half of an interval, as a logarithm: from half to twice the step."""
 _RUNS_DIFFER = 0.1
-"""Median of the prior of `Noise.deviation`..."""
+"""Median of the prior of `Noise.deviation`."""
 _RUNS_DIFFER_TIMES = 1.5
-"""...and the standard deviation of its logarithm: from 0.5 % to as much as the step, in 95 of 100 programs."""
+"""Standard deviation of the logarithm of that prior: 95 % of it lie between 0.5 % and 190 %."""
 _DEVIATIONS = np.geomspace(1e-4, 50, 120)
-"""Of a run that may be, over which the prior and what was measured are summed up."""
+"""Values of `Noise.deviation` over which the posterior is summed."""
 _QUANTILES = (
     *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
     *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
@@ -56,7 +56,7 @@ class Change(Struct, frozen=True):
     over_runs: tuple[float, float] | None
     """95 % interval over runs; None of a single round, and where it is so wide that it says nothing."""
     luck: float = 1.0
-    """Probability that runs that differ for no reason differ as much; 1 of a single round."""
+    """Probability of a difference at least this large if the change does nothing; 1 for a single round."""
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -147,12 +147,17 @@ def _of_a_run(logs: Sequence[float], every: Noise | None) -> tuple[int, float]:
 
 @lru_cache(maxsize=1024)
 def half_width(freedom: int, deviation: float, part: float) -> float:
-    """Half of the 95 % interval around a mean whose variance is so large a part of that of a run.
+    """Return half the width of the 95 % interval around a mean.
 
-    Runs deviate by `deviation`, measured with so many degrees of freedom. What that leaves open, a prior fills in, as
-    in a random-effects meta-analysis (C. Röver, "Bayesian random-effects meta-analysis using the bayesmeta R package",
-    Journal of Statistical Software 93, 2020). Without one, two pairs of runs say nothing: Student's interval is 13
-    times as wide as they scatter, and of their orders none is rarer than 1 in 3.
+    With few runs, a prior makes up for the few degrees of freedom, as in a random-effects meta-analysis (C. Röver,
+    "Bayesian random-effects meta-analysis using the bayesmeta R package", Journal of Statistical Software 93, 2020).
+    Without a prior, two pairs of runs decide nothing: Student's interval is 13 times as wide as their standard error,
+    and a permutation test of 2 and 2 runs has no p-value below 1/3.
+
+    Args:
+        freedom: Degrees of freedom of the deviation.
+        deviation: Standard deviation of the logarithm of a run's step.
+        part: Variance of the mean, as a fraction of that of a run.
     """
     errors = _errors(freedom, deviation, part)
     low, high = 0.0, 5 * max(error for _, error in errors)
@@ -164,7 +169,7 @@ def half_width(freedom: int, deviation: float, part: float) -> float:
 
 @lru_cache(maxsize=1024)
 def _errors(freedom: int, deviation: float, part: float) -> list[tuple[float, float]]:
-    """The errors that such a mean may have, as standard deviations, each behind its probability."""
+    """Return possible standard errors of such a mean, each after its probability."""
     logs = np.log(_DEVIATIONS)
     weights = -(((logs - math.log(_RUNS_DIFFER)) / _RUNS_DIFFER_TIMES) ** 2) / 2
     weights -= freedom * (logs + (deviation / _DEVIATIONS) ** 2 / 2)
@@ -173,7 +178,7 @@ def _errors(freedom: int, deviation: float, part: float) -> list[tuple[float, fl
 
 
 def _inside(half: float, errors: list[tuple[float, float]]) -> float:
-    """Probability of an error that is no larger."""
+    """Return the probability of an error that is no larger."""
     return sum(weight * math.erf(half / (error * math.sqrt(2))) for weight, error in errors)
 
 

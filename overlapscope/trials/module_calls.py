@@ -10,9 +10,6 @@ from typing import Any
 
 import torch
 
-_CALL = torch.nn.Module._wrapped_call_impl.__code__
-"""Of each call of a module, compiled or not."""
-
 
 class ModuleCalls:
     """Looks on from now until `end`, on this thread, at all that Python calls: that is slow.
@@ -26,8 +23,11 @@ class ModuleCalls:
         """Of the last of those calls."""
         self._called = called
         self._under_way: FrameType | None = None
+        self._code = torch.nn.Module._wrapped_call_impl.__code__
+        """Code of each call of a module, compiled or not, to which the recorder may have added a line."""
         self._looks = sys.getprofile() is None
         if self._looks:
+            self._look_back(sys._getframe())
             sys.setprofile(self._on_event)
 
     def end(self) -> None:
@@ -36,8 +36,16 @@ class ModuleCalls:
             sys.setprofile(None)
         self._under_way = None
 
+    def _look_back(self, frame: FrameType | None) -> None:
+        """Note the call that is under way: a step may end inside one."""
+        outermost = None
+        while frame is not None:
+            outermost, frame = frame if frame.f_code is self._code else outermost, frame.f_back
+        if outermost is not None:
+            self._on_event(outermost, "call", None)
+
     def _on_event(self, frame: FrameType, event: str, result: Any) -> None:
-        if frame.f_code is not _CALL:
+        if frame.f_code is not self._code:
             return
         if event == "call" and self._under_way is None:
             # What a module of the program's own makes of this is not to reach the program.

@@ -24,9 +24,9 @@ _KEPT_BYTES: Final = 1 << 18
 """The end of the output, in which a run says how it ended."""
 _POLL_S: Final = 0.02
 _GRACE_S: Final = 3.0
-"""How long a program may take to end when all its steps are made..."""
+"""How long a program may take to end after its last step, before SIGTERM."""
 _TERM_S: Final = 10.0
-"""...and then, when it is asked to by SIGTERM."""
+"""How long it may take to end after SIGTERM."""
 
 
 class CommandLine(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class CommandLine(msgspec.Struct, frozen=True):
         return self._run(self._command, {**os.environ, **environment(task)}, task.directory, limit_s)
 
     def alone(self, directory: str, limit_s: float) -> Ended:
-        """The same, and nothing of ours is in it."""
+        """Run it without overlapscope."""
         return self._run(self._command, dict(os.environ), directory, limit_s)
 
     def record(self, task: Task, limit_s: float, options: Sequence[str]) -> Ended:

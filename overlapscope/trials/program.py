@@ -33,7 +33,7 @@ class Ended(Struct, frozen=True):
 
     @property
     def failed(self) -> bool:
-        """It did not make its steps, and did not end well either."""
+        """Whether it ended with an error before its steps were made."""
         return not self.complete and self.exit_code != 0
 
     @property
@@ -76,7 +76,7 @@ class Program(Protocol):
         """One run, at most so long."""
 
     def alone(self, directory: str, limit_s: float) -> Ended:
-        """One run that nobody looks into, at most so long; its output is in `directory`."""
+        """Run it once without overlapscope, at most so long; its output is in `directory`."""
 
     def record(self, task: Task, limit_s: float, options: Sequence[str]) -> Ended:
         """One run under `overlapscope run` with these options."""

@@ -22,6 +22,19 @@ class Setting(msgspec.Struct, frozen=True):
         return f"{self.change} ({self.value})" if self.value else self.change
 
 
+class Steps(msgspec.Struct, frozen=True, kw_only=True):
+    """Events that end the steps of a program without marks and optimizer."""
+
+    kind: str
+    """Name of a `step_choice.Kind`."""
+    name: str
+    """Name of their source; empty for all of the kind."""
+    each: int
+    """Events in a step."""
+    label: str
+    """Words for them: `calls of ResNet.forward`."""
+
+
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is to do."""
 
@@ -34,6 +47,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """Steps that are timed; then results are kept and the program is ended. None: nothing is timed, and it goes on."""
     survey: bool = False
     """Find out what the program does (`Facts`), which costs time."""
+    steps_by: Steps | None = None
+    """Events that end steps; None for the program's marks or its optimizer."""
     rounded: bool = False
     """Change each parameter by its last bit before the first step: what rounding alone does to the results."""
     seed: int = 0
@@ -175,6 +190,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """The same by the device's clock; empty without a GPU."""
     results: Results | None = None
     facts: Facts | None = None
+    steps_by: Steps | None = None
+    """Events that the survey took for steps; None for the program's marks or its optimizer."""
     made: dict[str, int] = {}
     """How often each change did something, by its id."""
     refused: dict[str, str] = {}

@@ -16,8 +16,9 @@ _SEED = 20170612
 
 
 def round_parameters() -> Undo:
-    """Multiply each parameter by 1 - eps, 1 or 1 + eps of its type when an optimizer is made of it, or, before that,
-    when a module that has it is called, as where nothing is trained.
+    """Multiply each parameter by 1 - eps, 1 or 1 + eps of its type before its first use.
+
+    That is when an optimizer is made of it or its module is called.
 
     The program's own random numbers stay as they are, and all ranks draw the same. What is
     returned ends it.

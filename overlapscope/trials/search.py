@@ -29,7 +29,7 @@ _WITNESSES: Final = 4
 _GROUND: Final = ("pin", "non-blocking")
 """Changes that later ones need: they are kept where they do no harm."""
 _LUCK: Final = 0.05
-"""How likely it may be that one of the sets only seems faster, or slower."""
+"""Maximum probability of a recommendation if no change does anything (Bonferroni: over all sets compared)."""
 _LUCK_PCT: Final = 1.0
 """What one run of each may differ by for no reason: less is no gain to build upon, and no harm."""
 
@@ -223,7 +223,7 @@ def best(runs: Runs, racing: Collection[Settings] = ()) -> Settings | None:
     """The set to take: of those that are faster for sure, by enough, and compute the same, the fastest; of those that
     cannot be told from it, the one with the fewest changes. None where none is.
 
-    Sets that are `racing` have data races. Of many sets one is faster by luck sooner than of one.
+    Sets that are `racing` have data races.
     """
     compared = {
         settings: found

@@ -109,7 +109,7 @@ def test_a_program_that_fails_only_while_it_is_looked_at_is_tried_all_the_same(s
     told = trial(attempt(script, "fails-when-looked-at", options=JSON))
     assert told["best"] == 0
     assert told["notes"] == [
-        "The program fails while it is looked at: changes are for what it did before. "
+        "The program fails during the survey, which therefore saw only a part of it. "
         "It ended with exit code 1: a worker was killed by signal: Aborted"
     ]
 
@@ -117,7 +117,7 @@ def test_a_program_that_fails_only_while_it_is_looked_at_is_tried_all_the_same(s
 def test_a_program_is_run_without_us_before_it_is_said_to_fail(script: Path) -> None:
     done = attempt(script, "fails-when-timed")
     assert done.returncode == 1
-    assert "the program runs, but fails while overlapscope looks at its steps" in done.stderr
+    assert "the program runs by itself, but fails under `overlapscope try`" in done.stderr
     assert "fails as it is" not in done.stderr
 
 

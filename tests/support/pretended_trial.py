@@ -58,8 +58,12 @@ def main(like: list[str]) -> None:
         record(sys.orig_argv, races="races" in like)
         return
     edited = ["workers"] if "num_workers=2, persistent" in SOURCE.partition("batch_size=2")[2][:40] else []
-    failing = {"fails-when-timed", "fails", *(["fails-as-edited"] if edited else [])}
-    if failing & {*like} or (changes and f"fails-with-{changes[-1]}" in like):
+    if (
+        "fails-when-timed" in like
+        or "fails" in like
+        or ("fails-as-edited" in like and edited)
+        or (changes and f"fails-with-{changes[-1]}" in like)
+    ):
         sys.exit("the data is broken")
     if "hangs" in like and changes:
         Path("hanging.txt").write_text(str(os.getpid()))

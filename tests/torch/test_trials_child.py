@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from overlapscope.trials import fingerprint
 from overlapscope.trials.child import environment
 from overlapscope.trials.program import Ended
-from overlapscope.trials.protocol import Facts, Outcome, Results, Setting, Task
+from overlapscope.trials.protocol import Facts, Outcome, Results, Setting, Steps, Task
 from overlapscope.trials.sameness import distance
 from overlapscope.trials.shims import SHIMS, Notes, make
 from overlapscope.trials.structures import tensors, with_tensors
@@ -66,6 +66,30 @@ for _ in range(100):
     with torch.inference_mode():
         {"out": model(torch.ones(3, 8))}
     overlapscope.step()
+"""
+
+UNMARKED = """
+import torch
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 2, bias=False)
+        nn.init.ones_(self.inner.weight)
+    def forward(self, x):
+        return self.inner(x) + 0
+
+def step(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.ones(4)).sum().backward()
+    optimizer.step()
+
+model = Model()
+with torch.no_grad():
+    for x in torch.utils.data.DataLoader(torch.arange(100.)[:, None].expand(100, 4)):
+        model(x)
+print("came to its end")
 """
 
 
@@ -150,6 +174,34 @@ class TestSteps:
         told = [outcome(tmp_path, rank) for rank in range(2)]
         assert [(one.rank, one.ranks, one.complete) for one in told] == [(0, 2, True), (1, 2, True)]
         assert len(list(tmp_path.glob("rank*"))) == 2
+
+    def test_of_a_program_that_marks_none_are_the_calls_of_its_model_from_the_first_on(self, tmp_path: Path) -> None:
+        seen = told(UNMARKED, tmp_path, survey=True)
+        assert seen.steps_by == Steps(kind="FORWARD", name="Model.forward", each=1, label="calls of Model.forward")
+        assert seen.facts is not None
+        assert [one.name for one in seen.facts.modules] == ["Model"]
+        assert [one.num_workers for one in seen.facts.loaders] == [0]
+        computed = []
+        for changes in ([], [Setting("workers", "2")]):
+            place = tmp_path / str(len(changes))
+            place.mkdir()
+            run = told(UNMARKED, place, changes=changes, steps_by=seen.steps_by)
+            assert (run.all_steps, len(run.host_ns)) == (14, 10)
+            computed.append(run.results)
+        assert computed[0] is not None and computed[0] == computed[1]
+        # The output of the whole model, in the 13th step.
+        assert computed[0].sketches[0].norm == pytest.approx(4 * 12 * math.sqrt(2))
+
+    def test_of_an_optimizer_come_before_those_of_the_model_that_it_trains(self, tmp_path: Path) -> None:
+        model = UNMARKED.partition("with torch.no_grad")[0]
+        program = model + (
+            "optimizer = torch.optim.SGD(model.parameters())\n"
+            "for number in range(40):\n"
+            "    if number > 20: step(model, optimizer)\n"
+            "    else: model(torch.ones(4))\n"
+        )
+        seen = told(program, tmp_path, survey=True)
+        assert (seen.steps_by, seen.all_steps) == (None, 14)
 
 
 class TestPrograms:

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.prediction import program
+from overlapscope.prediction import predict, program
 from overlapscope.prediction.gains import Savings
 from overlapscope.prediction.interventions import parse
 from overlapscope.report import findings as costing
@@ -62,6 +62,20 @@ def test_a_finding_costs_what_the_fixed_program_took_less(rule: str, before: str
     assert finding.cost_ns == pytest.approx(saved, rel=0.1)
     # The recording's steps vary by more than the rest.
     assert abs(finding.cost_ns - saved) < 0.02 * judged_ns(before)
+
+
+@pytest.mark.parametrize(
+    ("rule", "recording"),
+    [
+        ("launch-bound", "gpt2_train"),
+        ("data-loading", "known_causes/data_loading"),
+        ("pageable-copy", "laboratory/kv_offload/pageable.trace"),
+    ],
+)
+def test_a_finding_saves_the_part_of_the_step_that_whatif_predicts(rule: str, recording: str) -> None:
+    finding = findings(recording)[rule]
+    gain_pct = predict(analysed(recording).trace, finding.fix).result.gain_pct
+    assert 100 * finding.cost_ns / judged_ns(recording) == pytest.approx(gain_pct, rel=1e-3)
 
 
 def test_a_replay_that_contradicts_what_explains_most_of_the_loss_does_not_make_a_finding_cheap() -> None:

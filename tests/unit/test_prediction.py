@@ -19,7 +19,7 @@ from overlapscope.prediction.calibration import shipped
 from overlapscope.prediction.gains import LEAST_GAIN, candidates
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
-from overlapscope.prediction.interventions import INTERVENTIONS, Choice, in_order, parse
+from overlapscope.prediction.interventions import INTERVENTIONS, Choice, check_names, in_order, parse
 from overlapscope.prediction.predict import Outcome, outcome
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import WhatIf
@@ -304,6 +304,44 @@ def test_launches_in_steps_that_overlap_become_part_of_one_graph() -> None:
     notes = replace(trace.annotations, end_ns=trace.annotations.end_ns + 100 * US)
     (graph,) = of(replace(trace, annotations=notes), "graph").interventions
     assert graph.touched == 40 and "40 launches become 4 graph launches" in graph.what
+
+
+def training(*optimizers: str) -> Trace:
+    """Steps of 10 launches in the forward pass, 10 in the backward pass, 4 that clip, and 6 of each optimizer."""
+    ops, notes, backward, at = [], [], [], 1 * MS
+
+    def launch(many: int) -> int:
+        nonlocal at
+        for _ in range(many):
+            ops.append(Op(Kind.COMPUTE, at + 6 * US, at + 8 * US, launch=(at, at + 5 * US)))
+            at += 20 * US
+        return at
+
+    for number in range(4):
+        begin = at
+        end = launch(10)
+        backward.append(Host("autograd::engine::evaluate_function: MmBackward0", end, launch(10), thread=1))
+        launch(4)
+        notes += [Host(f"Optimizer.step#{name}.step", at, launch(6)) for name in optimizers]
+        notes.append(Host(f"ProfilerStep#{number}", begin, at))
+        at += 10 * US
+    return make_trace(ops, cpu_ops=backward, annotations=sorted(notes, key=lambda note: (note.start, -note.end)))
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "asked", "launches"),
+    [
+        (["SGD"], "graph", 4 * 20),
+        (["SGD", "Adam"], "graph", 4 * 20),
+        (["SGD"], "graph step", 4 * 30),
+        (["SGD"], "graph Optimizer.step#SGD.step", 4 * 6),
+        ([], "graph", 4 * 24),
+    ],
+)
+def test_a_graph_of_the_model_holds_no_optimizer(optimizers: list[str], asked: str, launches: int) -> None:
+    trace = training(*optimizers)
+    check_names(trace, [asked])
+    assert of(trace, asked).interventions[0].touched == launches
 
 
 def test_many_small_copies_become_one() -> None:

@@ -11,13 +11,13 @@ from overlapscope.analysis.host import find_blocking, inside_named
 from overlapscope.analysis.periods import names_of
 from overlapscope.base.registry import Registry
 from overlapscope.base.words import check_known, did_you_mean
-from overlapscope.catalog import interventions
+from overlapscope.catalog import interventions as catalogue
 from overlapscope.errors import UsageError
 from overlapscope.prediction.interventions.intervention import Intervention
 from overlapscope.trace.model import Trace
 
 INTERVENTIONS: Registry[Intervention] = Registry(
-    __name__, "INTERVENTION", interventions.INTERVENTIONS, elsewhere={"graph": "cuda_graph"}
+    __name__, "INTERVENTION", catalogue.INTERVENTIONS, elsewhere={"graph": "cuda_graph"}
 )
 """Every intervention, in the order in which they are applied, whatever the order asked for."""
 
@@ -70,7 +70,7 @@ def check_names(trace: Trace, interventions: Sequence[str]) -> None:
     """
     for name, _, argument in (intervention.strip().partition(" ") for intervention in interventions):
         asked = argument.strip()
-        if asked and name == "graph":
+        if asked and name == "graph" and asked != catalogue.WHOLE_STEP:
             _check_range(trace, asked)
         elif asked and name == "no-sync":
             _check_call(trace, asked)

@@ -12,6 +12,7 @@ from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, contains, union
 from overlapscope.base.kept import kept
 from overlapscope.base.words import duration, plural
+from overlapscope.catalog.interventions import WHOLE_STEP
 from overlapscope.prediction.graph import Graph, Recorded, by_thread
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import LONG_WORK_NS, NOTHING, time_in
@@ -147,13 +148,18 @@ def _divides(graph: Graph, stance: Stance) -> Bool:
 
 def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
     """Where on the host: each range of that name, the outermost of nested ones; each step up to the next one's
-    beginning, or, without steps, the whole recording. No two overlap."""
+    beginning, or, without steps, the whole recording. No two overlap.
+
+    The name "step" means each step, unless there are ranges of that name.
+    """
     notes = graph.trace.annotations
-    chosen = is_step(notes) if name is None else notes.named(lambda found: found == name)
-    if name is None and not chosen.any():
+    named = notes.named(lambda found: found == name)
+    steps = name is None or (name == WHOLE_STEP and not named.any())
+    chosen = is_step(notes) if steps else named
+    if steps and not chosen.any():
         return [(-(2**62), 2**62)]
     starts, ends = notes.start_ns[chosen], notes.end_ns[chosen]
-    if name is not None:
+    if not steps:
         starts, ends = union(starts, ends)
     else:
         ends = np.minimum(ends, np.append(starts[1:], ends[-1:]))
@@ -173,8 +179,8 @@ def _capturable(graph: Graph) -> Bool:
 
 @kept()
 def _updates(recorded: Recorded) -> Bool:
-    """Calls that a compiled or captured model does not reach: those of its optimizer, and what runs between the
-    backward pass and the optimizer, as clipping gradients does."""
+    """Return the calls that are not part of a compiled or captured model: those of its optimizer, and those between the
+    backward pass and the optimizer, which clip gradients."""
     trace, calls = recorded.trace, recorded.calls
     notes = trace.annotations
     notes = notes.take(notes.named(lambda name: name.startswith(("Optimizer.step#", "Optimizer.zero_grad#"))))
@@ -196,8 +202,9 @@ INTERVENTION = Intervention(
     meaning="In each step, or in each range of that name, consecutive launches become one graph launch: the host "
     "work between them disappears, and kernels follow each other as they do inside a graph. Blocking "
     "calls, copies from and to the host, a DataLoader's next and pin_memory() stay where they are and "
-    "split the launches into several graphs. Without a range, the optimizer and what runs between it and the backward "
-    "pass stay as they are, too: a model that is compiled or captured does not hold them.",
+    "split the launches into several graphs. Without a range, the optimizer and the launches between it and the "
+    "backward pass stay as they are, too, since they are not part of a compiled or captured model. `graph step` "
+    "captures a whole step.",
     assumptions=(
         Assumption(
             "Shapes and addresses stay the same from step to step, and no Python code makes decisions there.", False
