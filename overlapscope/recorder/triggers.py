@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from overlapscope.recorder.recorder import Recorder
 
 _AGAIN_S = 0.05
-_NS_PER_S = 1_000_000_000
 
 
 class Trigger:
@@ -102,7 +101,7 @@ class Clock(Trigger):
                 left_ns = self._timetable.left_ns(clock.now_ns())
                 if left_ns > 0:
                     self._woken = False
-                    self._changed.wait(left_ns / _NS_PER_S)
+                    self._changed.wait(left_ns / clock.NS_PER_S)
                     continue
                 if not self._asked:
                     self._asked = self._interruption.request()

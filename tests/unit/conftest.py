@@ -1,4 +1,4 @@
-"""Tests here start no process and load no torch, so that `make quick` runs them all in a minute."""
+"""Tests here start no process and load no torch, so that `make unit` is quick."""
 
 from __future__ import annotations
 
