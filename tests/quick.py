@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import grimp
@@ -55,9 +56,8 @@ class Reach:
         self._graph = graph
         self._texts = {file: (ROOT / file).read_text() for file in _python_files("tests")}
         for module in list(graph.modules):
-            if module != "overlapscope" and graph.find_children(module):
-                for child in graph.find_children(module):
-                    graph.add_import(importer=module, imported=child)
+            for child in graph.find_children(module) if module != "overlapscope" else ():
+                graph.add_import(importer=module, imported=child)
         for file, text in self._texts.items():
             for reached in (*self._named(text), *self._conftests(file)):
                 graph.add_import(importer=module_of(file), imported=reached)
@@ -86,9 +86,9 @@ class Reach:
 
     def _named(self, text: str) -> Iterator[str]:
         for dotted in set(OWN_MODULE.findall(text)):
-            while dotted not in self._graph.modules and "." in dotted:
+            while "." in dotted and dotted not in self._graph.modules:
                 dotted = dotted.rpartition(".")[0]
-            if "." in dotted and dotted in self._graph.modules:
+            if "." in dotted:
                 yield dotted
         if "overlapscope" in text:
             for command in COMMANDS.keys() & set(QUOTED_WORD.findall(text)):
@@ -132,7 +132,7 @@ def stale_files(outcomes: Mapping[str, Outcome]) -> list[Stale]:
             distances[since] = reach.distances(git("diff", "--name-only", since, now).splitlines())
         if (distance := distances[since].get(file)) is not None:
             stale.append(Stale(distance, outcome.seconds if outcome else GUESSES[room], file))
-    return sorted(stale, key=lambda one: (one.distance, one.seconds))
+    return sorted(stale, key=lambda file: (file.distance, file.seconds))
 
 
 def affordable(stale: Iterable[Stale], seconds: float) -> list[str]:
@@ -164,6 +164,7 @@ def _python_files(folder: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.py"))
 
 
+@cache
 def _exists(tree: str) -> bool:
     try:
         git("cat-file", "-e", tree)
@@ -172,6 +173,7 @@ def _exists(tree: str) -> bool:
     return True
 
 
+@cache
 def _merge_base() -> str:
     for branch in ("origin/main", "main"):
         try:

@@ -143,10 +143,9 @@ MOST = 128
 give a process 256."""
 LOOK_S = 1
 """Seconds between two looks for connections that have lasted too long."""
-_NS_PER_S = 1_000_000_000
-HEAD_NS = 10 * _NS_PER_S
+HEAD_NS = 10 * clock.NS_PER_S
 """From the first moment of a connection, or the first byte of another request on it, until the head is whole."""
-PATIENCE_NS = 60 * _NS_PER_S
+PATIENCE_NS = 60 * clock.NS_PER_S
 """Without a byte of a body or an answer, or with no request at all."""
 LEAST_BYTES_PER_S = 1_000
 """A body or an answer that moves no faster lasts no longer than `PATIENCE_NS`."""
@@ -260,7 +259,7 @@ class Connection(HTTPChannel):  # type: ignore[misc]
 
     def _moved(self, count: int, now_ns: int) -> None:
         if self.is_waiting:
-            bought_ns = count * _NS_PER_S // LEAST_BYTES_PER_S
+            bought_ns = count * clock.NS_PER_S // LEAST_BYTES_PER_S
             self._until_ns = min(self._until_ns + bought_ns, now_ns + PATIENCE_NS)
 
 

@@ -6,7 +6,8 @@ import math
 import threading
 from typing import Final
 
-_NS_PER_S: Final = 1_000_000_000
+from overlapscope.base.clock import NS_PER_S
+
 _LATE_NS: Final = 500_000_000
 """Report what happens later than this."""
 
@@ -60,9 +61,9 @@ class Timetable:
             if refused
             else "the thread that records was inside one call"
         )
-        return f"A window {event} {late_ns / _NS_PER_S:.1f} s late: until then {why}."
+        return f"A window {event} {late_ns / NS_PER_S:.1f} s late: until then {why}."
 
 
 def _ns(seconds: float) -> int:
     """Return a length of time in nanoseconds, no longer than threads can wait."""
-    return round(min(seconds, threading.TIMEOUT_MAX) * _NS_PER_S)
+    return round(min(seconds, threading.TIMEOUT_MAX) * NS_PER_S)

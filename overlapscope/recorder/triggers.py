@@ -21,7 +21,6 @@ UNMARKED_S: float = 5
 START_UP_S: float = 10
 """Time between the end of the first one and the start of the second, in seconds."""
 _AGAIN_S = 0.05
-_NS_PER_S = 1_000_000_000
 
 
 class Trigger:
@@ -108,7 +107,7 @@ class Clock(Trigger):
                 left_ns = self._timetable.left_ns(clock.now_ns())
                 if left_ns > 0:
                     self._woken = False
-                    self._changed.wait(left_ns / _NS_PER_S)
+                    self._changed.wait(left_ns / clock.NS_PER_S)
                     continue
                 if not self._asked:
                     self._asked = self._interruption.request()

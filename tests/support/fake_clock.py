@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from overlapscope.base.clock import NS_PER_S
+
 NS_PER_MS = 1_000_000
-NS_PER_S = 1_000_000_000
 
 
 class FakeClock:

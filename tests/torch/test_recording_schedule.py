@@ -167,21 +167,27 @@ class TestPlainSteps:
         assert "aten::mm" in names(path, "cpu_op")
 
 
+def put_off(path: Path, wait: int) -> Recorder:
+    """Return a recorder whose start is put off until the program uses its GPU."""
+    made = Recorder(
+        lambda: path,
+        Schedule(wait=wait, warmup=1, active=1),
+        Options(),
+        since_ns=0,
+        max_size_bytes=1 << 30,
+        bounded=False,
+        on_too_much=lambda: None,
+    )
+    made.start(put_off=True)
+    return made
+
+
 class TestPuttingOff:
     """As `overlapscope run` does where there is a GPU that the program has not used yet."""
 
     @pytest.fixture
     def recorder(self, path: Path) -> Recorder:
-        made = Recorder(
-            lambda: path,
-            Schedule(wait=3, warmup=1, active=1),
-            Options(),
-            since_ns=0,
-            max_size_bytes=1 << 30,
-            bounded=False,
-            on_too_much=lambda: None,
-        )
-        made.start(put_off=True)
+        made = put_off(path, wait=3)
         assert made.running
         assert not profiler_running()
         return made
@@ -211,16 +217,7 @@ class TestPuttingOff:
         assert not path.exists()
 
     def test_a_program_that_ends_just_before_the_warm_up_is_told(self, path: Path) -> None:
-        recorder = Recorder(
-            lambda: path,
-            Schedule(wait=2, warmup=1, active=1),
-            Options(),
-            since_ns=0,
-            max_size_bytes=1 << 30,
-            bounded=False,
-            on_too_much=lambda: None,
-        )
-        recorder.start(put_off=True)
+        recorder = put_off(path, wait=2)
         recorder.step()
         assert recorder.running
         recorder.finish()

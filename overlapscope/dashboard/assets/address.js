@@ -39,7 +39,7 @@ take the span in view along. Nothing else writes the address, but for links that
 
   // Slashes and colons of a query need no escape, and a trace's id is a path.
   const pathOf = ({ pathname, search }) => pathname + search.replaceAll("%2F", "/").replaceAll("%3A", ":");
-  const replace = (url) => window.history.replaceState(window.history.state, "", pathOf(url));
+  const replace = (url) => window.history.replaceState(window.history.state, "", pathOf(url) + url.hash);
 
   const write = () => {
     clearTimeout(timer);

@@ -4,7 +4,7 @@ hands the selected span to the store whose callback shows its figures. The only 
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
   const REST_MS = 200;
-  // {config, element, handle} of the timeline that is shown.
+  // {config, element, entry, handle} of the timeline that is shown.
   let mounted = null;
 
   const pair = (text, separator) => {
@@ -42,15 +42,15 @@ hands the selected span to the store whose callback shows its figures. The only 
 
   lib.mountDashTimeline = (config) => {
     const element = document.getElementById("timeline");
-    // In the other colours, say, or elsewhere in it.
-    const stays = mounted && config && ["trace", "of", "device"].every((name) => mounted.config[name] === config[name]);
-    const arrangement = stays ? mounted.handle.arrangement() : null;
-    if (mounted) mounted.handle.destroy();
+    const left = mounted;
+    if (left) left.handle.destroy();
     mounted = null;
     if (!config || !element) return;
     const url = lib.address.now();
     // Dash may be about to replace a timeline whose page has been left: nothing is kept of that.
     const entry = isPlaceOf(config, url) ? lib.address.shownEntry() : null;
+    // The same place again, in the other colours or after another page.
+    const arrangement = left && left.entry === entry && left.config.trace === config.trace ? left.handle.arrangement() : null;
     const keep = (changes) => entry && lib.address.keep(entry, { trace: config.trace, ...changes }, REST_MS);
     const handle = lib.mountTimeline(element, {
       model: config.model,
@@ -67,7 +67,7 @@ hands the selected span to the store whose callback shows its figures. The only 
       },
     });
     if (config.device !== null && !arrangement) handle.showDevice(config.device);
-    mounted = { config, element, handle };
+    mounted = { config, element, entry, handle };
   };
 
   // To another place in the timeline that is shown. Dash does not notice one that is in its own idea of the address,

@@ -29,7 +29,7 @@
       select: (selection) =>
         lib.select(timeline, selection && { ...timeline.fromCaller(selection), device: selection.device }),
       choose: (lane, row) => lib.goTo(timeline, lane, row),
-      arrangement: () => ({ folded: [...timeline.folded], scroll: timeline.stage.scrollTop }),
+      arrangement: () => ({ folded: [...timeline.folded], scroll: timeline.scroll }),
       showDevice: (device) => lib.showDevice(timeline, device),
       setPalette: (palette) => timeline.setPalette(palette),
       destroy: () => timeline.destroy(),
