@@ -234,12 +234,14 @@ def _watch_calls(called: Callable[[Any], None]) -> Undo:
     theirs: CodeType = function.__code__
     # A call of a module in `backward`, or by a data set, does not make a step.
     outer = torch.nn.Module._call_impl, torch.autograd.backward, _BaseDataLoaderIter.__next__
-    inside = {getattr(function, "__wrapped__", function).__code__ for function in outer}
+    call, backward, fetch = (getattr(function, "__wrapped__", function).__code__ for function in outer)
 
     def noted(module: Any) -> None:
         frame: Any = sys._getframe(2)
         while frame is not None:
-            if frame.f_code in inside:
+            # Python 3.12 takes 5 us to look code up in a set.
+            code = frame.f_code
+            if code is call or code is backward or code is fetch:
                 return
             frame = frame.f_back
         called(module)
