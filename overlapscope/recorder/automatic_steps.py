@@ -51,7 +51,9 @@ class AutomaticSteps:
     def __init__(
         self, stepped: Callable[[], None], changed: Callable[[], None], *, by: str | None, at_once: bool
     ) -> None:
-        """`changed()` is called when other events are chosen. `by` is as of `--steps-by`, None to choose."""
+        """`changed()` is called when other events are chosen. `by` is as of `--steps-by`, None to choose. `at_once` is
+        for whole programs.
+        """
         if by is not None and not by.strip():
             raise UsageError("steps_by is empty; name what a step is, such as optimizer or forward.")
         self._stepped, self._changed, self._at_once = stepped, changed, at_once
@@ -179,7 +181,8 @@ class AutomaticSteps:
 
     def _trains_later(self, source: Source, now_ns: int) -> bool:
         """Return true if an optimizer exists and may step soon."""
-        if now_ns - self._first_ns[source.kind] > _TRAINS_LATER_NS:
+        # In a part of a program that is recorded on purpose, an older one may be left.
+        if not self._at_once or now_ns - self._first_ns[source.kind] > _TRAINS_LATER_NS:
             return False
         if self._trains is None:
             from torch.optim import Optimizer

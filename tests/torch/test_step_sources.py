@@ -82,7 +82,7 @@ PROGRAMS = {
     "no optimizer": Program(
         "for _ in range(55):\n    net.zero_grad(); net(x).sum().backward()\n"
         "    for p in net.parameters(): p.data.add_(p.grad, alpha=-0.1)",
-        "calls of backward() in program.py:19",
+        "calls of backward() in program.py:16",
         inside=FORWARD,
     ),
     "tokens": Program(
