@@ -13,7 +13,7 @@ from typing import Final
 from overlapscope.base.words import duration, listed
 from overlapscope.errors import UsageError
 from overlapscope.recorder import devices
-from overlapscope.recorder.step_choice import Choice, Kind, Log, Source, choose, named, single
+from overlapscope.recorder.step_choice import CALLS, Choice, Kind, Log, Source, choose, named, single
 from overlapscope.recorder.step_sources import StepSources
 
 MARKS: Final = "marks"
@@ -28,6 +28,10 @@ _NAMES: Final = {
 _AUTOMATIC: Final = tuple(_NAMES.values())
 _SILENCE: Final = 20
 """Other events in a row that show that the chosen ones come no more."""
+_OFTEN: Final = 64
+"""Events after each of which steps are looked for."""
+_SELDOM: Final = 16
+"""Number of events after which they are looked for again from then on."""
 _TRAINS_LATER_NS: Final = 30_000_000_000
 """Time for an optimizer that exists to step before anything else is taken for steps."""
 _LOADING_NS: Final = 3_000_000_000
@@ -54,7 +58,7 @@ class AutomaticSteps:
         without: Collection[Kind] = (),
     ) -> None:
         """`changed()` is called when other events are chosen. `by` is as of `--steps-by`, None to choose;
-        events of the kinds `without` are not watched.
+        `at_once` is for whole programs; events of the kinds `without` are not watched.
         """
         if by is not None and not by.strip():
             raise UsageError("steps_by is empty; name what a step is, such as optimizer or forward.")
@@ -142,7 +146,7 @@ class AutomaticSteps:
         elif choice.counts(source):
             self._others.clear()
         elif self._by is None and (source.kind is Kind.GRAPH or Kind.BACKWARD < choice.kind <= source.kind):
-            # A graph is replayed once its warm-up is over, or one model is called after another.
+            # One model may be called after another.
             self._others[source] += 1
             if self._others[source] >= _SILENCE:
                 self._look(source, log, thread, now_ns)
@@ -151,16 +155,22 @@ class AutomaticSteps:
         """Return true if the program has no better events than these, the first of which came `since_ns` ago."""
         if self._by is not None:
             return kind is _NAMES[self._by]
-        better = [one for one in log.events if one < kind and (one <= Kind.BACKWARD or kind is Kind.GRAPH)]
-        if any(now_ns - log.events[one][-1].at_ns < _TRAINS_LATER_NS for one in better):
-            return False
-        return kind is not Kind.LOADER or since_ns > _LOADING_NS
+        better = (one for one in log.events if one < kind and (one <= Kind.BACKWARD or kind is Kind.GRAPH))
+        last_ns = max((log.events[one][-1].at_ns for one in better), default=now_ns - _TRAINS_LATER_NS)
+        if kind is Kind.GRAPH:
+            # A graph is replayed once its warm-up is over.
+            replays = log.events[kind]
+            return len(replays) >= _SILENCE and replays[-_SILENCE].at_ns > last_ns
+        return now_ns - last_ns >= _TRAINS_LATER_NS and (kind is not Kind.LOADER or since_ns > _LOADING_NS)
 
     def _look(self, source: Source, log: Log, thread: int, now_ns: int) -> None:
         """Choose steps among events of this kind, if they repeat by now."""
-        found = choose(log, source.kind, now_ns)
-        sure = self._by is not None or source.kind is Kind.OPTIMIZER or self._choice is not None
-        if found is not None and (sure or not self._trains_later(source, now_ns)):
+        sure = self._by is not None or source.kind in (Kind.OPTIMIZER, Kind.GRAPH) or self._choice is not None
+        count = log.counts[source.kind]
+        # To look takes up to a millisecond.
+        due = count >= CALLS and (count <= _OFTEN or count % _SELDOM == 0)
+        found = choose(log, source.kind, now_ns) if due and (sure or not self._trains_later(source, now_ns)) else None
+        if found is not None:
             self._take(self._short_enough(found, source), thread)
         elif self._choice is None and source.kind is Kind.OPTIMIZER and self._at_once:
             self._choice, self._thread, self._counted = single(source), thread, 0
@@ -183,7 +193,8 @@ class AutomaticSteps:
 
     def _trains_later(self, source: Source, now_ns: int) -> bool:
         """Return true if an optimizer exists and may step soon."""
-        if now_ns - self._first_ns[source.kind] > _TRAINS_LATER_NS:
+        # In a part of a program that is recorded on purpose, an older one may be left.
+        if not self._at_once or now_ns - self._first_ns[source.kind] > _TRAINS_LATER_NS:
             return False
         if self._trains is None:
             from torch.optim import Optimizer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections import Counter, deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -19,7 +19,7 @@ _ODD_ALIKE: Final = _LONGEST_CYCLE + 8
 """The same where earlier events were different, as the first update after a rollout is."""
 _SHORT_CYCLE: Final = 8
 """Cycles up to this length have to repeat twice, and longer ones once."""
-_CALLS: Final = 5
+CALLS: Final = 5
 """Calls of a module, or batches of a loader, that show that it repeats."""
 _IRREGULAR: Final = 24
 """Events after which counts of calls between them are compared roughly, and not exactly."""
@@ -41,15 +41,14 @@ class Kind(enum.IntEnum):
     """A `record_function` of the program; only on request."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """One origin of events: an optimizer, a line that calls `backward`, a module, a data set, a CUDA graph."""
+    """The origin of events: an optimizer, a line that calls `backward`, a module, a data set, a CUDA graph, a range."""
 
     kind: Kind
-    key: Hashable
-    name: str = field(compare=False)
+    name: str
     """Name of the call, such as `ResNet.forward`."""
-    size: int = field(default=0, compare=False)
+    size: int = 0
     """Number of parameters of a module."""
 
 
@@ -70,12 +69,13 @@ class Log:
 
     def __init__(self) -> None:
         self.events: dict[Kind, deque[Event]] = {}
-        self._counts: Counter[Kind] = Counter()
+        self.counts: Counter[Kind] = Counter()
+        """Number of all events of each kind."""
         self._last: dict[Kind, tuple[int, int]] = {}
 
     def add(self, source: Source, at_ns: int) -> None:
         """Note an event."""
-        counts = self._counts
+        counts = self.counts
         calls, batches = self._last.get(source.kind, (0, 0))
         event = Event(source, counts[Kind.FORWARD] - calls, counts[Kind.LOADER] - batches, at_ns)
         self.events.setdefault(source.kind, deque(maxlen=_LOGGED)).append(event)
@@ -128,12 +128,12 @@ def choose(log: Log, kind: Kind, now_ns: int) -> Choice | None:
 def _largest(events: Sequence[Event]) -> Choice | None:
     """Choose the largest module that repeats, or else a class of modules that are called one after the other."""
     counts = Counter(event.source for event in events)
-    repeated = [source for source, count in counts.items() if count >= _CALLS]
+    repeated = [source for source, count in counts.items() if count >= CALLS]
     if repeated:
         return single(max(repeated, key=lambda source: source.size))
     names = Counter(event.source.name for event in events)
     name, count = names.most_common(1)[0]
-    if count < 2 * _CALLS or len(counts) > count:
+    if count < 2 * CALLS or len(counts) > count:
         return None
     first = next(event.source for event in events if event.source.name == name)
     return named(first, name)

@@ -9,10 +9,10 @@ import pytest
 from overlapscope.recorder.step_choice import Choice, Kind, Log, Source, choose
 
 MS = 1_000_000
-CRITIC, GENERATOR = (Source(Kind.OPTIMIZER, name, f"{name}.step") for name in ("Adam", "SGD"))
-MODEL = Source(Kind.FORWARD, "model", "Model.forward", size=1000)
-HEAD = Source(Kind.FORWARD, "head", "Head.forward", size=10)
-BATCH = Source(Kind.LOADER, "data", "a DataLoader of Data")
+CRITIC, GENERATOR = (Source(Kind.OPTIMIZER, f"{name}.step") for name in ("Adam", "SGD"))
+MODEL = Source(Kind.FORWARD, "Model.forward", size=1000)
+HEAD = Source(Kind.FORWARD, "Head.forward", size=10)
+BATCH = Source(Kind.LOADER, "a DataLoader of Data")
 
 
 def log_of(*sources: Source, apart_ns: int = MS) -> Log:
@@ -88,6 +88,6 @@ def test_of_several_modules_the_largest_counts() -> None:
 
 
 def test_layers_that_are_called_one_after_the_other_are_steps_by_their_class() -> None:
-    layers = [Source(Kind.FORWARD, index, "Block.forward") for index in range(12)]
+    layers = [Source(Kind.FORWARD, "Block.forward") for _ in range(12)]
     choice = chosen(log_of(*layers), Kind.FORWARD)
     assert choice is not None and choice.counts(layers[3]) and choice.label == "calls of Block.forward"
