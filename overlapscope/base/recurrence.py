@@ -3,8 +3,8 @@
 A program's work is nested: layers in a step, steps between two logs. The outermost unit that recurs is looked for:
 
 1. An anchor is a symbol, or a run of four symbols, that occurs once in each unit. Occurrences of all candidates are
-   found by one radix sort over 16-bit keys; a candidate is an anchor if its occurrences are evenly spaced and span
-   most of the sequence.
+   found by a radix sort over 16-bit keys. A candidate is an anchor if its occurrences are evenly spaced and span most
+   of the sequence.
 2. Anchors with the same spacing belong to one level of nesting. From the widest spacing down, the first level whose
    segments consist of the same symbols is the unit, unless a narrower level lacks next to nothing: a loop that logs
    every tenth step has the step as its unit.
@@ -29,7 +29,7 @@ from overlapscope.base.intervals import I64
 FEWEST: Final = 3
 """Units that a period must have."""
 _SHORTEST: Final = 2
-"""Symbols of a unit: a symbol that follows itself is no period."""
+"""Fewest symbols of a unit: a symbol that follows itself is not a period."""
 _RUN: Final = 4
 """Symbols of a run."""
 _MOST: Final = 0.5
@@ -46,7 +46,7 @@ _SAMPLE: Final = 64
 _CELLS: Final = 1 << 22
 """Size of the largest table of counts, units by symbols."""
 _EXTRA: Final = 0.005
-"""Share of an outer unit below which what it adds to its inner units is only a log."""
+"""Share of its symbols that an outer unit may add to its inner units and still be only a loop with a log."""
 _PAUSE: Final = 0.5
 """Share of the longest pause from which a pause is as good."""
 _MARKS: Final = 1.5
@@ -68,7 +68,7 @@ class Recurrence(Struct, frozen=True, eq=False):
 
     @property
     def bounds(self) -> I64:
-        """Where the units begin, and where the last one ends."""
+        """Starts of the units, and the end of the last."""
         return np.append(self.starts, self.end)
 
 
@@ -83,7 +83,7 @@ class _Anchors(Struct, frozen=True, eq=False):
     """Share of the span of all occurrences that lies between evenly spaced ones."""
 
     def of(self, row: int) -> I64:
-        """Places of one candidate's occurrences, ascending."""
+        """Places of a candidate's occurrences, ascending."""
         begin = int(self.first[row])
         return self.places[begin : begin + int(self.count[row])].astype(np.int64)
 
@@ -92,7 +92,7 @@ def find_recurrence(symbols: I64, pause: I64, marks: Sequence[Index] = ()) -> Re
     """Return the outermost period of a sequence, or None where there is none.
 
     Args:
-        symbols: Whole numbers from 0 on; equal ones are equal symbols.
+        symbols: Whole numbers of at least 0, a different number for each symbol.
         pause: How clearly the program paused before each symbol. It decides where a unit begins.
         marks: For each kind of mark that stands for an iteration, the places in the sequence where it occurs. A unit
             with several marks of every kind is rejected.
@@ -137,7 +137,7 @@ def _find_anchors(keys: _Keys) -> _Anchors | None:
     first = np.cumsum(count) - count
     last = first + count - 1
     distance = np.diff(places, append=0).astype(np.int32)
-    # The distance behind the last occurrence leads to another key.
+    # The distance after the last occurrence leads to another key.
     distance[last] = 0
     span = places[last] - places[first]
     spacing = span / np.maximum(count - 1, 1)
@@ -178,7 +178,7 @@ def _by_pause(level: Sequence[I64], pause: I64) -> list[I64]:
 
 
 def _several(unit: Recurrence, marks: Sequence[Index]) -> bool:
-    """Whether a unit holds several iterations, by all kinds of marks."""
+    """Return whether a unit holds several iterations, by all kinds of marks."""
     inside = [((places >= unit.starts[0]) & (places < unit.end)).sum() / len(unit.starts) for places in marks]
     return bool(inside) and min(inside) >= _MARKS
 
@@ -187,7 +187,7 @@ def _trimmed(places: I64, names: _Keys, runs: _Keys) -> Recurrence | None:
     """The units between anchors without those at either end that are unlike the others; None where they differ."""
     total = len(names)
     length = int(np.median(np.diff(places)))
-    # What follows the last anchor may be the beginning of a unit.
+    # The last anchor may begin a unit that is cut off.
     end = int(places[-1]) + length
     bounds = np.append(places, end) if end <= total else places
     if length < _SHORTEST or len(bounds) <= FEWEST:
@@ -227,7 +227,7 @@ def _likeness(bounds: I64, keys: _Keys) -> _Floats:
 
 
 def _counts(bounds: I64, keys: _Keys, number: NDArray[np.int32], kinds: int) -> NDArray[Any]:
-    """How often each of some units has each key."""
+    """Count each key in each of some units."""
     units = len(bounds) - 1
     cell = np.repeat(np.arange(units) * kinds, np.diff(bounds)) + number[keys[bounds[0] : bounds[-1]]]
     return np.bincount(cell, minlength=units * kinds).reshape(units, kinds)

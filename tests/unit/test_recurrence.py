@@ -58,7 +58,7 @@ def test_units_lie_within_any_sequence_one_after_another(symbols: list[int]) -> 
     found = find(symbols)
     if found is not None:
         assert (np.diff(found.bounds) > 0).all()
-        assert 0 <= found.starts[0] and found.end <= len(symbols)
+        assert found.starts[0] >= 0 and found.end <= len(symbols)
         assert 2 * (found.end - found.starts[0]) >= len(symbols)
         assert 0.6 <= found.regular <= 1
 
