@@ -35,7 +35,9 @@ _RUN: Final = 4
 _MOST: Final = 0.5
 """Share of the sequence that units must cover, and of their span that must lie between evenly spaced anchors."""
 _ALIKE: Final = 0.6
-"""Regularity of a period, and share of its symbols by which a unit at either end must resemble the typical one."""
+"""Share of its symbols by which a unit at either end must resemble the typical unit."""
+_REGULAR: Final = 0.7
+"""Regularity of a period."""
 _FEW_UNITS: Final = 6
 """With fewer units than this, runs of symbols must be as regular as symbols are: by chance, three are evenly spaced."""
 _LEVELS: Final = 40
@@ -199,7 +201,7 @@ def _trimmed(places: I64, names: _Keys, runs: _Keys) -> Recurrence | None:
     bounds = bounds[good[0] : good[-1] + 2]
     shares = alike[good[0] : good[-1] + 1]
     regular = float((shares * np.diff(bounds)).sum() / (bounds[-1] - bounds[0]))
-    if regular < _ALIKE or bounds[-1] - bounds[0] < _MOST * total:
+    if regular < _REGULAR or bounds[-1] - bounds[0] < _MOST * total:
         return None
     if len(bounds) <= _FEW_UNITS and _likeness(bounds, runs).mean() < _ALIKE:
         return None

@@ -60,7 +60,7 @@ def test_units_lie_within_any_sequence_one_after_another(symbols: list[int]) -> 
         assert (np.diff(found.bounds) > 0).all()
         assert found.starts[0] >= 0 and found.end <= len(symbols)
         assert 2 * (found.end - found.starts[0]) >= len(symbols)
-        assert 0.6 <= found.regular <= 1
+        assert 0.7 <= found.regular <= 1
 
 
 @pytest.mark.parametrize("repeats", [3, 4, 20, 200])
