@@ -40,6 +40,8 @@ _REGULAR: Final = 0.7
 """Regularity of a period."""
 _FEW_UNITS: Final = 6
 """With fewer units than this, runs of symbols must be as regular as symbols are: by chance, three are evenly spaced."""
+_SAME: Final = 0.8
+"""Share of symbols by which a sequence must begin like a unit to begin within a unit."""
 _LEVELS: Final = 40
 _ANCHORS: Final = 64
 """Anchors of a level that are compared by the pauses before them."""
@@ -189,6 +191,11 @@ def _trimmed(places: I64, names: _Keys, runs: _Keys) -> Recurrence | None:
     """The units between anchors without those at either end that are unlike the others; None where they differ."""
     total = len(names)
     length = int(np.median(np.diff(places)))
+    cut = int(places[0])
+    few = len(places) < _FEW_UNITS and 0 < cut < length <= places[1]
+    # With few units, none is given up for a better beginning.
+    if few and (names[:cut] == names[places[1] - cut : places[1]]).mean() >= _SAME:
+        places = places - cut
     # The last anchor may begin a unit that is cut off.
     end = int(places[-1]) + length
     bounds = np.append(places, end) if end <= total else places
