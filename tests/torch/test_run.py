@@ -299,7 +299,7 @@ def test_a_program_without_a_gpu_gets_its_report(tmp_path: Path) -> None:
     run = execute([*RUN, "train.py"], tmp_path)
     report = " ".join(run.stderr.partition(NO_GPU)[2].split())
     assert "train.trace.json.gz: A step takes" in report and "on the host on average" in report
-    assert "steps take" in report and "in the median" in report
+    assert "steps take" in report
 
 
 def test_a_training_script_needs_no_change(tmp_path: Path) -> None:
