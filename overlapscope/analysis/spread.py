@@ -1,4 +1,4 @@
-"""How much steps differ, and what makes the long ones long."""
+"""Spread of the lengths of steps, and the cause of long steps."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Spread(Struct, frozen=True, kw_only=True):
     long: int
     """Number of steps that take over 1.5 times the median."""
     cause: str
-    """What grows most in long steps; empty where none is long."""
+    """Part of a step that grows most in long steps; empty if none is long."""
     cause_ns: int
-    """By how much, on average for each of them."""
+    """Its growth, on average over long steps."""
 
 
 def of_device(device: Device) -> Spread | None:
@@ -64,7 +64,7 @@ def _spread(spans: Sequence[int], parts: Sequence[Mapping[str, int]]) -> Spread 
 
 
 def _parts(step: Period) -> dict[str, int]:
-    """What a step's time went to: buckets, those with causes cause by cause."""
+    """Parts of a step: its buckets, divided by cause where they have causes."""
     buckets = step.buckets
     return {
         "compute": buckets.compute_ns,

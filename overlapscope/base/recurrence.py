@@ -3,8 +3,8 @@
 A program's work is nested: layers in a step, steps between two logs. The outermost unit that recurs is looked for:
 
 1. An anchor is a symbol, or a run of four symbols, that occurs once in each unit. Occurrences of all candidates are
-   found by one radix sort over 16-bit keys; a candidate is an anchor if its occurrences are evenly spaced and span
-   most of the sequence.
+   found by a radix sort over 16-bit keys. A candidate is an anchor if its occurrences are evenly spaced and span most
+   of the sequence.
 2. Anchors with the same spacing belong to one level of nesting. From the widest spacing down, the first level whose
    segments consist of the same symbols is the unit, unless a narrower level lacks next to nothing: a loop that logs
    every tenth step has the step as its unit.
@@ -29,15 +29,19 @@ from overlapscope.base.intervals import I64
 FEWEST: Final = 3
 """Units that a period must have."""
 _SHORTEST: Final = 2
-"""Symbols of a unit: a symbol that follows itself is no period."""
+"""Fewest symbols of a unit: a symbol that follows itself is not a period."""
 _RUN: Final = 4
 """Symbols of a run."""
 _MOST: Final = 0.5
 """Share of the sequence that units must cover, and of their span that must lie between evenly spaced anchors."""
 _ALIKE: Final = 0.6
-"""Regularity of a period, and share of its symbols by which a unit at either end must resemble the typical one."""
+"""Share of its symbols by which a unit at either end must resemble the typical unit."""
+_REGULAR: Final = 0.7
+"""Regularity of a period."""
 _FEW_UNITS: Final = 6
 """With fewer units than this, runs of symbols must be as regular as symbols are: by chance, three are evenly spaced."""
+_SAME: Final = 0.8
+"""Share of symbols by which a sequence must begin like a unit to begin within a unit."""
 _LEVELS: Final = 40
 _ANCHORS: Final = 64
 """Anchors of a level that are compared by the pauses before them."""
@@ -46,7 +50,7 @@ _SAMPLE: Final = 64
 _CELLS: Final = 1 << 22
 """Size of the largest table of counts, units by symbols."""
 _EXTRA: Final = 0.005
-"""Share of an outer unit below which what it adds to its inner units is only a log."""
+"""Share of its symbols that an outer unit may add to its inner units and still be only a loop with a log."""
 _PAUSE: Final = 0.5
 """Share of the longest pause from which a pause is as good."""
 _MARKS: Final = 1.5
@@ -68,7 +72,7 @@ class Recurrence(Struct, frozen=True, eq=False):
 
     @property
     def bounds(self) -> I64:
-        """Where the units begin, and where the last one ends."""
+        """Starts of the units, and the end of the last."""
         return np.append(self.starts, self.end)
 
 
@@ -83,7 +87,7 @@ class _Anchors(Struct, frozen=True, eq=False):
     """Share of the span of all occurrences that lies between evenly spaced ones."""
 
     def of(self, row: int) -> I64:
-        """Places of one candidate's occurrences, ascending."""
+        """Places of a candidate's occurrences, ascending."""
         begin = int(self.first[row])
         return self.places[begin : begin + int(self.count[row])].astype(np.int64)
 
@@ -92,7 +96,7 @@ def find_recurrence(symbols: I64, pause: I64, marks: Sequence[Index] = ()) -> Re
     """Return the outermost period of a sequence, or None where there is none.
 
     Args:
-        symbols: Whole numbers from 0 on; equal ones are equal symbols.
+        symbols: Whole numbers of at least 0, a different number for each symbol.
         pause: How clearly the program paused before each symbol. It decides where a unit begins.
         marks: For each kind of mark that stands for an iteration, the places in the sequence where it occurs. A unit
             with several marks of every kind is rejected.
@@ -137,7 +141,7 @@ def _find_anchors(keys: _Keys) -> _Anchors | None:
     first = np.cumsum(count) - count
     last = first + count - 1
     distance = np.diff(places, append=0).astype(np.int32)
-    # The distance behind the last occurrence leads to another key.
+    # The distance after the last occurrence leads to another key.
     distance[last] = 0
     span = places[last] - places[first]
     spacing = span / np.maximum(count - 1, 1)
@@ -178,7 +182,7 @@ def _by_pause(level: Sequence[I64], pause: I64) -> list[I64]:
 
 
 def _several(unit: Recurrence, marks: Sequence[Index]) -> bool:
-    """Whether a unit holds several iterations, by all kinds of marks."""
+    """Return whether a unit holds several iterations, by all kinds of marks."""
     inside = [((places >= unit.starts[0]) & (places < unit.end)).sum() / len(unit.starts) for places in marks]
     return bool(inside) and min(inside) >= _MARKS
 
@@ -187,7 +191,12 @@ def _trimmed(places: I64, names: _Keys, runs: _Keys) -> Recurrence | None:
     """The units between anchors without those at either end that are unlike the others; None where they differ."""
     total = len(names)
     length = int(np.median(np.diff(places)))
-    # What follows the last anchor may be the beginning of a unit.
+    cut = int(places[0])
+    few = len(places) < _FEW_UNITS and 0 < cut < length <= places[1]
+    # With few units, none is given up for a better beginning.
+    if few and (names[:cut] == names[places[1] - cut : places[1]]).mean() >= _SAME:
+        places = places - cut
+    # The last anchor may begin a unit that is cut off.
     end = int(places[-1]) + length
     bounds = np.append(places, end) if end <= total else places
     if length < _SHORTEST or len(bounds) <= FEWEST:
@@ -199,7 +208,7 @@ def _trimmed(places: I64, names: _Keys, runs: _Keys) -> Recurrence | None:
     bounds = bounds[good[0] : good[-1] + 2]
     shares = alike[good[0] : good[-1] + 1]
     regular = float((shares * np.diff(bounds)).sum() / (bounds[-1] - bounds[0]))
-    if regular < _ALIKE or bounds[-1] - bounds[0] < _MOST * total:
+    if regular < _REGULAR or bounds[-1] - bounds[0] < _MOST * total:
         return None
     if len(bounds) <= _FEW_UNITS and _likeness(bounds, runs).mean() < _ALIKE:
         return None
@@ -227,7 +236,7 @@ def _likeness(bounds: I64, keys: _Keys) -> _Floats:
 
 
 def _counts(bounds: I64, keys: _Keys, number: NDArray[np.int32], kinds: int) -> NDArray[Any]:
-    """How often each of some units has each key."""
+    """Count each key in each of some units."""
     units = len(bounds) - 1
     cell = np.repeat(np.arange(units) * kinds, np.diff(bounds)) + number[keys[bounds[0] : bounds[-1]]]
     return np.bincount(cell, minlength=units * kinds).reshape(units, kinds)

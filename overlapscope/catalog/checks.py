@@ -124,8 +124,8 @@ CHECKS: Final = {
         ),
         TrustCheck(
             "steps",
-            meaning="Warns if steps launched nothing on the main stream, if step numbers are missing, or if steps that were "
-            "found by what repeats are less than 90% regular.",
+            meaning="Warns if steps launched nothing on the main stream, if step numbers are missing, or if steps that "
+            "were found by what repeats are less than 90% regular.",
             affects="Figures by step leave those steps out.",
             remedy="Call `step()` once at the end of each step, in the thread that launches the work.",
             comparable="The steps that were recorded.",

@@ -16,11 +16,11 @@ from overlapscope.reading.steps import STEP, with_names
 from overlapscope.trace.model import GpuOps, HostEvents, Kind, OwnPeriod, Trace, stream_keys
 
 _MARK_NS: Final = 10**12
-"""What an iteration's mark adds to the pause after it, so that a step begins there."""
+"""Length added to the pause after an iteration's mark, so that a step begins there."""
 
 
 class _Sequence(Struct, frozen=True, eq=False):
-    """What a program did over and over, in order."""
+    """Launches or ops of a program, in order."""
 
     symbol: I64
     start_ns: I64
@@ -85,7 +85,7 @@ def _outermost_ops(trace: Trace) -> _Sequence:
 
 
 def _with_period(trace: Trace, of: str, done: _Sequence) -> Trace:
-    """The trace with the periods of a sequence as its steps, if it has any."""
+    """Return the trace with the periods of a sequence as its steps, if there are any."""
     count = len(done.symbol)
     pause = np.maximum(done.start_ns - np.append(done.start_ns[:1], done.end_ns[:-1]), 0)
     marks = [_after(trace, done, _is_optimizer), _after(trace, done, _is_loader)]
@@ -106,7 +106,7 @@ def _with_period(trace: Trace, of: str, done: _Sequence) -> Trace:
 
 
 def _marked(trace: Trace, edges: I64, done: _Sequence, recurrence: Recurrence) -> Trace:
-    """The trace with a step between each two edges, and one before the first for what was done until then."""
+    """Return the trace with a step between each two edges, and another before them for start-up."""
     if recurrence.starts[0]:
         edges = np.append(done.start_ns[:1], edges)
     threads, counts = np.unique(done.thread[recurrence.starts], return_counts=True)
@@ -129,7 +129,7 @@ def _marked(trace: Trace, edges: I64, done: _Sequence, recurrence: Recurrence) -
 
 
 def _after(trace: Trace, done: _Sequence, judge: Callable[[str], bool]) -> Index:
-    """Places in the sequence of what was done first after each of some annotations."""
+    """Return the places of the launches or ops that follow some annotations."""
     ends = trace.annotations.end_ns[trace.annotations.named(judge)]
     places = np.unique(np.searchsorted(done.start_ns, ends))
     return places[places < len(done.start_ns)]

@@ -255,16 +255,21 @@ _PARTS = (("loading", "loading data"), ("ops", "in ops"), ("rest", "elsewhere, s
 
 # -- steps ----------------------------------------------------------------------------------------
 
+_APART = 0.02
+"""Share of the median by which an average differs enough to be shown beside it."""
+
 
 def steps_sentence(found: spread.Spread | None, trace: TraceResult) -> str:
     """`9 steps take 23 to 761 ms: 27.5 ms in the median, 225 ms on average. 3 of them take over 1.5 times the median,
     mostly because of idle time (data-loading).`"""
     said = []
     if found is not None:
-        said.append(
-            f"{plural(found.count, 'step')} take {between(found.shortest_ns, found.longest_ns)}: "
-            f"{duration(found.median_ns)} in the median, {duration(found.mean_ns)} on average."
-        )
+        even = duration(found.shortest_ns) == duration(found.longest_ns)
+        length = f"{duration(found.longest_ns)} each" if even else between(found.shortest_ns, found.longest_ns)
+        # The average says more only where it is another figure.
+        two = abs(found.mean_ns - found.median_ns) > _APART * found.median_ns
+        middle = f"{duration(found.median_ns)} in the median, {duration(found.mean_ns)} on average"
+        said.append(f"{plural(found.count, 'step')} take {length}{f': {middle}' if two else ''}.")
         if found.long:
             few = "1 of them takes" if found.long == 1 else f"{found.long:,} of them take"
             said.append(

@@ -161,5 +161,6 @@ def test_a_program_that_used_a_gpu_is_held_to_none_of_them(tmp_path: Path) -> No
         assert main(["check", str(tmp_path / "lost.json"), "--budget", "host_step_time <= 100 s"]) == 3
 
 
-def test_without_a_budget_nothing_can_be_judged(tmp_path: Path) -> None:
-    assert main(["check", write(tmp_path / "cpu.json", loading_ms=2)]) == 3
+def test_without_a_budget_only_loading_is_judged(tmp_path: Path) -> None:
+    assert main(["check", write(tmp_path / "cpu.json", loading_ms=2)]) == 1
+    assert main(["check", write(tmp_path / "cpu.json", loading_ms=1)]) == 3

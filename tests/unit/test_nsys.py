@@ -69,7 +69,8 @@ def processes(path: Path) -> list[int]:
 def of(reports: Path, name: str, number: int) -> tuple[Path, int, Trace]:
     path = reports / f"{name}.sqlite"
     found = processes(path)
-    return path, found[number], ov.load(f"{path}@{number}" if len(found) > 1 else path)
+    # As the file has it, without steps by the period of its launches.
+    return path, found[number], ov.load(f"{path}@{number}" if len(found) > 1 else path, periodic=False)
 
 
 # -- figures ---------------------------------------------------------------------------------------

@@ -58,9 +58,9 @@ def test_units_lie_within_any_sequence_one_after_another(symbols: list[int]) -> 
     found = find(symbols)
     if found is not None:
         assert (np.diff(found.bounds) > 0).all()
-        assert 0 <= found.starts[0] and found.end <= len(symbols)
+        assert found.starts[0] >= 0 and found.end <= len(symbols)
         assert 2 * (found.end - found.starts[0]) >= len(symbols)
-        assert 0.6 <= found.regular <= 1
+        assert 0.7 <= found.regular <= 1
 
 
 @pytest.mark.parametrize("repeats", [3, 4, 20, 200])
@@ -147,7 +147,7 @@ def test_steps_without_their_marks_are_found_again(recording: Same) -> None:
     found = periodic_steps(unmarked(marked))
     assert found.period is not None and found.period.length == recording.launches
     notes = found.annotations
-    steps = notes.take(is_step(notes)).take(slice(found.warm_up_steps, None))
+    steps = notes.take(np.flatnonzero(is_step(notes))[found.warm_up_steps :])
     true = marked.annotations.take(is_step(marked.annotations))
     assert len(true) - 1 <= len(steps) <= len(true)
     # Steps begin at the same place within each true step: that is the phase.
