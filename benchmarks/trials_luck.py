@@ -19,7 +19,7 @@ from overlapscope.trials.measure import Timing, change
 from overlapscope.trials.protocol import Outcome, Results
 from overlapscope.trials.search import AS_IS, Candidate, Planned, Run, Runs
 
-PAIRS, TRIALS = 1000, 400
+PAIRS, TRIALS = 1000, 200
 STEPS, LIKE_THE_LAST, STEP_SCATTER = 100, 0.95, 0.02
 DRIFTS = (0.003, 0.02, 0.1)
 BUDGETS = (8, 24, 60)

@@ -216,14 +216,15 @@ class _Conductor:
     def _without_survey(self, failed: Ended) -> Ended:
         """Run the program without the survey, and add the facts of the one that failed. Raises ProgramFailed."""
         failure = self._failed(failed)
-        facts = next((outcome.facts for outcome in failed.outcomes if outcome.facts is not None), None)
-        if facts is None or not failure.runs_alone:
+        seen = next((outcome for outcome in failed.outcomes if outcome.facts is not None), None)
+        if seen is None or not failure.runs_alone:
             raise failure
+        self._steps_by = seen.steps_by
         ended = self._run(plan.SURVEY)
         if ended.failed:
             raise failure
-        outcomes = tuple(replace(outcome, facts=facts) for outcome in ended.outcomes)
-        return replace(ended, outcomes=outcomes)
+        outcomes = (replace(outcome, facts=seen.facts, steps_by=seen.steps_by) for outcome in ended.outcomes)
+        return replace(ended, outcomes=tuple(outcomes))
 
     def _failed(self, ended: Ended) -> ProgramFailed:
         """Run the program once without overlapscope, which may be what makes it fail."""

