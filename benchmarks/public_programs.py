@@ -5,10 +5,10 @@
     python -m benchmarks.public_programs run DIR [--only NAME]... [--minutes 9]
     python -m benchmarks.public_programs page docs/evaluation/public-programs.md [DIR]
 
-`public_programs.toml` lists them. `fetch` takes their files at the commits of the list into `DIR/sources`, `data` makes
-up what they read (`public_programs_data.py`), and `run` runs each in turn: plain, with hooks that only read the clock
-(`public_programs_clock.py`), and under `overlapscope run`. It writes `DIR/measured/NAME.json`; what is there already is
-not measured again. `page` reads `DIR/measured`, by default the measurements that are kept.
+`public_programs.toml` lists the programs. `fetch` puts their files into `DIR/sources`, at the commits of the list.
+`data` makes up their data (`public_programs_data.py`). `run` runs each of them plain, with hooks that only read the
+clock (`public_programs_clock.py`), and under `overlapscope run`. It writes `DIR/measured/NAME.json`, and skips programs
+that have this file. `page` reads such a folder, by default the measurements of this repository.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEPT = Path(__file__).with_name("measured") / "public_programs"
 
 
 def read(folder: Path) -> list[Measured]:
-    """Read what was measured, in the order of the list."""
+    """Read the measurements of a folder, in the order of the list."""
     files = [folder / f"{name}.json" for name in table().programs]
     return [msgspec.json.decode(file.read_bytes(), type=Measured) for file in files if file.exists()]
 
@@ -40,13 +40,15 @@ def main() -> None:
         one = commands.add_parser(command)
         one.add_argument("out", type=Path, metavar="DIR")
         if command == "fetch":
-            one.add_argument("--clones", default="", metavar="TEMPLATE", help="local clones, such as /git/{owner}/{name}")
+            one.add_argument(
+                "--clones", default="", metavar="TEMPLATE", help="local clones, such as /git/{owner}/{name}"
+            )
         else:
             one.add_argument("--only", action="append", metavar="NAME", choices=names, help="may be repeated")
         if command == "run":
             one.add_argument("--minutes", type=float, default=9.0, help="begin no program after that (%(default)s)")
             one.add_argument("--ways", default=",".join(ORDER), help="runs of each program (%(default)s)")
-            one.add_argument("--again", action="store_true", help="also measure what is there already")
+            one.add_argument("--again", action="store_true", help="measure again")
     paging = commands.add_parser("page")
     paging.add_argument("page", type=Path)
     paging.add_argument("folder", type=Path, nargs="?", default=KEPT, metavar="DIR")

@@ -1,10 +1,10 @@
 """Run a program with hooks that only read the clock: when its natural steps end, without overlapscope.
 
     python benchmarks/public_programs_clock.py FILE STEP SCRIPT [ARGUMENTS...]
-    python benchmarks/public_programs_clock.py FILE STEP -m MODULE [ARGUMENTS...]
+    python benchmarks/public_programs_clock.py FILE STEP -c CODE [ARGUMENTS...]
 
-STEP is `optimizer` (any optimizer stepped), `optimizer N` (the N-th that ever stepped), `backward` or `call CLASS`. FILE
-gets the times as JSON, in nanoseconds.
+STEP is `optimizer` (any optimizer stepped), `optimizer N` (only the N-th that stepped), `backward` or `call CLASS`.
+FILE gets the times as JSON, in nanoseconds.
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ def main() -> None:
                 json.dump(times, file)
 
     atexit.register(write)
-    if command[0] == "-m":
-        sys.argv = command[1:]
-        sys.path[0] = os.getcwd()
-        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+    if command[0] == "-c":
+        sys.argv = ["-c", *command[2:]]
+        sys.path[0] = ""
+        exec(command[1], {"__name__": "__main__"})
     else:
         sys.argv = command
         sys.path[0] = os.path.dirname(os.path.abspath(command[0]))

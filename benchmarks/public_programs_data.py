@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import pickle
@@ -76,7 +75,7 @@ def nanogpt_checkpoint(file: Path, dataset: str, vocabulary: int = 65) -> None:
     torch.save({"model_args": sizes, "model": model.state_dict(), "config": {"dataset": dataset}}, file)
 
 
-def gpt_fast_checkpoint(folder: Path, config: str) -> None:
+def gpt_fast_checkpoint(folder: Path, config: str, vocabulary: int) -> None:
     """Write random weights and a tokenizer for gpt-fast, made by the program's own model class."""
     import sentencepiece
     import torch
@@ -87,9 +86,12 @@ def gpt_fast_checkpoint(folder: Path, config: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     model = Transformer.from_name(config).to(torch.bfloat16)
     torch.save(model.state_dict(), folder / "model.pth")
-    text(folder / "corpus.txt", 3000)
-    sentencepiece.SentencePieceTrainer.Train(
-        f"--input={folder / 'corpus.txt'} --model_prefix={folder / 'tokenizer'} --vocab_size=500 --minloglevel=2"
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=(f"word{number} Hello, my name is" for number in range(vocabulary)),
+        model_prefix=str(folder / "tokenizer"),
+        model_type="word",
+        vocab_size=vocabulary,
+        minloglevel=2,
     )
 
 
@@ -172,26 +174,6 @@ def interactions(file: Path, users: int = 2000, items: int = 1000, each: int = 4
     np.savetxt(file, pairs, fmt="%d")
 
 
-def series(file: Path, hours: int = 17_420) -> None:
-    """Write hourly readings in the layout of ETTh1."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    start = np.datetime64("2016-07-01T00:00:00")
-    values = np.random.default_rng(0).normal(size=(hours, 7)).round(3)
-    with file.open("w", newline="") as out:
-        rows = csv.writer(out)
-        rows.writerow(["date", "HUFL", "HULL", "MUFL", "MULL", "LUFL", "LULL", "OT"])
-        for hour in range(hours):
-            rows.writerow([str(start + np.timedelta64(hour, "h")).replace("T", " "), *values[hour]])
-
-
-def sines(file: Path, rows: int = 20, columns: int = 100) -> None:
-    """Write the sine waves that `time_sequence_prediction` learns."""
-    import torch
-
-    phases = np.random.default_rng(0).integers(-80, 80, (rows, 1))
-    torch.save(np.sin((np.arange(columns) + phases) / 20).astype("float64"), file)
-
-
 def bert_vocabulary(file: Path, corpus: str) -> None:
     """Build the vocabulary of a corpus with the program's own class."""
     sys.path.insert(0, str(Path.cwd()))
@@ -236,15 +218,6 @@ def language_model(folder: Path, layers: int = 4, hidden: int = 512, vocabulary:
     LlamaForCausalLM(config).save_pretrained(folder)
 
 
-def bert(folder: Path, layers: int = 4) -> None:
-    """Write a small BERT with random weights and a word tokenizer, as a local model folder."""
-    from transformers import BertConfig, BertForSequenceClassification
-
-    _words_tokenizer(["[UNK]", "[CLS]", "[SEP]", "[PAD]"]).save_pretrained(folder)
-    sizes = {"hidden_size": 512, "num_hidden_layers": layers, "num_attention_heads": 8, "intermediate_size": 2048}
-    BertForSequenceClassification(BertConfig(vocab_size=4096, **sizes)).save_pretrained(folder)
-
-
 def _words_tokenizer(special: list[str]) -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -275,30 +248,13 @@ def instructions(file: Path, count: int) -> None:
     file.write_text("".join(json.dumps({name: said(40) for name in names}) + "\n" for _ in range(count)))
 
 
-def sentence_pairs(folder: Path, configuration: str = "mrpc", train: int = 2000, validation: int = 200) -> None:
-    """Write GLUE's paraphrase task as a local data set."""
-    import pyarrow
-    import pyarrow.parquet
-
-    chosen = random.Random(0)
-    (folder / configuration).mkdir(parents=True, exist_ok=True)
-    for split, count in (("train", train), ("validation", validation), ("test", validation)):
-        columns = {name: [" ".join(chosen.choices(WORDS, k=20)) for _ in range(count)] for name in ("sentence1", "sentence2")}
-        table = pyarrow.table({**columns, "label": [i % 2 for i in range(count)], "idx": list(range(count))})
-        pyarrow.parquet.write_table(table, folder / configuration / f"{split}-00000-of-00001.parquet")
-    files = "".join(
-        f"  - split: {split}\n    path: {configuration}/{split}-*\n" for split in ("train", "validation", "test")
-    )
-    (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: {configuration}\n  data_files:\n{files}---\n")
-
-
 def empty_folder(folder: Path) -> None:
     """Make a folder that a program expects."""
     folder.mkdir(parents=True, exist_ok=True)
 
 
 def make(wanted: Mapping[str, Any], folder: Path) -> None:
-    """Make what a line of the table asks for, for a program whose working folder this is, unless it is there."""
+    """Make one item of a program's data in its working folder, unless it exists already."""
     options = dict(wanted)
     maker: Callable[..., None] = globals()[options.pop("make")]
     at = (folder / options.pop("at")).resolve()
@@ -312,5 +268,3 @@ def make(wanted: Mapping[str, Any], folder: Path) -> None:
     finally:
         os.chdir(before)
     mark.touch()
-
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.public_programs_runs import Measured, Program, Table
@@ -15,7 +16,7 @@ TEXT = Path(__file__).with_suffix(".md")
 SKIPPED_STEPS = 5
 """Steps at the start that are not compared: they warm up."""
 EXTRA_S, EXTRA_SHARE = 15.0, 0.20
-"""Limit of the extra wall time: so many seconds, and this share of the program's wall time."""
+"""Limit of the extra wall time: seconds, plus a share of the program's wall time."""
 PROGRAMS, REPOSITORIES = 30, 15
 """Least numbers of them."""
 _STEPS = re.compile(r"\b[Ss]teps: ([^.;\n]+)")
@@ -52,7 +53,7 @@ class Row:
 
     @property
     def by(self) -> str:
-        """How steps were found, in the recorder's words."""
+        """Name of the steps, in the recorder's words."""
         match = _STEPS.search(self.recorded.printed)
         return match[1].strip() if match else ""
 
@@ -83,7 +84,7 @@ class Row:
 
     @property
     def has_report(self) -> bool:
-        """Whether the program ran to its end and got a report."""
+        """True if the program ended well and got a report."""
         return self.recorded.exit_code == 0 and bool(self.measured.report)
 
     @property
@@ -112,7 +113,7 @@ class Row:
 
 def _steps(ends_ns: Sequence[int], each: int) -> list[int]:
     ends = ends_ns[::each]
-    lengths = [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
+    lengths = [end - begin for begin, end in pairwise(ends)]
     return lengths[SKIPPED_STEPS:] if len(lengths) > 2 * SKIPPED_STEPS else lengths
 
 

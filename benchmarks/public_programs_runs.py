@@ -23,7 +23,7 @@ CLOCK = Path(__file__).with_name("public_programs_clock.py")
 ORDER: tuple[Way, ...] = ("plain", "clock", "recorded", "clock")
 """Runs of each program, in turn."""
 TAIL = 4000
-"""Characters that are kept of what a run printed last."""
+"""Number of characters to keep from the end of a run's output."""
 
 _PLAIN_STEPS = (
     "import sys, json, overlapscope; timed = overlapscope.load(sys.argv[1], cache=False).plain_steps; "
@@ -34,7 +34,7 @@ Way = Literal["plain", "clock", "recorded"]
 
 
 class Repository(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A public repository and what is taken of it."""
+    """A public repository: the commit, and the paths to fetch."""
 
     commit: str
     paths: tuple[str, ...]
@@ -81,13 +81,13 @@ class Measured(msgspec.Struct, frozen=True):
     machine: str
     runs: tuple[Run, ...]
     report: Any = None
-    """Of the recording, as `overlapscope analyze --format json` writes it; None where there is no recording."""
+    """The recording's JSON report; None without a recording."""
     trace_bytes: int = 0
     plain_ns: tuple[int, ...] = ()
     """Steps that the recorder timed while nothing was recorded."""
 
     def of(self, way: Way) -> list[Run]:
-        """Runs of one way."""
+        """Return the runs of this kind."""
         return [one for one in self.runs if one.way == way]
 
 
@@ -97,7 +97,7 @@ def table() -> Table:
 
 
 def sources(out: Path, repository: str) -> Path:
-    """Where a repository's files are."""
+    """Return the folder of a repository's files."""
     return out / "sources" / repository.replace("/", "+")
 
 
@@ -127,7 +127,7 @@ def fetch(out: Path, clones: str) -> None:
 
 
 def make_data(out: Path, names: Sequence[str]) -> None:
-    """Make what the programs read, each in a process of its own."""
+    """Make the data of these programs, several repositories at a time."""
     script = "import json, sys; from pathlib import Path; from benchmarks.public_programs_data import make\n"
     script += "[make(wanted, Path(sys.argv[1])) for wanted in json.loads(sys.argv[2])]"
 
@@ -137,7 +137,9 @@ def make_data(out: Path, names: Sequence[str]) -> None:
         for program in (programs[name] for name in names if programs[name].repository == repository):
             folder = folder_of(out, program)
             command = [sys.executable, "-c", script, str(folder), msgspec.json.encode(program.data).decode()]
-            made = subprocess.run(command, capture_output=True, text=True, env=_environment(program, folder))
+            made = subprocess.run(
+                command, check=False, capture_output=True, text=True, env=_environment(program, folder)
+            )
             if made.returncode:
                 print(f"{repository}: {made.stderr[-600:]}", flush=True)
 
@@ -146,7 +148,7 @@ def make_data(out: Path, names: Sequence[str]) -> None:
 
 
 def measure(out: Path, names: Sequence[str], order: Sequence[Way], until: float) -> None:
-    """Run what is not there yet, one program after the other, as far as there is time for it."""
+    """Run one program after the other, except those measured before, and start none after `until`."""
     target = out / "measured"
     target.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(2) as pool:
@@ -157,7 +159,9 @@ def measure(out: Path, names: Sequence[str], order: Sequence[Way], until: float)
                 print(f"left out for want of time: {name}", flush=True)
                 continue
             runs = tuple(run(out, name, way, number) for number, way in enumerate(order))
-            said = ", ".join(f"{one.way} {one.wall_s:.1f} s" + (f" ({one.exit_code})" if one.exit_code else "") for one in runs)
+            said = ", ".join(
+                f"{one.way} {one.wall_s:.1f} s" + (f" ({one.exit_code})" if one.exit_code else "") for one in runs
+            )
             print(f"{name}: {said}", flush=True)
             pool.submit(finish, out, name, runs)
 
@@ -202,7 +206,7 @@ def run(out: Path, name: str, way: Way, number: int) -> Run:
 
 
 def finish(out: Path, name: str, runs: tuple[Run, ...]) -> None:
-    """Analyse the recording, and write what was measured."""
+    """Analyse the recording, and write the measurements."""
     traces = sorted((out / "work" / name).glob("*.trace*.json.gz"), key=lambda path: path.stat().st_size)
     commit = table().repositories[table().programs[name].repository].commit
     measured = Measured(name, commit, _machine(), runs)
@@ -220,8 +224,8 @@ def finish(out: Path, name: str, runs: tuple[Run, ...]) -> None:
 
 def _output(*command: str) -> str:
     """Return what Python prints, with this repository's packages."""
-    environment = _environment(None, ROOT)
-    return subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True).stdout
+    command = (sys.executable, *command)
+    return subprocess.run(command, check=False, env=_environment(None, ROOT), capture_output=True, text=True).stdout
 
 
 def _arguments(program: Program, folder: Path) -> list[str]:
@@ -231,7 +235,7 @@ def _arguments(program: Program, folder: Path) -> list[str]:
 
 
 def _environment(program: Program | None, folder: Path) -> dict[str, str]:
-    """With this repository's packages, offline, and what the program wants."""
+    """Return environment variables: this repository's packages, offline, and the program's additions."""
     places = [str((folder / program.path).resolve())] if program and program.path else []
     places += [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     offline = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "WANDB_MODE": "disabled", "MPLBACKEND": "Agg"}
