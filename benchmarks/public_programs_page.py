@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -19,7 +18,6 @@ EXTRA_S, EXTRA_SHARE = 15.0, 0.20
 """Limit of the extra wall time: seconds, plus a share of the program's wall time."""
 PROGRAMS, REPOSITORIES = 30, 15
 """Least numbers of them."""
-_STEPS = re.compile(r"\b[Ss]teps: ([^.;\n]+)")
 _HEAD = ("program", "kind", "steps", "step", "by the clock", "apart", "top finding", "wall", "extra")
 
 
@@ -48,14 +46,15 @@ class Row:
         self.clock_ns = [statistics.median(steps) for steps in clocks if steps]
         """Median step of each run with the clock."""
         report = measured.report or {"traces": [], "findings": []}
-        self.device = next((device for trace in report["traces"] for device in trace["devices"]), None)
+        self.traces = report["traces"]
+        self.device = next((device for trace in self.traces for device in trace["devices"]), None)
         self.findings: list[str] = [finding["title"] for finding in report["findings"]]
 
     @property
     def by(self) -> str:
-        """Name of the steps, in the recorder's words."""
-        match = _STEPS.search(self.recorded.printed)
-        return match[1].strip() if match else ""
+        """What ends a step, in the recorder's words."""
+        sources = [trace.get("step_source") for trace in self.traces]
+        return sources[0] or ("steps in the trace" if self.device and self.device["steps"] else "") if sources else ""
 
     @property
     def step_ns(self) -> float | None:
