@@ -1,0 +1,250 @@
+"""Runs of public programs: as they are, with hooks that only read the clock, and under `overlapscope run`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+ROOT = Path(__file__).parents[1]
+TABLE = Path(__file__).with_name("public_programs.toml")
+PATIENCE_S = 150.0
+"""Maximum length of one run."""
+CLOCK = Path(__file__).with_name("public_programs_clock.py")
+ORDER: tuple[Way, ...] = ("plain", "clock", "recorded", "clock")
+"""Runs of each program, in turn."""
+TAIL = 4000
+"""Number of characters to keep from the end of a run's output."""
+
+_PLAIN_STEPS = (
+    "import sys, json, overlapscope; timed = overlapscope.load(sys.argv[1], cache=False).plain_steps; "
+    "print(json.dumps([*timed.before.host_ns, *timed.after.host_ns]))"
+)
+
+Way = Literal["plain", "clock", "recorded"]
+
+
+class Repository(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A public repository: the commit, and the paths to fetch."""
+
+    commit: str
+    paths: tuple[str, ...]
+
+
+class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A program of the list: see there."""
+
+    repository: str
+    kind: str
+    folder: str
+    command: tuple[str, ...]
+    step: str
+    data: tuple[dict[str, str | int], ...] = ()
+    path: str = ""
+    each: int = 1
+    environment: dict[str, str] = {}
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The list."""
+
+    repositories: dict[str, Repository]
+    programs: dict[str, Program]
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One run of a program."""
+
+    way: Way
+    wall_s: float
+    exit_code: int | None
+    """None where it was ended for taking too long."""
+    printed: str
+    ends_ns: tuple[int, ...] = ()
+    """When its steps ended, by the clock's hooks."""
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """All that was measured of a program."""
+
+    program: str
+    commit: str
+    machine: str
+    runs: tuple[Run, ...]
+    report: Any = None
+    """The recording's JSON report; None without a recording."""
+    trace_bytes: int = 0
+    plain_ns: tuple[int, ...] = ()
+    """Steps that the recorder timed while nothing was recorded."""
+
+    def of(self, way: Way) -> list[Run]:
+        """Return the runs of this kind."""
+        return [one for one in self.runs if one.way == way]
+
+
+def table() -> Table:
+    """Read the list."""
+    return msgspec.toml.decode(TABLE.read_bytes(), type=Table)
+
+
+def sources(out: Path, repository: str) -> Path:
+    """Return the folder of a repository's files."""
+    return out / "sources" / repository.replace("/", "+")
+
+
+def folder_of(out: Path, program: Program) -> Path:
+    """Working folder of a program."""
+    return (sources(out, program.repository) / program.folder).resolve()
+
+
+def fetch(out: Path, clones: str) -> None:
+    """Take the files of each repository at its commit, from clones that are there or are made."""
+    for name, repository in table().repositories.items():
+        target = sources(out, name)
+        if target.exists():
+            continue
+        owner, _, project = name.partition("/")
+        clone = Path(clones.format(owner=owner, name=project)) if clones else out / "clones" / name.replace("/", "+")
+        if not clones and not clone.exists():
+            address = f"https://github.com/{name}"
+            subprocess.run(["git", "clone", "--quiet", "--bare", "--filter=blob:none", address, str(clone)], check=True)
+        git = clone / ".git" if (clone / ".git").exists() else clone
+        wanted = [f":(glob){path}" if "*" in path else path for path in repository.paths]
+        archive = subprocess.run(
+            ["git", f"--git-dir={git}", "archive", repository.commit, "--", *wanted], check=True, stdout=subprocess.PIPE
+        )
+        target.mkdir(parents=True)
+        subprocess.run(["tar", "-x", "-C", str(target)], input=archive.stdout, check=True)
+
+
+def make_data(out: Path, names: Sequence[str]) -> None:
+    """Make the data of these programs, several repositories at a time."""
+    script = "import json, sys; from pathlib import Path; from benchmarks.public_programs_data import make\n"
+    script += "[make(wanted, Path(sys.argv[1])) for wanted in json.loads(sys.argv[2])]"
+
+    programs = table().programs
+
+    def of(repository: str) -> None:
+        for program in (programs[name] for name in names if programs[name].repository == repository):
+            folder = folder_of(out, program)
+            command = [sys.executable, "-c", script, str(folder), msgspec.json.encode(program.data).decode()]
+            made = subprocess.run(
+                command, check=False, capture_output=True, text=True, env=_environment(program, folder)
+            )
+            if made.returncode:
+                print(f"{repository}: {made.stderr[-600:]}", flush=True)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(of, {programs[name].repository for name in names}))
+
+
+def measure(out: Path, names: Sequence[str], order: Sequence[Way], until: float) -> None:
+    """Run one program after the other, except those measured before, and start none after `until`."""
+    target = out / "measured"
+    target.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(2) as pool:
+        for name in names:
+            if (target / f"{name}.json").exists():
+                continue
+            if time.monotonic() > until:
+                print(f"left out for want of time: {name}", flush=True)
+                continue
+            runs = tuple(run(out, name, way, number) for number, way in enumerate(order))
+            said = ", ".join(
+                f"{one.way} {one.wall_s:.1f} s" + (f" ({one.exit_code})" if one.exit_code else "") for one in runs
+            )
+            print(f"{name}: {said}", flush=True)
+            pool.submit(finish, out, name, runs)
+
+
+def run(out: Path, name: str, way: Way, number: int) -> Run:
+    """Run a program once."""
+    program = table().programs[name]
+    folder = folder_of(out, program)
+    work = out / "work" / name
+    work.mkdir(parents=True, exist_ok=True)
+    times, trace, printed = work / f"{number}.json", work / "recorded.trace.json.gz", work / f"{number}.txt"
+    leading = {
+        "plain": [],
+        "clock": [str(CLOCK), str(times), program.step],
+        "recorded": ["-m", "overlapscope", "run", "--force", "-o", str(trace)],
+    }[way]
+    command = [sys.executable, *leading, *_arguments(program, folder)]
+    with printed.open("wb") as file:
+        began = time.monotonic()
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env=_environment(program, folder),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            exit_code: int | None = process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            exit_code = None
+            process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        wall_s = time.monotonic() - began
+    ends = msgspec.json.decode(times.read_bytes(), type=tuple[int, ...]) if times.exists() else ()
+    return Run(way, round(wall_s, 3), exit_code, printed.read_text(errors="replace")[-TAIL:], ends)
+
+
+def finish(out: Path, name: str, runs: tuple[Run, ...]) -> None:
+    """Analyse the recording, and write the measurements."""
+    traces = sorted((out / "work" / name).glob("*.trace*.json.gz"), key=lambda path: path.stat().st_size)
+    commit = table().repositories[table().programs[name].repository].commit
+    measured = Measured(name, commit, _machine(), runs)
+    if traces:
+        shown = _output("-m", "overlapscope", "analyze", "--no-cache", "--format", "json", str(traces[-1]))
+        timed = _output("-c", _PLAIN_STEPS, str(traces[-1]))
+        measured = msgspec.structs.replace(
+            measured,
+            report=msgspec.json.decode(shown) if shown else None,
+            trace_bytes=traces[-1].stat().st_size,
+            plain_ns=msgspec.json.decode(timed, type=tuple[int, ...]) if timed else (),
+        )
+    (out / "measured" / f"{name}.json").write_bytes(msgspec.json.encode(measured))
+
+
+def _output(*command: str) -> str:
+    """Return what Python prints, with this repository's packages."""
+    command = (sys.executable, *command)
+    return subprocess.run(command, check=False, env=_environment(None, ROOT), capture_output=True, text=True).stdout
+
+
+def _arguments(program: Program, folder: Path) -> list[str]:
+    """With patterns of file names filled in."""
+    parts = [sorted(map(str, folder.glob(part))) if "*" in part else [part] for part in program.command]
+    return [argument for part in parts for argument in part]
+
+
+def _environment(program: Program | None, folder: Path) -> dict[str, str]:
+    """Return environment variables: this repository's packages, offline, and the program's additions."""
+    places = [str((folder / program.path).resolve())] if program and program.path else []
+    places += [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "WANDB_MODE": "disabled", "MPLBACKEND": "Agg"}
+    own = program.environment if program else {}
+    return os.environ | offline | own | {"PYTHONPATH": os.pathsep.join(places)}
+
+
+def _machine() -> str:
+    """The GPU and the versions."""
+    asked = "import platform, torch; gpu = torch.cuda.is_available() and torch.cuda.get_device_name(); "
+    asked += "print(gpu or 'a CPU', 'torch ' + torch.__version__, 'Python ' + platform.python_version(), sep=', ')"
+    return _output("-c", asked).strip()
