@@ -26,7 +26,9 @@ def kept(*, most: int | None = None) -> Callable[[Callable[[Owner, *Key], Made]]
 
         @functools.wraps(make)
         def ask(owner: Owner, *key: *Key) -> Made:
-            known = answers.setdefault(owner, {})
+            known = answers.get(owner)
+            if known is None:
+                known = answers.setdefault(owner, {})
             answer: Any = known.get(key, _UNKNOWN)
             if answer is _UNKNOWN:
                 answer = make(owner, *key)

@@ -14,7 +14,7 @@ from overlapscope.documents.table import Table
 
 STRIP_SLICES = 80
 """Of a timeline in markdown: as wide as it is read everywhere."""
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|~&#!@$])")
+_ESCAPED = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>|~&#!@$"})
 # A link, a mention of a person or an issue; the number of a step is none.
 _AUTOLINK = re.compile(
     r"(?<=[A-Za-z])(?=://)|(?<=www)(?=\.)|(?<=@)(?=\w)|(?<!ProfilerStep\\#)(?<!ProfilerStep#)(?<=#)(?=\d)",
@@ -35,7 +35,7 @@ def lines(blocks: Iterable[Block]) -> Iterator[str]:
 
 def escape(text: str) -> str:
     """Foreign text as markdown that shows it literally: no cell, link, mention or HTML of its own."""
-    return _unlinked(_SPECIAL.sub(r"\\\1", clean(text)))
+    return _unlinked(clean(text).translate(_ESCAPED))
 
 
 def _unlinked(escaped: str) -> str:

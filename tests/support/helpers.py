@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from hypothesis import settings
 
@@ -82,11 +82,11 @@ def various() -> list[Path]:
 
 def with_plain_steps(recording: Path, target: Path, step_ns: int) -> Path:
     """A copy of a recording around which steps of about that length were timed."""
-    document = json.loads(gzip.decompress(recording.read_bytes()))
+    document = msgspec.json.decode(gzip.decompress(recording.read_bytes()))
     timed = {"host_ns": [step_ns + number * US for number in range(-5, 6)], "device_ns": []}
     own = document.setdefault(METADATA, {})
     own[PLAIN_STEPS] = {"before": timed, "after": timed}
-    target.write_bytes(gzip.compress(json.dumps(document).encode(), 1))
+    target.write_bytes(gzip.compress(msgspec.json.encode(document), 1))
     return target
 
 

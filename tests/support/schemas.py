@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from typing import Any
 
 
 def validate(document: Any, schema: dict[str, Any]) -> None:
     """Raise jsonschema.ValidationError where a document does not follow a schema, SchemaError where that is none."""
-    import jsonschema
+    _validator(json.dumps(schema)).validate(document)
 
-    jsonschema.validate(document, schema)
+
+@cache
+def _validator(schema: str) -> Any:
+    from jsonschema.validators import validator_for
+
+    read = json.loads(schema)
+    validator = validator_for(read)
+    validator.check_schema(read)
+    return validator(read)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 JITTER_US = (0.0, 0.3, -0.2, 0.1, -0.3, 0.2, -0.1, 0.4)
 """How much longer the kernel of each step takes, in turn."""
@@ -77,7 +78,7 @@ def write_steps(
     }
     if rank is not None:
         content["distributedInfo"] = {"backend": "nccl", "rank": rank, "world_size": world_size}
-    path.write_text(json.dumps(content))
+    path.write_bytes(msgspec.json.encode(content))
     return str(path)
 
 

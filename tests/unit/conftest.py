@@ -24,11 +24,16 @@ def garbage_is_looked_for_seldom() -> Iterator[None]:
     gc.set_threshold(*usual)
 
 
-@pytest.fixture(autouse=True)
-def no_process_and_no_torch() -> Iterator[None]:
-    had_torch = "torch" in sys.modules
+@pytest.fixture(scope="package", autouse=True)
+def no_process() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for start in STARTS:
             patch.setattr(start, refuse)
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_torch() -> Iterator[None]:
+    had_torch = "torch" in sys.modules
+    yield
     assert had_torch or "torch" not in sys.modules, "a test that needs torch belongs into tests/torch"

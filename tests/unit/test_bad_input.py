@@ -209,7 +209,7 @@ def test_gzip_with_a_wrong_checksum_is_read_whole(tmp_path: Path) -> None:
 
 
 def test_gzip_with_a_broken_middle_gives_what_came_before(tmp_path: Path) -> None:
-    packed = bytearray((DATA / "known_causes" / "launch_bound.json.gz").read_bytes())
+    packed = bytearray((DATA / "known_causes" / "backward_on_side_stream.json.gz").read_bytes())
     middle = len(packed) // 2
     packed[middle : middle + 400] = bytes(400)
     trace = read(tmp_path, bytes(packed))

@@ -14,7 +14,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from overlapscope import timeline as lanes
-from overlapscope.dashboard import timeline_routes, whatif_panels
+from overlapscope.dashboard import timeline_routes
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import Asked, Opened, Predicted, Predictions
@@ -111,6 +111,9 @@ def test_only_so_many_are_kept_and_none_of_a_trace_that_was_read_again(
 
 
 def test_where_the_replay_is_not_valid_there_are_reasons_and_no_figures(library: Library, opened: Opened) -> None:
+    # Dash takes a second to import, and all other tests here can do without it.
+    from overlapscope.dashboard import whatif_panels
+
     found = predict(opened.analysis.trace, ()).result
     reason = "31.2% of <img src=x> begin elsewhere."
     invalid = structs.replace(

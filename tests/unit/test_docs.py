@@ -15,6 +15,7 @@ import re
 import shlex
 import shutil
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,6 @@ from tests.support.documented import BLOCKS, DOCS, ROOT, TAUGHT, Block, lines
 WIDTH = 80
 """Of the terminal in which quoted outputs are made."""
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
-MADE = {DOCS / path for path in pages()}
 NOT_RUN = {
     "run": "records a program: tests/torch/test_documentation.py",
     "record": "records a running program: tests/torch/test_watch.py",
@@ -54,6 +54,12 @@ REASONS = {"needs a GPU", "needs PyTorch", "needs HolisticTraceAnalysis"}
 LANGUAGES = {"sh", "console", "python", "toml", "text", "json", "yaml", "groovy", "html"}
 
 
+@cache
+def made() -> set[Path]:
+    """Return the pages that follow from the code."""
+    return {DOCS / path for path in pages()}
+
+
 def _of(*languages: str) -> pytest.MarkDecorator:
     chosen = [block for block in BLOCKS if block.language in languages]
     return pytest.mark.parametrize("block", chosen, ids=[block.id for block in chosen])
@@ -66,7 +72,7 @@ def _of(*languages: str) -> pytest.MarkDecorator:
 def test_every_link_and_picture_is_there(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:|#)([^)\s#]+)", page.read_text(encoding="utf-8"))
     wanted = {target: (page.parent / target).resolve() for target in targets}
-    assert {target for target, path in wanted.items() if not path.exists() and path not in MADE} == set()
+    assert {target for target, path in wanted.items() if not path.exists() and path not in made()} == set()
 
 
 def test_every_page_stands_in_the_navigation_once() -> None:
@@ -79,7 +85,7 @@ def test_every_page_stands_in_the_navigation_once() -> None:
             listed.append(entry)
 
     walk(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
-    there = {*DOCS.rglob("*.md")} | MADE
+    there = {*DOCS.rglob("*.md")} | made()
     assert sorted(listed) == sorted(str(path.relative_to(DOCS)) for path in there)
 
 

@@ -22,6 +22,7 @@ import pytest
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
+from overlapscope.base.session import session
 from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.commands import main
 from overlapscope.errors import NotInTrace, OverlapscopeError, UnreadableTrace
@@ -41,12 +42,13 @@ PYTORCHS = r"torch|dataloader|non_blocking|pin_memory|\.item\(|\baten::|Profiler
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the exported reports."""
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory with the exported reports, each of which is read once."""
     folder = tmp_path_factory.mktemp("nsys")
     for name in REPORTS:
         (folder / f"{name}.sqlite").write_bytes(lzma.decompress((TRACES / "nsys" / f"{name}.sqlite.xz").read_bytes()))
-    return folder
+    with session(folder):
+        yield folder
 
 
 def query(path: Path, text: str) -> list[tuple[Any, ...]]:
@@ -509,14 +511,15 @@ def test_a_reader_of_another_program_reads_nothing_of_pytorch(reports: Path, tmp
         commands += [["whatif", "-v", f"{trace}@0" if "2gpu" in trace else trace, *changes]]
     # A change that comes after another may have nothing left to do, and says less.
     commands += [["whatif", "-v", trace, change] for trace in (str(traces[0]), f"{traces[3]}@0") for change in changes]
-    for command in commands:
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            assert main(command) in (0, 1, 3), command
-        # The document of a prediction does not know what recorded the trace, and says whom the advice is for.
-        said = " ".join(out.getvalue().split()).replace("for PyTorch, `overlapscope run` measures it", "")
-        found = re.search(PYTORCHS, said, re.IGNORECASE)
-        assert not found, (command, said[max(found.start() - 80, 0) : found.end() + 80])
+    with session(tmp_path):
+        for command in commands:
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                assert main(command) in (0, 1, 3), command
+            # The document of a prediction does not know what recorded the trace, and says whom the advice is for.
+            said = " ".join(out.getvalue().split()).replace("for PyTorch, `overlapscope run` measures it", "")
+            found = re.search(PYTORCHS, said, re.IGNORECASE)
+            assert not found, (command, said[max(found.start() - 80, 0) : found.end() + 80])
 
 
 def _rename(database: sqlite3.Connection) -> None:

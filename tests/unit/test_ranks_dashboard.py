@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,7 +14,7 @@ import pytest
 
 from overlapscope.dashboard import routes
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.pages.ranks import TRACES, Ranks, chosen, job_of, of_file, of_job, waiting_for
+from overlapscope.dashboard.ranks_shown import TRACES, Ranks, chosen, job_of, of_file, of_job, waiting_for
 from overlapscope.dashboard.url import RECORDED, UrlState, instant_href, parse
 from overlapscope.errors import UnreadableTrace
 from overlapscope.ranks.join import Joined
@@ -61,15 +62,18 @@ def test_a_report_in_a_folder_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("spoil", "said"),
     [
-        (to_json(job(4))[:-500], "not of this version"),
-        (to_json(job(4)).replace(b'"schema_version": 1', b'"schema_version": 99', 1), "schema version 99"),
+        (lambda text: text[:-500], "not of this version"),
+        (lambda text: text.replace(b'"schema_version": 1', b'"schema_version": 99', 1), "schema version 99"),
     ],
+    ids=["cut", "later"],
 )
-def test_a_named_report_that_cannot_be_read_is_an_error(tmp_path: Path, text: bytes, said: str) -> None:
+def test_a_named_report_that_cannot_be_read_is_an_error(
+    tmp_path: Path, spoil: Callable[[bytes], bytes], said: str
+) -> None:
     with pytest.raises(UnreadableTrace, match=said):
-        Library([written(tmp_path / "ranks.json", text)])
+        Library([written(tmp_path / "ranks.json", spoil(to_json(job(4))))])
 
 
 def test_the_url_says_which_report_is_meant(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def planted(
     events = [dict(event) for event in document["traceEvents"]]
     change([event for event in events if "nccl" in event.get("name", "").lower() and event.get("cat") == "kernel"])
     path = tmp_path / (name or f"planted{number}.json")
-    path.write_text(json.dumps(document | {"traceEvents": events}))
+    path.write_bytes(msgspec.json.encode(document | {"traceEvents": events}))
     (rank,) = reduce(load(path))
     return rank
 
