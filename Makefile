@@ -12,14 +12,18 @@ VENV := .venv
 DEMO := .venv-demo
 RELEASE := .venv-release
 PIP_FLAGS := --disable-pip-version-check --quiet
-PYTEST_FLAGS ?= -n 2
+# What pytest is told besides: `-n auto` is as many workers as there are cores, and more where tests mostly wait.
+PYTEST_FLAGS ?=
 FUZZ_SECONDS ?= 3600
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test lint types docs fuzz bench waits dist clean python browser
+.PHONY: help demo quick unit test check environment lint types docs fuzz bench waits dist clean python browser
+
+# Outcomes are noted for `make quick`.
+PYTEST := $(VENV)/bin/python -m pytest -n auto -p tests.support.outcomes $(PYTEST_FLAGS)
 
 help:  ## list these targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-8s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "make %-6s %s\n", $$1, $$2 }'
 
 demo: $(DEMO)/.ready  ## the dashboard on the bundled recordings, until Ctrl-C or for DEMO_SECONDS=N (without torch)
 	@traces="$$($(DEMO)/bin/overlapscope samples)"; \
@@ -27,11 +31,20 @@ demo: $(DEMO)/.ready  ## the dashboard on the bundled recordings, until Ctrl-C o
 	$(DEMO)/bin/overlapscope dashboard "$$traces" & \
 	sleep $(DEMO_SECONDS) && kill $$! && wait $$!
 
-quick: $(VENV)/.library  ## run what needs no process, torch, browser or wheel: two minutes
-	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS) tests/unit
+quick: $(VENV)/.library  ## after each edit: run the tests nearest to what has changed, for half a minute
+	@$(VENV)/bin/python -m tests.quick -n auto $(PYTEST_FLAGS)
 
-test: $(VENV)/.library browser  ## run the whole suite, with the CPU build of torch and a real browser
-	$(VENV)/bin/python -m pytest $(PYTEST_FLAGS) --hypothesis-profile thorough --durations=25 --durations-min=1
+unit: $(VENV)/.library  ## before each commit: run all tests that need no process, torch, browser or wheel
+	$(PYTEST) tests/unit
+
+test: $(VENV)/.library browser  ## before each push: run every test, with the CPU build of torch and a real browser
+	$(PYTEST) --hypothesis-profile thorough --durations=20 tests/browser tests/process tests/torch tests/unit
+
+check: $(VENV)/.library  ## what CI runs besides: recompute docs/evaluation, build and install the wheel, judge mutated traces
+	$(PYTEST) --hypothesis-profile thorough tests/evaluation tests/package
+	$(MAKE) fuzz FUZZ_SECONDS=150 FUZZ_START=1
+
+environment: $(VENV)/.library browser
 
 lint: $(VENV)/.ready  ## check style with ruff, and what imports what with import-linter
 	$(VENV)/bin/ruff check .
@@ -116,9 +129,10 @@ python:
 		then apt-get update -qq && apt-get install -qq -y "$$package"; \
 		else echo "$(PYTHON) cannot make virtual environments: sudo apt-get install $$package" >&2; exit 1; fi; }
 
-# The dashboard's tests fail without a browser; on Debian and Ubuntu that is a package.
+# The dashboard's tests fail without a browser. Debian has a package of one without windows.
 browser: $(VENV)/.ready
 	@$(VENV)/bin/python -m tests.browser.chromium >/dev/null 2>&1 || { \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; \
-		then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y chromium; \
+		then apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+			chromium-headless-shell fonts-liberation; \
 		else $(VENV)/bin/python -m tests.browser.chromium; fi; }

@@ -13,13 +13,14 @@ from hypothesis import settings
 
 import overlapscope
 from overlapscope.base.session import session
+from tests.support import scheduler
 
-# How long an example takes says nothing on a busy machine. `make test` asks for the thorough profile.
+# On a busy machine, an example may take any time. `make test` asks for the thorough profile.
 settings.register_profile("quick", deadline=None, max_examples=10)
 settings.register_profile("thorough", deadline=None, max_examples=30)
 settings.load_profile("quick")
 
-# Containers often forbid Python to keep what it compiled; here hundreds of processes would compile the package again.
+# Containers often keep Python from writing bytecode. Here, hundreds of processes would compile the package again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -74,8 +75,20 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long comes first, so that no worker is left with it at the end."""
-    items.sort(key=lambda item: (item.path.parent.name in ("unit", "evaluation"), item.path.parent.name == "unit"))
+    """Run unit tests last: their files are short, so that workers end together."""
+    items.sort(key=lambda item: item.path.parent.name == "unit")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return the number of workers for `-n auto`."""
+    return scheduler.workers_for(config.args)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
+    """Schedule files by the rooms they are in, unless another order was asked for."""
+    return scheduler.RoomScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -12,12 +12,10 @@ import copy
 import functools
 import hmac
 import logging
-import math
 import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -28,6 +26,7 @@ from waitress.parser import HTTPRequestParser
 from waitress.server import BaseWSGIServer, create_server
 from werkzeug.wrappers import Request
 
+from overlapscope.base import clock
 from overlapscope.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class Listening:
                     outbuf_high_watermark=sys.maxsize,
                     # `Connection` sees to how many there are, and `close_late` to how long.
                     connection_limit=sys.maxsize,
-                    cleanup_interval=1,
+                    cleanup_interval=LOOK_S,
                     asyncore_use_poll=True,
                     ident=None,
                 )
@@ -142,12 +141,16 @@ def below(environ: dict[str, Any], base: str) -> dict[str, Any]:
 MOST = 128
 """Connections of a server. Each takes a file descriptor, or a second one for what waits on the disk; some systems
 give a process 256."""
-HEAD_S = 10.0
+LOOK_S = 1
+"""Seconds between two looks for connections that have lasted too long."""
+_NS_PER_S = 1_000_000_000
+HEAD_NS = 10 * _NS_PER_S
 """From the first moment of a connection, or the first byte of another request on it, until the head is whole."""
-PATIENCE_S = 60.0
+PATIENCE_NS = 60 * _NS_PER_S
 """Without a byte of a body or an answer, or with no request at all."""
 LEAST_BYTES_PER_S = 1_000
-"""A body or an answer that moves no faster lasts no longer than `PATIENCE_S`."""
+"""A body or an answer that moves no faster lasts no longer than `PATIENCE_NS`."""
+_NEVER_NS = sys.maxsize
 
 Allowed = Callable[[dict[str, Any], int], int]
 """How many bytes a request may bring, from its head as a WSGI environment, while others bring so many; 0 where it is
@@ -198,14 +201,14 @@ class Connection(HTTPChannel):  # type: ignore[misc]
         self.known = False
         """Whether a request on it could be answered."""
         self._is_cut = False
-        self._until_s = time.monotonic() + HEAD_S
+        self._until_ns = clock.now_ns() + HEAD_NS
         super().__init__(server, *arguments, **more)
         if len(server.active_channels) > MOST:
             waiting = [
                 channel for channel in server.active_channels.values() if channel is not self and channel.is_waiting
             ]
             # The one that has been here longest without having shown the token, else the one that is due first.
-            min(waiting, key=lambda channel: (channel.known, channel.due_s), default=self).cut()
+            min(waiting, key=lambda channel: (channel.known, channel.due_ns), default=self).cut()
 
     def parser_class(self, adj: Any) -> _Parser:
         """A parser of the next request."""
@@ -217,9 +220,9 @@ class Connection(HTTPChannel):  # type: ignore[misc]
         return not self.requests and not self._is_cut
 
     @property
-    def due_s(self) -> float:
-        """When it is closed, unless something moves."""
-        return self._until_s
+    def due_ns(self) -> int:
+        """Time at which it is closed, unless something moves; in nanoseconds of `base.clock`."""
+        return self._until_ns
 
     def cut(self) -> None:
         """Ends it for both sides; then waitress closes it in its own time, for the next one takes over its number."""
@@ -229,15 +232,15 @@ class Connection(HTTPChannel):  # type: ignore[misc]
 
     def received(self, data: bytes) -> bool:
         """Takes bytes of requests."""
-        now = time.monotonic()
+        now_ns = clock.now_ns()
         if self.request is None:
-            self._until_s = min(self._until_s, now + HEAD_S)
+            self._until_ns = min(self._until_ns, now_ns + HEAD_NS)
         elif self.request.headers_finished:
-            self._moved(len(data), now)
+            self._moved(len(data), now_ns)
         in_head = self.request is None or not self.request.headers_finished
         done: bool = super().received(data)
         if in_head and self.request is not None and self.request.headers_finished:
-            self._until_s = now + PATIENCE_S
+            self._until_ns = now_ns + PATIENCE_NS
         self.known = self.known or any(
             request.known for request in (*self.requests, self.request) if request is not None
         )
@@ -246,22 +249,23 @@ class Connection(HTTPChannel):  # type: ignore[misc]
     def send(self, data: bytes, do_close: bool = True) -> int:
         """Gives bytes of an answer, as many as the other side takes."""
         sent: int = super().send(data, do_close)
-        self._moved(sent, time.monotonic())
+        self._moved(sent, clock.now_ns())
         return sent
 
     def service(self) -> None:
         """Has a request answered, however long that takes."""
-        self._until_s = math.inf
+        self._until_ns = _NEVER_NS
         super().service()
-        self._until_s = time.monotonic() + PATIENCE_S
+        self._until_ns = clock.now_ns() + PATIENCE_NS
 
-    def _moved(self, count: int, now: float) -> None:
+    def _moved(self, count: int, now_ns: int) -> None:
         if self.is_waiting:
-            self._until_s = min(self._until_s + count / LEAST_BYTES_PER_S, now + PATIENCE_S)
+            bought_ns = count * _NS_PER_S // LEAST_BYTES_PER_S
+            self._until_ns = min(self._until_ns + bought_ns, now_ns + PATIENCE_NS)
 
 
 def close_late(server: BaseWSGIServer, now: float) -> None:
-    """Closes the connections of a server that have lasted too long; `now` is the time that waitress goes by."""
+    """Close the connections of a server that have lasted too long. `now` is waitress's time, which is not used."""
     for channel in list(server.active_channels.values()):
-        if channel.is_waiting and channel.due_s < time.monotonic():
+        if channel.is_waiting and channel.due_ns < clock.now_ns():
             channel.cut()

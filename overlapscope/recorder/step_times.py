@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from overlapscope.base import clock
 from overlapscope.base.drift import drifted
 from overlapscope.base.words import duration, plural, unit_for
 from overlapscope.recorder import devices
@@ -136,7 +136,7 @@ class StepTimer:
             # The program's own.
             self.restart()
         elif self._marks or self._settled(finished):
-            self._marks.append((time.perf_counter_ns(), _event()))
+            self._marks.append((clock.now_ns(), _event()))
 
     def restart(self) -> None:
         """Forget all marks."""
@@ -145,9 +145,9 @@ class StepTimer:
     @contextmanager
     def pausing(self, finished: int) -> Iterator[None]:
         """What is done inside holds the program up, which settles anew then."""
-        began = time.perf_counter_ns()
+        began = clock.now_ns()
         yield
-        self._resumed_ns, self._resumed_step = time.perf_counter_ns(), finished
+        self._resumed_ns, self._resumed_step = clock.now_ns(), finished
         self._paused_ns = self._resumed_ns - began
 
     def read(self, *, wait: bool = False) -> TimedSteps:
@@ -164,7 +164,7 @@ class StepTimer:
     def _settled(self, finished: int) -> bool:
         from multiprocessing import active_children
 
-        since_ns = time.perf_counter_ns() - self._resumed_ns
+        since_ns = clock.now_ns() - self._resumed_ns
         return settled(finished - self._resumed_step, since_ns, self._paused_ns, workers=bool(active_children()))
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from overlapscope.base import clock
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.memory_guard import MemoryGuard
 from overlapscope.recorder.schedule import Window
@@ -44,7 +44,7 @@ class Take:
         except Exception as error:
             raise RecordingFailed(f"torch.profiler failed to start: {_first_line(error)}") from error
         self._guard = MemoryGuard(max_size_bytes, on_too_much, stacks=options.stacks)
-        self._begun_ns = time.perf_counter_ns()
+        self._begun_ns = clock.now_ns()
         """When the present step began."""
         self._annotation: Any = None
         """The open `record_function` of the present step."""
@@ -73,7 +73,7 @@ class Take:
 
     def begin_step(self, step: int) -> None:
         """The program goes on, in that step."""
-        self._begun_ns = time.perf_counter_ns()
+        self._begun_ns = clock.now_ns()
         if self._annotation is None:
             from torch.profiler import record_function
 
@@ -84,7 +84,7 @@ class Take:
         """A step ended; so many are finished."""
         self._close_annotation()
         if finished > self.window.judged:
-            self.judged_ns.append(time.perf_counter_ns() - self._begun_ns)
+            self.judged_ns.append(clock.now_ns() - self._begun_ns)
 
     def forget(self) -> None:
         """It is of no more use, and its session runs on."""

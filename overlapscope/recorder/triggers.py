@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from overlapscope.base import clock
 from overlapscope.recorder.main_thread import Interruption, Wake
 from overlapscope.recorder.schedule import CUDA_PROFILER_API, Schedule
+from overlapscope.recorder.timetable import Timetable
 from overlapscope.recorder.wrapping import around
 
 if TYPE_CHECKING:
     from overlapscope.recorder.recorder import Recorder
 
 _AGAIN_S = 0.05
-_LATE_S = 0.5
+_NS_PER_S = 1_000_000_000
 
 
 class Trigger:
@@ -49,20 +49,16 @@ def trigger_of(schedule: Schedule, call: Callable[[], None]) -> Trigger:
 
 
 class Clock(Trigger):
-    """Opens a window `delay_s` after the start, or the end of the last one, and closes it `duration_s` later.
+    """Opens and closes windows by a `Timetable`.
 
-    What is due is done by `advance` on the recorder's thread. Where that is the main one, `call` is called on it when
-    something is due, even where it waits. Where it computes in C, or is another, that happens late, and is told.
+    `advance` does it, on the recorder's thread. On the main thread, `call` is called when something is due, even while
+    the thread waits. On another thread, or inside a long call to C code, it happens late, and a note says so.
     """
 
     def __init__(self, delay_s: float, duration_s: float | None, call: Callable[[], None]) -> None:
         super().__init__()
-        self._delay_s = delay_s
-        self._duration_s = math.inf if duration_s is None else duration_s
+        self._timetable = Timetable(delay_s, duration_s)
         self._call = call
-        self._due_s = math.inf
-        self._refused = False
-        """The window could not open when it was due."""
         self._asked = self._woken = False
         self._interruption = Interruption(self._delivered)
         self._wake = Wake()
@@ -70,7 +66,7 @@ class Clock(Trigger):
         self._changed = threading.Condition()
 
     def start(self) -> None:
-        self._due_s = time.monotonic() + self._delay_s
+        self._timetable.start(clock.now_ns())
         if threading.current_thread() is threading.main_thread():
             self._wake.start()
             threading.Thread(target=self._watch, name="overlapscope clock", daemon=True).start()
@@ -82,42 +78,31 @@ class Clock(Trigger):
         self._wake.stop()
 
     def advance(self, recorder: Recorder) -> None:
-        now = time.monotonic()
-        if self._stopped or now < self._due_s:
+        begun_ns = clock.now_ns()
+        if self._stopped or self._timetable.left_ns(begun_ns) > 0:
             return
-        late_s = now - self._due_s
         if recorder.recording:
             recorder.close()
-            self._told(late_s, "closed")
-            self._await(self._delay_s)
+            self._go_on(self._timetable.close, begun_ns)
         elif recorder.open():
-            self._told(late_s, "opened")
-            self._await(self._duration_s)
+            self._go_on(self._timetable.open, begun_ns)
         else:
-            self._refused = True
+            self._timetable.refuse()
 
-    def _await(self, after_s: float) -> None:
-        self._refused = False
+    def _go_on(self, note: Callable[[int, int], str | None], begun_ns: int) -> None:
         with self._changed:
-            self._due_s = time.monotonic() + after_s
+            late = note(begun_ns, clock.now_ns())
             self._changed.notify()
-
-    def _told(self, late_s: float, what: str) -> None:
-        if late_s > _LATE_S:
-            why = (
-                "another profiler ran, or a range of the last window was open"
-                if self._refused
-                else "the thread that records was inside one call"
-            )
-            self.notes.append(f"A window {what} {late_s:.1f} s late: until then {why}.")
+        if late is not None:
+            self.notes.append(late)
 
     def _watch(self) -> None:
         with self._changed:
             while not self._stopped:
-                left_s = self._due_s - time.monotonic()
-                if left_s > 0:
+                left_ns = self._timetable.left_ns(clock.now_ns())
+                if left_ns > 0:
                     self._woken = False
-                    self._changed.wait(min(left_s, threading.TIMEOUT_MAX))
+                    self._changed.wait(left_ns / _NS_PER_S)
                     continue
                 if not self._asked:
                     self._asked = self._interruption.request()

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import field
 from msgspec.structs import replace
 
+from overlapscope.base import clock
 from overlapscope.base.output import tell
 from overlapscope.base.words import duration, parse_size, parse_span
 from overlapscope.errors import UsageError
@@ -21,22 +22,16 @@ from overlapscope.history.entry import Origin
 from overlapscope.recorder import cupti
 from overlapscope.recorder.destination import rank_of
 from overlapscope.recorder.step_times import StepTimer, median_ns
-from overlapscope.watching import kept
+from overlapscope.watching import kept, turns
 from overlapscope.watching.analyser import Analysed, Task
 from overlapscope.watching.analysing import GRACE_S, analyse
 from overlapscope.watching.protocol import Outcome, Request
 from overlapscope.watching.sinks import Outlet, Sink, Told, sink
 from overlapscope.watching.watcher import Watcher
 
-_FIRST_STEPS: Final = 20
-_FIRST_NS: Final = 60_000_000_000
-"""Before the first recording the program makes so many steps, and runs so long: until then it compiles, tunes, fills
-its caches."""
 _TIMED_STEPS: Final = 10
 """Right before a recording, while nothing is recorded."""
 _REMEMBERED: Final = 100
-MOST_OF_TIME: Final = 0.01
-"""Recordings may take this share of the program's time; where one takes longer, the next comes later."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -99,8 +94,6 @@ class _Turn(msgspec.Struct, frozen=True):
     """One recording."""
 
     directory: Path
-    began_ns: int
-    """When it was asked for."""
     steps: int
     """That were finished by then."""
     before: StepTimer
@@ -126,9 +119,7 @@ class Continuous:
         self._attached = False
         """Whether a recording has left CUPTI in the program."""
         self._following: threading.Thread | None = None
-        self._away_ns, self._stopped_ns = 0, time.monotonic_ns()
-        """How long it was stopped, and since when it is."""
-        self._due_ns = self._stopped_ns + min(settings.every_ns, _FIRST_NS)
+        self._turns = turns.Turns(settings.every_ns, clock.now_ns())
         self.costs = Costs()
         # A recording that is under way when the program ends is written, and counts.
         atexit.register(kept.make_room, settings.directory, settings.keep_bytes)
@@ -136,7 +127,7 @@ class Continuous:
 
     def start(self) -> None:
         """Go on where `stop` ended it: the time between does not count."""
-        self._away_ns += time.monotonic_ns() - self._stopped_ns
+        self._turns.start(clock.now_ns())
         self._timer = StepTimer(_TIMED_STEPS)
         self._watcher.after_step.append(self._after_step)
 
@@ -144,7 +135,7 @@ class Continuous:
         """Begin no recording any more."""
         if self._after_step in self._watcher.after_step:
             self._watcher.after_step.remove(self._after_step)
-            self._stopped_ns = time.monotonic_ns()
+            self._turns.stop(clock.now_ns())
 
     def finish(self) -> None:
         """`stop`, and wait a while for what becomes of the last recording."""
@@ -152,13 +143,8 @@ class Continuous:
         if self._following is not None:
             self._following.join(GRACE_S)
 
-    def _now_ns(self) -> int:
-        return time.monotonic_ns() - self._away_ns
-
     def _after_step(self) -> None:
-        if self._now_ns() < self._due_ns or self._busy:
-            return
-        if self._watcher.steps < _FIRST_STEPS or os.getpid() != self._process:
+        if self._busy or not self._turns.due(clock.now_ns(), self._watcher.steps) or os.getpid() != self._process:
             return
         rank = rank_of(os.environ)
         if rank is not None and rank.number:
@@ -169,14 +155,14 @@ class Continuous:
             self._ask()
 
     def _ask(self) -> None:
-        self._due_ns = self._now_ns() + self._settings.every_ns
+        self._turns.begin(clock.now_ns())
         before, self._timer = self._timer, StepTimer(_TIMED_STEPS)
         try:
             directory = kept.begin(self._settings.directory)
         except OSError as error:
             self._complain("directory", f"no recording is made: {error}.")
             return
-        turn = _Turn(directory, self._now_ns(), self._watcher.steps, before, StepTimer(1))
+        turn = _Turn(directory, self._watcher.steps, before, StepTimer(1))
         turn.around.step(turn.steps)
         self._busy = True
         # The steps before it are timed already, so nothing need be recorded but the steps themselves.
@@ -231,23 +217,22 @@ class Continuous:
                 for outlet in self._outlets:
                     self._complain(outlet.name, outlet.send(told))
             kept.make_room(settings.directory, settings.keep_bytes)
-            self._reckon(turn, _median_ns(turn.around) - (told.step - turn.steps) * usual_ns)
+            self._reckon(_median_ns(turn.around) - (told.step - turn.steps) * usual_ns)
         except Exception as error:
             self._complain("watching", f"a recording was lost ({type(error).__name__}: {error}).")
         finally:
             self._busy = False
 
-    def _reckon(self, turn: _Turn, cost_ns: int) -> None:
-        """When the next one may come, by what this one took of the program's time."""
-        cost_ns, every_ns = max(0, cost_ns), self._settings.every_ns
+    def _reckon(self, cost_ns: int) -> None:
+        """Put the next recording off by what this one took of the program's time."""
+        cost_ns = max(0, cost_ns)
         self.costs.stood_ns.append(cost_ns)
-        apart_ns = max(every_ns, round(cost_ns / MOST_OF_TIME))
-        self._due_ns = turn.began_ns + apart_ns
-        if apart_ns > every_ns:
+        apart_ns = self._turns.pay(cost_ns)
+        if apart_ns > self._settings.every_ns:
             self._complain(
                 "later",
                 f"a recording takes {duration(cost_ns)} of the program's time; the next one comes after "
-                f"{duration(apart_ns)}, so that they take less than {MOST_OF_TIME:.0%} of it.",
+                f"{duration(apart_ns)}, so that they take less than {turns.MOST_OF_TIME:.0%} of it.",
             )
 
     def _complain(self, kind: str, sentence: str | None) -> None:

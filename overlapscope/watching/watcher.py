@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from overlapscope.base import clock
 from overlapscope.base.output import tell
 from overlapscope.base.words import clean
 from overlapscope.errors import OverlapscopeError
@@ -160,7 +161,7 @@ class Watcher:
             if profiler_running():
                 self._plain_step.interrupt()
             elif not self._attached:
-                self._plain_step.mark(time.perf_counter_ns())
+                self._plain_step.mark(clock.now_ns())
             if self._running is not None or self._wanted is not None:
                 self._advance()
             for call in tuple(self.after_step):

@@ -18,9 +18,9 @@ pytestmark = [
 TRAINING = """
 import time, torch
 from pathlib import Path
-from overlapscope.watching import api, continuous
+from overlapscope.watching import api, turns
 
-continuous.MOST_OF_TIME = 1e9
+turns.MOST_OF_TIME = 1e9
 api.watch(every="1s", history=Path("history.sqlite"), job="train", log="prometheus:overlap.prom")
 model = torch.nn.Sequential(*(torch.nn.Linear(4096, 4096) for _ in range(4))).cuda()
 optimizer = torch.optim.AdamW(model.parameters())

@@ -2,93 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
-import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
+from tests.support.action_job import ACTION, EXPRESSION, ROOT, STEPS, Job
 from tests.unit.test_check_formats import read_github, read_junit
 
-ROOT = Path(__file__).parents[2]
-ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
-STEPS: list[dict[str, Any]] = ACTION["runs"]["steps"]
 HEALTHY = ROOT / "traces/known_causes/healthy_prefetch.json.gz"
 BROKEN = ROOT / "traces/known_causes/pageable_memory.json.gz"
-EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
 
 INJECTIONS = [
     "$(touch pwned) `touch pwned` ${{ github.token }}",
     '"; touch pwned; "',
     "'; touch pwned; '\ntouch pwned & touch pwned | cat\n",
 ]
-
-
-class Job:
-    """What the runner gives to the steps of one job, in a directory of its own."""
-
-    def __init__(self, directory: Path) -> None:
-        self.workspace, self.temp = directory / "workspace", directory / "temp"
-        self.output, self.summary = directory / "output", directory / "summary"
-        for made in (self.workspace, self.temp):
-            made.mkdir()
-        # Without it, one in a directory above would be found.
-        (self.workspace / "overlapscope.toml").touch()
-        for file in (self.output, self.summary):
-            file.touch()
-
-    def installed(self) -> Job:
-        """As if the step that installs had been run."""
-        programs = self.temp / "overlapscope" / "bin"
-        programs.mkdir(parents=True)
-        (programs / "overlapscope").symlink_to(Path(sys.executable).parent / "overlapscope")
-        return self
-
-    def step(self, name: str, /, **inputs: str) -> subprocess.CompletedProcess[str]:
-        """Run a step with the given inputs, and the others as they are when they are not given."""
-        [step] = [one for one in STEPS if one["name"] == name]
-        given = {key: str(one.get("default", "")) for key, one in ACTION["inputs"].items()}
-        given |= {key.replace("_", "-"): value for key, value in inputs.items()}
-        script = self.temp / "step.sh"
-        script.write_text(step["run"])
-        environment = {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "HOME": str(self.temp),
-            "GITHUB_ACTIONS": "true",
-            "GITHUB_ACTION_PATH": str(ROOT),
-            "GITHUB_OUTPUT": str(self.output),
-            "GITHUB_STEP_SUMMARY": str(self.summary),
-            "RUNNER_TEMP": str(self.temp),
-            # Little of what is installed is ever imported.
-            "PIP_NO_COMPILE": "1",
-        }
-        environment |= {key: value for key, value in os.environ.items() if key.startswith("PIP_")}
-        environment |= {key: evaluated(value, given) for key, value in step["env"].items()}
-        done = subprocess.run(
-            ["bash", "--noprofile", "--norc", "-eo", "pipefail", script],
-            cwd=self.workspace,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert not list(self.workspace.rglob("pwned")) + list(self.temp.glob("pwned"))
-        return done
-
-    def outputs(self) -> dict[str, str]:
-        """What the steps have put out so far."""
-        return dict(line.split("=", 1) for line in self.output.read_text().splitlines())
-
-
-def evaluated(template: str, inputs: dict[str, str]) -> str:
-    """A value of `env`, as the runner fills it in; only inputs may stand there."""
-    return EXPRESSION.sub(lambda match: inputs[match[1].removeprefix("inputs.")], template)
 
 
 @pytest.fixture
@@ -197,46 +127,3 @@ def test_an_input_cannot_run_commands(job: Job, field: str, hostile: str) -> Non
 def test_a_trace_cannot_be_an_option(job: Job) -> None:
     done = job.step("Check", traces=f"--help\n{HEALTHY}")
     assert done.returncode == 2 and "usage" not in done.stdout
-
-
-# -- the installation ---------------------------------------------------------------------------------
-
-
-def small_wheel(directory: Path) -> Path:
-    """A package without dependencies whose program says that it is there."""
-    wheel = directory / "overlapscope-0-py3-none-any.whl"
-    info = "overlapscope-0.dist-info"
-    with zipfile.ZipFile(wheel, "w") as file:
-        file.writestr("overlapscope.py", "def main():\n    print('installed')\n")
-        file.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: overlapscope\nVersion: 0\n")
-        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        file.writestr(f"{info}/entry_points.txt", "[console_scripts]\noverlapscope = overlapscope:main\n")
-        file.writestr(f"{info}/RECORD", "")
-    return wheel
-
-
-def test_what_is_installed_cannot_be_a_command_or_an_option_and_what_is_asked_for_is_installed_then(
-    tmp_path: Path,
-) -> None:
-    job = Job(tmp_path)
-    for hostile in ("$(touch pwned)", "-rpwned"):
-        done = job.step("Install overlapscope", install=hostile)
-        assert done.returncode != 0 and "Usage" not in done.stdout
-    done = job.step("Install overlapscope", install=str(small_wheel(tmp_path)))
-    assert done.returncode == 0, done.stderr
-    # Where tests run in a checkout that is not installed, PYTHONPATH names it.
-    programs = job.temp / "overlapscope/bin"
-    said = subprocess.run(
-        [programs / "python", "-I", programs / "overlapscope"], capture_output=True, text=True, check=True
-    )
-    assert said.stdout == "installed\n"
-
-
-def test_the_action_installs_its_own_checkout_and_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PIP_CONSTRAINT", str(ROOT / "requirements/ci.txt"))
-    job = Job(tmp_path)
-    done = job.step("Install overlapscope")
-    assert done.returncode == 0, done.stderr
-    done = job.step("Check", traces=str(BROKEN))
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert job.outputs()["outcome"] == "fail"

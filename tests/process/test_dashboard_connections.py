@@ -1,52 +1,89 @@
-"""Connections that send or take too slowly: a real server with little patience, and real sockets."""
+"""Connections that send or take too slowly: a real server, real sockets, and a clock that tests move.
+
+One test has the real clock.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import flask
 import pytest
 
+from overlapscope.base import clock
 from overlapscope.dashboard import security, wsgi
 from overlapscope.dashboard.wsgi import Listening
+from tests.support.fake_clock import NS_PER_MS, FakeClock
 
 TOKEN = "known to the test"
 LARGE = 64 << 20
 """More than what lies between a server and who does not read."""
 KNOWN = f"Host: localhost\r\nAuthorization: token {TOKEN}\r\n"
+HEAD_S, PATIENCE_S = 10, 60
+"""Time that the server waits for a head, and for anything else."""
 
 
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    app = flask.Flask(__name__)
-    security.guard(app, token=TOKEN, base="/")
-    app.add_url_rule("/", "short", lambda: "here")
-    app.add_url_rule("/large", "large", lambda: bytes(LARGE))
-    app.add_url_rule("/late", "late", late)
-    app.add_url_rule("/length", "length", lambda: str(len(flask.request.get_data())), methods=["POST"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wsgi, "MOST", 40)
-        patch.setattr(wsgi, "HEAD_S", 1.0)
-        patch.setattr(wsgi, "PATIENCE_S", 3.0)
-        known = Listening(
+class Server:
+    """A server in this process."""
+
+    def __init__(self) -> None:
+        app = flask.Flask(__name__)
+        security.guard(app, token=TOKEN, base="/")
+        app.add_url_rule("/", "short", lambda: "here")
+        app.add_url_rule("/large", "large", self._large)
+        app.add_url_rule("/late", "late", self._late)
+        app.add_url_rule("/length", "length", lambda: str(len(flask.request.get_data())), methods=["POST"])
+        listening = Listening(
             app,
             host="127.0.0.1",
             port=0,
             base="/",
             body_bytes=lambda request, coming: 0 if security.refusal(request, TOKEN) else 1 << 20,
         )
-        known.run_aside()
-        yield known.port
+        listening.run_aside()
+        self.port = listening.port
+        self.clock = FakeClock()
+        self.large_was_given = threading.Event()
+        """The application has given a large answer to the server, which sends it."""
+
+    def passes(self, s: int) -> None:
+        """Let so many seconds pass, and have the server look for connections that have lasted too long.
+
+        Whatever was sent to it before is read before.
+        """
+        ask(self.port)
+        self.clock.wait(s=s)
+        ask(self.port)
+
+    def _large(self) -> flask.Response:
+        response = flask.Response(bytes(LARGE))
+        response.call_on_close(self.large_was_given.set)
+        return response
+
+    def _late(self) -> str:
+        self.passes(s=2 * PATIENCE_S)
+        return "late"
 
 
-def late() -> str:
-    time.sleep(2 * wsgi.PATIENCE_S)
-    return "late"
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wsgi, "MOST", 40)
+        patch.setattr(wsgi, "LOOK_S", 0)
+        served = Server()
+        patch.setattr(clock, "now_ns", served.clock)
+        yield served
+
+
+@pytest.fixture
+def port(server: Server) -> int:
+    return server.port
 
 
 @contextlib.contextmanager
@@ -63,6 +100,11 @@ def rest(connection: socket.socket) -> bytes:
         while part := connection.recv(1 << 20):
             parts.append(part)
     return b"".join(parts)
+
+
+def is_open(connection: socket.socket) -> bool:
+    """Return whether the server has neither sent anything nor closed the connection."""
+    return not select.select([connection], [], [], 0)[0]
 
 
 def answered(connection: socket.socket) -> None:
@@ -82,77 +124,83 @@ def ask(port: int) -> tuple[int, bytes]:
         return response.status, response.read()
 
 
-@contextlib.contextmanager
-def again_and_again(act: Callable[[], object]) -> Iterator[None]:
-    """Does it every tenth of a second, until it fails."""
-    end = threading.Event()
-
-    def repeat() -> None:
-        with contextlib.suppress(OSError):
-            while not end.wait(0.1):
-                act()
-
-    thread = threading.Thread(target=repeat)
-    thread.start()
-    yield
-    end.set()
-    thread.join()
-
-
 @pytest.mark.parametrize(
-    "sent",
+    ("sent", "until_s"),
     [
-        "",
-        "GET / HTTP/1.1\r\nHost: local",
-        f"GET / HTTP/1.1\r\n{KNOWN}",
-        f"POST /length HTTP/1.1\r\n{KNOWN}Content-Length: 1000\r\n\r\nabc",
+        ("", HEAD_S),
+        ("GET / HTTP/1.1\r\nHost: local", HEAD_S),
+        (f"GET / HTTP/1.1\r\n{KNOWN}", HEAD_S),
+        (f"POST /length HTTP/1.1\r\n{KNOWN}Content-Length: 1000\r\n\r\nabc", PATIENCE_S),
     ],
     ids=["nothing", "half a head", "half a head with the token", "half a body"],
 )
-def test_what_does_not_go_on_is_closed(port: int, sent: str) -> None:
-    with connected(port, sent) as connection:
+def test_what_does_not_go_on_is_closed(server: Server, sent: str, until_s: int) -> None:
+    with connected(server.port, sent) as connection:
+        server.passes(s=until_s - 1)
+        assert is_open(connection)
+        server.passes(s=2)
         assert rest(connection) == b""
 
 
-def test_an_answered_connection_is_closed_when_nothing_more_comes(port: int) -> None:
-    with connected(port, f"GET / HTTP/1.1\r\n{KNOWN}\r\n") as connection:
-        assert rest(connection).endswith(b"here")
+def test_in_real_time_the_server_looks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "now_ns", time.perf_counter_ns)
+    monkeypatch.setattr(wsgi, "HEAD_NS", 100 * NS_PER_MS)
+    with connected(Server().port, "GET / HTTP/1.1\r\nHost: local") as connection:
+        assert rest(connection) == b""
+
+
+def test_an_answered_connection_is_closed_when_nothing_more_comes(server: Server) -> None:
+    with connected(server.port, f"GET / HTTP/1.1\r\n{KNOWN}\r\n") as connection:
+        answered(connection)
+        # The time until it is closed begins a moment after the answer has come.
+        while is_open(connection):
+            server.passes(s=PATIENCE_S + 1)
+        assert rest(connection) == b""
 
 
 @pytest.mark.parametrize("sent", ["GET / HTTP/1.1\r\nX: ", "\r\n\r\n"], ids=["a head", "empty lines"])
-def test_a_byte_now_and_then_does_not_keep_a_connection(port: int, sent: str) -> None:
-    with connected(port, sent) as connection, again_and_again(lambda: connection.sendall(sent[-2:].encode())):
+def test_a_byte_now_and_then_does_not_keep_a_connection(server: Server, sent: str) -> None:
+    with connected(server.port, sent) as connection:
+        for _ in range(HEAD_S + 1):
+            assert is_open(connection)
+            connection.sendall(sent[-2:].encode())
+            server.passes(s=1)
         assert rest(connection) == b""
 
 
-def test_a_body_that_drips_is_closed_and_one_that_is_merely_slow_is_not(port: int) -> None:
-    head = f"POST /length HTTP/1.1\r\n{KNOWN}Connection: close\r\nContent-Length: 50000\r\n\r\n"
-    with connected(port, head) as connection, again_and_again(lambda: connection.sendall(b"a")):
+def test_a_body_that_drips_is_closed_and_one_that_is_merely_slow_is_not(server: Server) -> None:
+    head = f"POST /length HTTP/1.1\r\n{KNOWN}Connection: close\r\nContent-Length: 70000\r\n\r\n"
+    with connected(server.port, head) as connection:
+        for _ in range(PATIENCE_S + 1):
+            assert is_open(connection)
+            connection.sendall(b"a")
+            server.passes(s=1)
         assert rest(connection) == b""
-    with connected(port, head) as connection:
+    with connected(server.port, head) as connection:
         # Longer than anything may pause.
-        for _ in range(50):
+        for _ in range(PATIENCE_S + 10):
             connection.sendall(bytes(1000))
-            time.sleep(0.1)
-        assert rest(connection).endswith(b"50000")
+            server.passes(s=1)
+        assert rest(connection).endswith(b"70000")
 
 
-def test_who_does_not_read_is_closed_and_who_reads_slowly_gets_all(port: int) -> None:
+def test_who_does_not_read_is_closed_and_who_reads_slowly_gets_all(server: Server) -> None:
     asked = f"GET /large HTTP/1.1\r\n{KNOWN}Connection: close\r\n\r\n"
-    with connected(port, asked) as connection:
-        # Longer than the server waits for anything to be taken.
-        time.sleep(2 * wsgi.PATIENCE_S)
+    with connected(server.port, asked) as connection:
+        assert server.large_was_given.wait(60)
+        for _ in range(10):
+            server.passes(s=PATIENCE_S)
         assert len(rest(connection)) < LARGE
-    with connected(port, asked) as connection:
+    with connected(server.port, asked) as connection:
         parts = []
         for _ in range(10):
             parts.append(connection.recv(LARGE // 20, socket.MSG_WAITALL))
-            time.sleep(0.5)
+            server.passes(s=10)
         assert len(b"".join([*parts, rest(connection)])) > LARGE
 
 
-def test_an_answer_may_take_longer_than_a_reader_may(port: int) -> None:
-    with connected(port, f"GET /late HTTP/1.1\r\n{KNOWN}Connection: close\r\n\r\n") as connection:
+def test_an_answer_may_take_longer_than_a_reader_may(server: Server) -> None:
+    with connected(server.port, f"GET /late HTTP/1.1\r\n{KNOWN}Connection: close\r\n\r\n") as connection:
         assert rest(connection).endswith(b"late")
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from overlapscope.reading import _stream, files, kineto
 from overlapscope.reading._events import CATEGORIES
 from overlapscope.trace.model import Trace
-from tests.process.test_parallel_reader import (
+from tests.support.parallel_reading import (
     ALONE,
     RECORDINGS,
     assert_identical,

@@ -47,7 +47,7 @@ def test_what_hangs_and_what_dies_is_found_and_the_others_are_judged(
         return [Found("seven", "is not liked")] if case.seed == 7 else []
 
     monkeypatch.setattr(campaign, "judge", judge)
-    monkeypatch.setattr(campaign, "HANG_S", 5.0)
+    monkeypatch.setattr(campaign, "HANG_S", 2.0)
     tally = campaign.run(0, 10, jobs=1, seconds=None, out=tmp_path)
     assert tally.files == 10
     assert dict(tally.found) == {

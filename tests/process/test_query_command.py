@@ -11,13 +11,24 @@ PIPELINE = str(TRACES / "pipeline_1stream.json.gz")
 COMMAND = [sys.executable, "-m", "overlapscope", "query", PIPELINE]
 INTERRUPTED = """
 import os, signal, sys, threading, time
+import duckdb
 from overlapscope.commands import main
+
+connect = duckdb.connect
+
+def eager(*args, **options):
+    connection = connect(*args, **options)
+    # DuckDB shows progress from the second second on otherwise.
+    connection.execute("SET progress_bar_time = 1")
+    return connection
 
 def press():
     while not any(thread.name == "overlapscope-query" for thread in threading.enumerate()):
         time.sleep(0.02)
-    time.sleep(2.5)  # DuckDB shows progress from its second second on.
+    time.sleep(0.3)
     os.kill(os.getpid(), signal.SIGINT)
+
+duckdb.connect = eager
 
 threading.Thread(target=press, daemon=True).start()
 sys.exit(main(["query", sys.argv[1], "SELECT count(*) FROM range(1000000000000) r(i) WHERE hash(i) % 3 = 1"]))

@@ -16,7 +16,7 @@ from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import _ahead, kineto
 from overlapscope.reading._crew import Crew
 from overlapscope.trace.model import Trace
-from tests.process.test_parallel_reader import ALONE, RECORDINGS, assert_identical, dialect, events_of_all_kinds
+from tests.support.parallel_reading import ALONE, RECORDINGS, assert_identical, dialect, events_of_all_kinds
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has helpers")
 

@@ -6,6 +6,10 @@ import importlib.metadata
 
 import pytest
 
+from tests.support.helpers import TRACES
+
+PREFETCHING = TRACES / "recorder" / "overlapscope.trace.json.gz"
+PAGEABLE = TRACES / "laboratory" / "copy_matrix" / "streamed0_pinned0.trace.json.gz"
 PLUGIN = "overlapscope.pytest_plugin"
 
 _INSTALLED = bool(importlib.metadata.entry_points(group="pytest11", name="overlapscope"))
@@ -21,6 +25,45 @@ OPTIONS = (
     *(() if _INSTALLED else ("-p", PLUGIN)),
 )
 """A strict run, with the plugin."""
+
+
+REPLAYS = f"""
+import shutil
+import pytest
+from {PLUGIN} import OverlapProfile
+
+STORED = {{"prefetching": {str(PREFETCHING)!r}, "pageable": {str(PAGEABLE)!r}}}
+
+class Replays(OverlapProfile):
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        shutil.copy(STORED[self.stored.pop(0)], self.path)
+
+@pytest.fixture
+def overlap_profile(request, tmp_path):
+    profile = Replays(request.node, tmp_path / "loader")
+    marker = request.node.get_closest_marker("replays")
+    profile.stored = list(marker.args) if marker else [request.node.name]
+    return profile
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "replays(*names): the stored recordings that take the place of those made")
+"""
+"""Puts stored recordings of a GPU in the place of those made, which have none, once they have been made."""
+
+
+def one_test(
+    marker: str, body: str = "with overlap_profile as recording: recording.step()", name: str = "pageable"
+) -> str:
+    """Return a module with one marked test, for which a stored recording is replayed."""
+    return f"""
+import pytest
+
+@pytest.mark.overlap({marker})
+@pytest.mark.replays({name!r})
+def test(overlap_profile):
+    {body}
+"""
 
 
 def output(result: pytest.RunResult) -> str:

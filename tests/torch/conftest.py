@@ -1,8 +1,17 @@
 """What all tests with torch share."""
 
 import gc
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+import overlapscope as ov
+from overlapscope.base import clock as real_clock
+from tests.support.fake_clock import FakeClock
+from tests.support.pytest_runs import PAGEABLE, PREFETCHING, REPLAYS
+from tests.support.recorded import nothing_left_running
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -11,3 +20,54 @@ def _no_objects_of_other_tests_are_looked_through() -> None:
     millions: a second for each look."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    """The clock of recordings in this process."""
+    fake = FakeClock()
+    monkeypatch.setattr(real_clock, "now_ns", fake)
+    return fake
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Path of a trace to record."""
+    return tmp_path / "x.trace.json.gz"
+
+
+@pytest.fixture
+def nothing_is_left_running() -> Iterator[None]:
+    """Fail a test that leaves a recording or a profiler under way."""
+    with nothing_left_running():
+        yield
+
+
+# -- of the pytest plugin's tests
+
+
+@pytest.fixture(scope="module")
+def everything_is_loaded(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A run inside a test forgets the modules that it was the first to load, and numpy cannot be loaded again."""
+    from overlapscope.pytest_plugin import assert_overlap
+
+    assert_overlap(PREFETCHING, min_efficiency="80%")
+    with pytest.raises(AssertionError):
+        assert_overlap(PAGEABLE)
+    if importlib.util.find_spec("torch") is not None:
+        with ov.record(tmp_path_factory.mktemp("once") / "x.trace.json.gz"):
+            pass
+
+
+@pytest.fixture
+def not_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where these are set pytest prints failures twice, the second time in its summary."""
+    for name in ("CI", "BUILD_NUMBER"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def replays(pytester: pytest.Pytester) -> None:
+    """Recordings are replaced by stored ones."""
+    pytest.importorskip("torch", reason="records with torch")
+    pytester.makeconftest(REPLAYS)

@@ -1,4 +1,8 @@
-"""A program that is watched continuously: recorded now and then, analysed beside it, and left alone by what fails."""
+"""A program that is watched continuously: recorded now and then, analysed beside it, and left alone by what fails.
+
+The clock of these programs moves only with their steps, except in the test that says so. `tests/unit/test_turns.py`
+tests when a recording is due.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +23,26 @@ TRAINING = """
 import os, sys, time
 from pathlib import Path
 import torch
-from overlapscope.watching import api, continuous
+from overlapscope.base import clock
+from overlapscope.watching import api, continuous, turns
 
+# For a machine on which an analysis takes long.
+continuous.GRACE_S = 200
 here = Path.cwd()
 torch.set_num_threads(1)
 model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+asked = dict(history=here / "history.sqlite", job="train")
+now_ns = 0
+
+def train(steps=1):
+    global now_ns
+    for _ in range(steps):
+        loss = model(torch.randn(64, 64)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        now_ns += 10_000_000
 
 def entries():
     from overlapscope.errors import UsageError
@@ -35,24 +53,22 @@ def entries():
     except UsageError:
         # It is being made.
         return 0
+"""
+FAKE_CLOCK = """
+clock.now_ns = lambda: now_ns
+asked["every"] = "10 min"
 
-def train(until, patience_s=200):
-    began, steps = time.monotonic(), 0
-    while not until() and time.monotonic() < began + patience_s:
-        for _ in range(30):
-            loss = model(torch.randn(64, 64)).square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        time.sleep(0.02)
-    assert until(), "it takes too long"
+def come_due():
+    global now_ns
+    now_ns += 600_000_000_000
+    # The first 20 pass, 11 marks time 10, and 4 are recorded.
+    train(50)
 
-def reported(number=1):
-    return lambda: len(list(here.glob("watched/*/*/report.html"))) >= number
-
-# Recordings of steps this short are seldom otherwise.
-continuous.MOST_OF_TIME = 1e9
-asked = dict(every="0.2s", history=here / "history.sqlite", job="train")
+def record():
+    come_due()
+    watching = api._continuous[os.getpid()]
+    watching.finish()
+    watching.start()
 """
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -60,8 +76,8 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        (tmp_path / "train.py").write_text(TRAINING + code)
+    def run(code: str, *, clock: str = FAKE_CLOCK, **environment: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "train.py").write_text(TRAINING + clock + code)
         done = forked.run(["train.py"], tmp_path, environment={"XDG_RUNTIME_DIR": str(tmp_path)} | environment)
         assert done.returncode == 0, done.stderr
         return done
@@ -73,13 +89,18 @@ def watched(folder: Path) -> list[Path]:
     return sorted(folder.glob("watched/train/*"))
 
 
-def test_a_training_loop_is_recorded_analysed_and_told_of(run: Run, tmp_path: Path) -> None:
+def test_in_real_time_a_training_loop_is_recorded_analysed_and_told_of(run: Run, tmp_path: Path) -> None:
     done = run(
         """
-api.watch(**asked, log=[f"prometheus:{here}/overlap.prom"])
-train(reported(2))
+# Recordings of steps this short are seldom otherwise.
+turns.MOST_OF_TIME = 1e9
+api.watch(**asked, every="0.1s", log=[f"prometheus:{here}/overlap.prom"])
+while len(list(here.glob("watched/*/*/report.html"))) < 2:
+    train()
+    time.sleep(0.001)
 print("trained")
-"""
+""",
+        clock="",
     )
     assert done.stdout == "trained\n"
     assert done.stderr == ""
@@ -97,7 +118,9 @@ def test_of_a_program_that_ends_at_once_nothing_is_left_unfinished(run: Run, tmp
     run(
         """
 api.watch(**asked)
-train(lambda: any(here.glob("watched/*/*/*.trace.json.gz")))
+now_ns += 600_000_000_000
+while not any(here.glob("watched/*/*/*.trace.json.gz")):
+    train()
 """
     )
     [recording] = watched(tmp_path)
@@ -105,12 +128,15 @@ train(lambda: any(here.glob("watched/*/*/*.trace.json.gz")))
 
 
 def test_no_more_is_kept_than_was_asked_for(run: Run, tmp_path: Path) -> None:
-    run(
+    done = run(
         """
 api.watch(**asked, keep="0")
-train(lambda: entries() >= 2)
+record()
+record()
+print(entries())
 """
     )
+    assert done.stdout == "2\n"
     assert watched(tmp_path) == []
 
 
@@ -118,12 +144,10 @@ def test_a_program_that_ends_while_it_is_recorded_keeps_no_more_either(run: Run,
     run(
         """
 api.watch(**asked, keep="0")
-def step():
-    model(torch.randn(64, 64)).square().mean().backward()
-    optimizer.step()
+now_ns += 600_000_000_000
 while not any(here.glob("watched/*/*")):
-    step()
-step(); step()
+    train()
+train(2)
 from overlapscope.recorder.recording import current
 assert current() is not None
 """
@@ -135,22 +159,21 @@ def test_the_process_that_analyses_may_be_killed(run: Run, tmp_path: Path) -> No
     done = run(
         """
 import psutil
-killed = []
 
-def kill():
-    for child in psutil.Process().children():
-        if not killed and "overlapscope.watching.analyser" in child.cmdline():
-            child.kill()
-            killed.append(child.pid)
-    return bool(killed)
+def analyser():
+    children = psutil.Process().children()
+    return next((one for one in children if "overlapscope.watching.analyser" in one.cmdline()), None)
 
 api.watch(**asked)
-train(kill)
-train(reported())
-print(entries() >= 1)
+come_due()
+while (process := analyser()) is None:
+    time.sleep(0.005)
+process.kill()
+record()
+print(len(list(here.glob("watched/*/*/report.html"))))
 """
     )
-    assert done.stdout == "True\n"
+    assert done.stdout == "1\n"
     assert done.stderr == "overlapscope: the process that analyses a recording ended by SIGKILL.\n"
     with Store.open(tmp_path / "history.sqlite") as history:
         assert history.rows()
@@ -161,15 +184,17 @@ def test_a_program_that_is_killed_takes_its_analysis_with_it(tmp_path: Path) -> 
 
     (tmp_path / "train.py").write_text(
         TRAINING
+        + FAKE_CLOCK
         + """
 import psutil, signal
-from overlapscope.watching import analysing
 
 def analyses():
     return [child for child in psutil.Process().children() if "overlapscope.watching.analyser" in child.cmdline()]
 
 api.watch(**asked)
-train(analyses)
+come_due()
+while not analyses():
+    time.sleep(0.005)
 print(analyses()[0].pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -199,11 +224,12 @@ class Told(continuous.Continuous):
         super()._complain(kind, sentence)
 continuous.Continuous = Told
 api.watch(**asked)
-train(lambda: len(turns) >= 3)
-print("trained")
+for _ in range(3):
+    come_due()
+print("trained", len(turns))
 """
     )
-    assert done.stdout == "trained\n"
+    assert done.stdout == "trained 3\n"
     assert done.stderr.startswith(f"overlapscope: {said}") and done.stderr.count("\n") == 1
 
 
@@ -215,11 +241,12 @@ class Writer:
     add_text = add_scalar
 
 api.watch(**asked, log=Writer())
-train(reported(3))
+record()
+record()
 """
     )
     assert done.stderr == ("overlapscope: figures did not reach TensorBoard (RuntimeError: no\\x1b[31m connection).\n")
-    assert len(watched(tmp_path)) >= 3
+    assert len(watched(tmp_path)) == 2
 
 
 def test_of_several_ranks_the_first_is_recorded(run: Run, tmp_path: Path) -> None:
@@ -227,30 +254,27 @@ def test_of_several_ranks_the_first_is_recorded(run: Run, tmp_path: Path) -> Non
         run(
             """
 api.watch(**asked)
-mine = os.environ["RANK"] == "0"
-train(reported() if mine else lambda: not api._watchers[os.getpid()].after_step)
-print(len(list(here.glob("watched/*/*"))))
+come_due()
+assert bool(api._watchers[os.getpid()].after_step) == (os.environ["RANK"] == "0")
 """,
             RANK=rank,
             WORLD_SIZE="2",
             LOCAL_RANK=rank,
         )
-        assert bool(watched(tmp_path)) == (rank == "0")
+        assert len(watched(tmp_path)) == (rank == "0")
 
 
 def test_a_forked_child_records_nothing_of_its_own(run: Run, tmp_path: Path) -> None:
     done = run(
         """
 api.watch(**asked)
-train(reported())
+record()
 if os.fork() == 0:
     for name in here.glob("watched/*/*/*"):
         name.unlink()
-    began = time.monotonic()
-    train(lambda: time.monotonic() > began + 1)
+    come_due()
     print(len(list(here.glob("watched/*/*/*"))), flush=True)
     os._exit(0)
-api._continuous[os.getpid()].finish()
 os.wait()
 """
     )
@@ -262,23 +286,27 @@ def test_a_variable_of_the_environment_says_how_often(run: Run, tmp_path: Path) 
         """
 from overlapscope.watching import at_import
 at_import.start()
-train(lambda: entries() >= 1)
+record()
+print(entries())
 os.environ["OVERLAPSCOPE_WATCH"] = "often"
 at_import.start()
 """,
-        OVERLAPSCOPE_WATCH="0.2s",
+        OVERLAPSCOPE_WATCH="10min",
         OVERLAPSCOPE_HISTORY=str(tmp_path / "history.sqlite"),
     )
+    assert done.stdout == "1\n"
     assert done.stderr.startswith("overlapscope: OVERLAPSCOPE_WATCH is not heeded: 'often' is not a length of time")
 
 
-def test_the_room_is_called_as_the_function_whatever_is_imported_first(run: Run) -> None:
+def test_the_room_is_called_as_the_function_whatever_is_imported_first(run: Run, tmp_path: Path) -> None:
     run(
         """
 import overlapscope.watching.callbacks
 overlapscope.watch(**asked)
 from overlapscope import watch
 watch(**asked)
-train(reported())
+record()
 """
     )
+    [recording] = watched(tmp_path)
+    assert (recording / kept.REPORT).exists()

@@ -15,12 +15,12 @@ SCRIPTS = [one.text for one in BLOCKS if one.page.name == "tutorial.md" and one.
 COMMANDS = {line for one in BLOCKS if one.language == "sh" for line in lines(one.text) if "overlapscope run " in line}
 NOT_HERE = {
     "--open": "serves until Ctrl-C: tests/browser",
-    "--delay": "waits for half a minute: tests/torch/test_windows.py",
-    "--slow-step": "waits for a slow step: tests/torch/test_windows.py",
+    "--delay": "waits for half a minute: tests/torch/test_windows_by_time.py",
+    "--slow-step": "waits for a slow step: tests/torch/test_windows_by_time.py",
     "--check-hazards": "needs a GPU: tests/gpu",
     "cudaProfilerApi": "needs a GPU: tests/gpu",
     "--on-demand": "records when asked: tests/torch/test_watch.py",
-    "torchrun": "starts ranks: tests/torch/test_run.py",
+    "torchrun": "starts ranks: tests/torch/test_run_processes.py",
 }
 """What keeps a command from being run here, and where it is tried."""
 PROGRAM = """\

@@ -1,6 +1,6 @@
 """Programs run plainly and under `overlapscope run`: exit code, stdout, stderr but for our lines, and files are alike.
 
-Every one is a real process, most with torch loaded before. What only differs in how it ends is in `test_run`.
+Every one is a real process, most with torch loaded before. What only differs in how it ends is in `test_run_recorded`.
 """
 
 from __future__ import annotations

@@ -60,6 +60,7 @@ server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 open("port", "w").write(str(server.server_port))
 server.serve_forever()
 """
+ON_DEMAND = ("-m", "overlapscope", "run", "--on-demand")
 PATIENCE_S = 180.0
 Started = subprocess.Popen[str] | forked.Program
 
@@ -78,12 +79,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def started(place: Path, tmp_path: Path) -> Iterator[Callable[..., Started]]:
     with ExitStack() as stack:
 
-        def start(text: str, *launcher: str, **variables: str) -> Started:
+        def start(text: str, *launcher: str, fresh: bool = False, **variables: str) -> Started:
+            """Start a program that can be recorded on demand; a `fresh` one is on its own, and imports torch itself."""
             (tmp_path / "program.py").write_text(text)
             process: Started
-            if launcher:
+            if fresh:
                 process = subprocess.Popen(
-                    [*launcher, "program.py"],
+                    [sys.executable, "program.py"],
                     cwd=tmp_path,
                     env={**os.environ, **variables},
                     stdout=subprocess.PIPE,
@@ -91,7 +93,7 @@ def started(place: Path, tmp_path: Path) -> Iterator[Callable[..., Started]]:
                     text=True,
                 )
             else:
-                process = forked.Program(["-m", "overlapscope", "run", "--on-demand", "program.py"], tmp_path)
+                process = forked.Program([*launcher, *ON_DEMAND, "program.py"], tmp_path)
             stack.callback(end, process)
             return process
 
@@ -111,7 +113,7 @@ def waited(ready: Callable[[list[Status]], bool]) -> list[Status]:
     until = time.monotonic() + PATIENCE_S
     while not ready(found := statuses()):
         assert time.monotonic() < until, found
-        time.sleep(0.1)
+        time.sleep(0.02)
     return found
 
 
@@ -158,7 +160,7 @@ def test_a_server_without_steps_is_recorded_by_time(started: Callable[..., Start
     written = tmp_path / "port"
     waited(lambda found: len(found) == 1 and written.exists() and written.read_text() != "")
     port = written.read_text()
-    with Asking(server.pid, Request(path=str(tmp_path / "x.trace.json.gz"), seconds=1.0)) as asked:
+    with Asking(server.pid, Request(path=str(tmp_path / "x.trace.json.gz"), seconds=0.5)) as asked:
         begun: list[int] = []
         with ThreadPoolExecutor(1) as pool:
             outcome = pool.submit(asked.outcome, begun.append, until_begun_s=PATIENCE_S)
@@ -173,9 +175,7 @@ def test_a_server_without_steps_is_recorded_by_time(started: Callable[..., Start
 
 
 def test_all_ranks_begin_with_the_same_step(started: Callable[..., Started], tmp_path: Path) -> None:
-    ranks_start = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    launcher = (*ranks_start, "-m", "overlapscope", "run", "--on-demand")
-    started(TRAINING, *launcher)
+    started(TRAINING, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     found = stepping(2)
     assert sorted((one.rank, one.world_size) for one in found) == [(0, 2), (1, 2)]
     ranks = ranks_of(found[0])
@@ -256,7 +256,7 @@ def test_what_the_program_records_itself_takes_precedence(started: Callable[...,
     assert outcome.failure == "The program began a recording of its own, which takes precedence."
     until = time.monotonic() + PATIENCE_S
     while not (tmp_path / "own.json").exists() and time.monotonic() < until:
-        time.sleep(0.05)
+        time.sleep(0.01)
     assert len(load(tmp_path / "own.json").cpu_ops)
     assert not (tmp_path / "x.json").exists()
     assert training.poll() is None
@@ -269,7 +269,7 @@ def test_a_variable_watches_what_imports_torch(started: Callable[..., Started], 
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: overlapscope-watch\nVersion: 0\n")
     (metadata / "entry_points.txt").write_text("[torch.backends]\nx = overlapscope.watching.at_import:start\n")
     path = os.pathsep.join([str(tmp_path / "site"), *filter(None, sys.path)])
-    training = started(TRAINING, sys.executable, PYTHONPATH=path, OVERLAPSCOPE_WATCH="1")
+    training = started(TRAINING, fresh=True, PYTHONPATH=path, OVERLAPSCOPE_WATCH="1")
     (status,) = stepping()
     assert status.pid == training.pid
     with Asking(training.pid, Request(path=str(tmp_path / "x.json"), steps=1)) as asked:
@@ -279,7 +279,7 @@ def test_a_variable_watches_what_imports_torch(started: Callable[..., Started], 
 def test_a_process_that_never_heard_of_us_is_attached_to_or_it_is_said_what_that_needs(
     started: Callable[..., Started],
 ) -> None:
-    program = started("import time\nwhile True: time.sleep(0.01)", sys.executable)
+    program = started("import time\nwhile True: time.sleep(0.01)", fresh=True)
     done = overlapscope("attach", str(program.pid))
     if sys.version_info >= (3, 14):
         assert done.returncode == 0, done.stderr

@@ -14,8 +14,8 @@ pytest.importorskip("torch", reason="trains with torch")
 
 PATIENT = """
 import torch
-from overlapscope.watching import continuous
-continuous.GRACE_S, continuous.MOST_OF_TIME = 200, 1e9
+from overlapscope.watching import continuous, turns
+continuous.GRACE_S, turns.MOST_OF_TIME = 200, 1e9
 inputs = torch.randn(200, 8)
 asked = dict(every="0.01s", history="history.sqlite", job="train")
 """

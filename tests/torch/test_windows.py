@@ -1,7 +1,7 @@
-"""What opens and closes a recording's windows besides steps: the time, a range, a slow step; and several windows. And
+"""What opens and closes a recording's windows besides steps and the clock: a range; several windows in a row; and
 programs whose own profiler is ignored.
 
-Every program here is a process of its own.
+Every program here is a process of its own; `test_windows_by_time` has the windows of the clock.
 """
 
 from __future__ import annotations
@@ -13,109 +13,17 @@ import pytest
 import overlapscope as ov
 from overlapscope.errors import UsageError
 from overlapscope.recorder.destination import window_path
-from overlapscope.recorder.step_times import SlowSteps
 from tests.support import forked
+from tests.support.recorded import names, steps, timed
+from tests.support.run_command import FORKED, HEAD, run
 
 pytest.importorskip("torch", reason="records with torch")
-
-RUN = ("-m", "overlapscope", "run")
-HEAD = """
-import sys, threading, time, torch, overlapscope as ov
-from torch.profiler import record_function
-
-def work(name):
-    with record_function(name):
-        torch.ones(8, 8) @ torch.ones(8, 8)
-
-def until(seconds, do):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        do()
-"""
-
-
-def run(options: str, program: str, cwd: Path) -> list[str]:
-    """Run a program with `overlapscope run OPTIONS -o x.json`; what that says at its end, without its name."""
-    (cwd / "program.py").write_text(HEAD + program)
-    done = forked.run([*RUN, "-o", "x.json", *options.split(), "program.py"], cwd)
-    assert done.returncode == 0, done.stderr
-    said = [line for line in done.stderr.splitlines() if line.startswith("overlapscope: ")]
-    at_end = [line for line in said if "no GPU activity" not in line and " wrote " not in line]
-    return [line.removeprefix("overlapscope: ") for line in at_end]
 
 
 def run_as_it_is(program: str, cwd: Path) -> None:
     """Run a program that records by itself."""
     done = forked.run(["-c", HEAD + program], cwd)
     assert done.returncode == 0, done.stderr
-
-
-def names(path: Path) -> list[str]:
-    notes = ov.load(path).annotations
-    return [notes.name(row) for row in range(len(notes))]
-
-
-def steps(path: Path) -> list[int]:
-    return [int(name.removeprefix("ProfilerStep#")) for name in names(path) if name.startswith("ProfilerStep#")]
-
-
-def timed(path: Path) -> tuple[int, int]:
-    plain = ov.load(path).plain_steps
-    return len(plain.before.host_ns), len(plain.after.host_ns)
-
-
-class TestByTheTime:
-    def test_a_program_without_steps_is_recorded_for_a_while(self, tmp_path: Path) -> None:
-        said = run(
-            "--delay 0.5 --duration 0.3",
-            "until(0.4, lambda: work('early'))\nuntil(1, lambda: work('due'))\nuntil(0.5, lambda: work('late'))",
-            tmp_path,
-        )
-        found = names(tmp_path / "x.json")
-        assert "due" in found and "early" not in found and "late" not in found
-        assert said == ["No step ended before or after the recording, so no step was timed without the profiler."]
-
-    @pytest.mark.parametrize(
-        "wait",
-        ["time.sleep(3)", "server = threading.Thread(target=time.sleep, args=(3,)); server.start(); server.join()"],
-    )
-    def test_a_main_thread_that_waits_is_woken_for_it_and_waits_on(self, wait: str, tmp_path: Path) -> None:
-        program = f"began = time.monotonic()\n{wait}\nassert time.monotonic() - began > 2.9\nwork('behind')"
-        said = run("--delay 0.5 --duration 0.5 --plain-steps 0", program, tmp_path)
-        assert said == []
-        assert names(tmp_path / "x.json") == []
-
-    def test_a_main_thread_that_computes_in_c_is_recorded_late_and_told(self, tmp_path: Path) -> None:
-        busy = "max(map(hash, range(60_000_000)))\nuntil(1, lambda: work('w'))"
-        said = run("--delay 0.1 --duration 0.3 --plain-steps 0", busy, tmp_path)
-        assert said[0].startswith("A window opened ") and said[0].endswith("was inside one call.")
-        assert set(names(tmp_path / "x.json")) == {"w"}
-
-    def test_a_program_that_ends_before_is_told(self, tmp_path: Path) -> None:
-        said = run("--delay 30", "work('w')", tmp_path)
-        assert said[0].startswith(
-            "There is no trace: the program ended before the recording started, 30 s after the start "
-        )
-        assert said[1:] == ["nothing was recorded."]
-
-    def test_where_there_are_steps_whole_ones_are_recorded_and_those_around_are_timed(self, tmp_path: Path) -> None:
-        program = "for number in range(150):\n    work('w')\n    time.sleep(0.01)\n    ov.step()"
-        run("--delay 0.6 --duration 0.4 --warmup 1 --plain-steps 5", program, tmp_path)
-        recorded = steps(tmp_path / "x.json")
-        assert recorded == list(range(recorded[0], recorded[-1] + 1)) and recorded[0] > 5
-        assert ov.load(tmp_path / "x.json").warm_up_steps == 1
-        assert timed(tmp_path / "x.json") == (5, 5)
-
-    def test_in_code(self, tmp_path: Path) -> None:
-        program = (
-            "with ov.record('y.json', duration_s=0.3) as rec:\n    until(1, lambda: work('w'))\n"
-            "    assert rec.finished\n    work('late')\nassert [path.name for path in rec.paths] == ['y.json']\n"
-            "import signal\nassert signal.getsignal(signal.SIGURG) is signal.SIG_DFL\n"
-            # The recorder's threads are told to end, and not waited for.
-            "while threading.active_count() > 1: time.sleep(0.01)"
-        )
-        run_as_it_is(program, tmp_path)
-        assert set(names(tmp_path / "y.json")) == {"w"}
 
 
 class TestARange:
@@ -177,7 +85,7 @@ class TestARange:
 
 
 class TestSeveralWindows:
-    LOOP = "for number in range({}):\n    work('w')\n    time.sleep(0.001)\n    ov.step()"
+    LOOP = "for number in range({}):\n    work('w')\n    ov.step()"
 
     def test_each_has_a_file_and_the_steps_timed_around_it(self, tmp_path: Path) -> None:
         run("--repeat 3 --wait 4 --warmup 1 --active 2 --plain-steps 3", self.LOOP.format(60), tmp_path)
@@ -194,7 +102,7 @@ class TestSeveralWindows:
 
     def test_none_of_them_is_overwritten(self, tmp_path: Path) -> None:
         (tmp_path / "x-2.json").write_text("another's")
-        done = forked.run([*RUN, "-o", "x.json", "--repeat", "2", "x.py"], tmp_path)
+        done = forked.run([*FORKED, "-o", "x.json", "--repeat", "2", "x.py"], tmp_path)
         assert done.returncode == 2 and "x-2.json" in done.stderr
 
     @pytest.mark.parametrize(
@@ -207,44 +115,6 @@ class TestSeveralWindows:
     )
     def test_their_names(self, path: str, expected: str) -> None:
         assert window_path(Path(path), 2) == Path(expected)
-
-
-class TestASlowStep:
-    LOOP = "for number in range({}):\n    work('w')\n    time.sleep(2 if number == 100 else 0.002)\n    ov.step()"
-
-    def test_it_is_kept_and_nothing_else_judged(self, tmp_path: Path) -> None:
-        said = run("--slow-step 100 --active 1000", self.LOOP.format(200), tmp_path)
-        assert said[0].startswith("Step 100 took 2,0") and " times the median of " in said[0]
-        recorded = steps(tmp_path / "x.json")
-        assert recorded[-1] == 100
-        assert ov.load(tmp_path / "x.json").warm_up_steps == len(recorded) - 1
-        assert timed(tmp_path / "x.json") == (0, 0)
-
-    def test_windows_without_one_are_thrown_away(self, tmp_path: Path) -> None:
-        program = self.LOOP.format(200) + "\nassert not torch.autograd.profiler._is_profiler_enabled"
-        run("--slow-step 100 --wait 3 --warmup 1 --active 50", program, tmp_path)
-        # Windows of 51 steps from the third on, with a step between them.
-        assert steps(tmp_path / "x.json") == list(range(55, 101))
-
-    def test_where_none_came_that_is_told(self, tmp_path: Path) -> None:
-        said = run("--slow-step 100", self.LOOP.format(60), tmp_path)
-        assert (
-            said[0].startswith("There is no trace: no step took more than 100 times the median of ")
-            and said[1] == "nothing was recorded."
-        )
-        assert not (tmp_path / "x.json").exists()
-
-    def test_steps_are_held_against_those_before_them(self) -> None:
-        slow = SlowSteps(3)
-        assert [slow.judge(step, 10_000_000) for step in range(10)] == [None] * 10
-        assert slow.judge(10, 30_000_000) is None
-        assert slow.judge(11, 30_000_001) == (
-            "Step 11 took 30.00 ms, 3.0 times the median of 10.00 ms (11 steps, recorded ones like it)."
-        )
-        assert slow.none().startswith(
-            "There is no trace: no step took more than 3 times the median of 10.0 ms (12 steps judged)"
-        )
-        assert "only 0 steps could be judged" in SlowSteps(3).none()
 
 
 class TestIgnoringTheProgramsOwnProfiler:

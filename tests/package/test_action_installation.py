@@ -1,0 +1,53 @@
+"""The installation by the composite action: of what is asked for, and of its own checkout."""
+
+from __future__ import annotations
+
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.support.action_job import ROOT, Job
+
+BROKEN = ROOT / "traces/known_causes/pageable_memory.json.gz"
+
+
+def small_wheel(directory: Path) -> Path:
+    """A package without dependencies whose program says that it is there."""
+    wheel = directory / "overlapscope-0-py3-none-any.whl"
+    info = "overlapscope-0.dist-info"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("overlapscope.py", "def main():\n    print('installed')\n")
+        file.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: overlapscope\nVersion: 0\n")
+        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{info}/entry_points.txt", "[console_scripts]\noverlapscope = overlapscope:main\n")
+        file.writestr(f"{info}/RECORD", "")
+    return wheel
+
+
+def test_what_is_installed_cannot_be_a_command_or_an_option_and_what_is_asked_for_is_installed_then(
+    tmp_path: Path,
+) -> None:
+    job = Job(tmp_path)
+    for hostile in ("$(touch pwned)", "-rpwned"):
+        done = job.step("Install overlapscope", install=hostile)
+        assert done.returncode != 0 and "Usage" not in done.stdout
+    done = job.step("Install overlapscope", install=str(small_wheel(tmp_path)))
+    assert done.returncode == 0, done.stderr
+    # Where tests run in a checkout that is not installed, PYTHONPATH names it.
+    programs = job.temp / "overlapscope/bin"
+    said = subprocess.run(
+        [programs / "python", "-I", programs / "overlapscope"], capture_output=True, text=True, check=True
+    )
+    assert said.stdout == "installed\n"
+
+
+def test_the_action_installs_its_own_checkout_and_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_CONSTRAINT", str(ROOT / "requirements/ci.txt"))
+    job = Job(tmp_path)
+    done = job.step("Install overlapscope")
+    assert done.returncode == 0, done.stderr
+    done = job.step("Check", traces=str(BROKEN))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert job.outputs()["outcome"] == "fail"

@@ -1,0 +1,81 @@
+"""Programs under `overlapscope run`, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from overlapscope.recorder import devices
+from tests.support import forked
+
+FORKED = ("-m", "overlapscope", "run")
+"""For `forked.run`."""
+RUN = (sys.executable, *FORKED)
+"""For `execute`."""
+OWN = "overlapscope: The program's own torch.profiler was used, with its schedule."
+TRAIN = """
+import torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train():
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+"""
+HEAD = """
+import sys, threading, time, torch, overlapscope as ov
+from torch.profiler import record_function
+
+def work(name):
+    with record_function(name):
+        torch.ones(8, 8) @ torch.ones(8, 8)
+"""
+Done = subprocess.CompletedProcess[str]
+
+
+def execute(command: Sequence[str], cwd: Path, *, stdin: str = "", **environment: str) -> Done:
+    """Run a command to its end."""
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=os.environ | environment,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=forked.PATIENCE_S,
+    )
+
+
+def write(path: Path, text: str) -> Path:
+    """Write a file and the directories that it needs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def run(options: str, program: str, cwd: Path) -> list[str]:
+    """Run a program with `overlapscope run OPTIONS -o x.json`, and return its notes."""
+    write(cwd / "program.py", HEAD + program)
+    done = forked.run([*FORKED, "-o", "x.json", *options.split(), "program.py"], cwd)
+    assert done.returncode == 0, done.stderr
+    ours = [line for line in done.stderr.splitlines() if line.startswith("overlapscope: ")]
+    at_end = [line for line in ours if "no GPU activity" not in line and " wrote " not in line]
+    return [line.removeprefix("overlapscope: ") for line in at_end]
+
+
+def said(run: Done) -> list[str]:
+    """Return what overlapscope and Python wrote to stderr; Kineto of torch 2.13 writes there, too."""
+    return [line for line in run.stderr.splitlines() if not line.startswith("USDT:")]
+
+
+def wrote(path: str) -> str:
+    """Return the line about a trace that was written."""
+    return f"overlapscope: wrote {path}, analyze with `overlapscope analyze {path}`"
+
+
+def no_gpu() -> str:
+    """Return the line about a trace without a GPU."""
+    return f"overlapscope: the trace has no GPU activity, so overlap cannot be measured: {devices.why_unused()}."

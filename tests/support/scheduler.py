@@ -1,0 +1,55 @@
+"""Scheduling of test files for pytest-xdist: tests that mostly wait get more workers than there are cores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from xdist.scheduler import LoadFileScheduling
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
+
+WAITING = frozenset({"gpu", "package", "process", "torch"})
+"""Rooms whose tests mostly wait, for the processes that they start."""
+
+
+def cores() -> int:
+    """Return the number of CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def workers_for(paths: Iterable[str]) -> int:
+    """Return the number of workers for the tests under some paths: more than there are cores if some of them wait."""
+    rooms = {PurePosixPath(path).name for path in paths} | {PurePosixPath(path).parent.name for path in paths}
+    return cores() + (min(cores(), 8) if rooms & (WAITING | {"tests"}) else 0)
+
+
+def is_waiting(file: str) -> bool:
+    """Return whether the tests of a file, named as in node ids, mostly wait."""
+    return PurePosixPath(file).parent.name in WAITING
+
+
+class RoomScheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Gives each worker whole files: to as many workers as there are cores those of rooms that compute first, to the
+    others only files whose tests wait."""
+
+    def _next_file(self, node: WorkerController) -> str | None:
+        waiting = next((file for file in self.workqueue if is_waiting(file)), None)
+        if node not in self.nodes[: cores()]:
+            return waiting
+        return next((file for file in self.workqueue if not is_waiting(file)), waiting)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if file := self._next_file(node):
+            self.workqueue.move_to_end(file, last=False)
+            super()._assign_work_unit(node)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        if self.workqueue and self._next_file(node) is None:
+            # The rest is for fewer workers.
+            node.shutdown()
+        else:
+            super()._reschedule(node)

@@ -1,0 +1,130 @@
+"""What the hazard checker tells of a race, the lines that it names, and the journal of what happened."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from overlapscope.recorder.hazards import Hazard, Place, describe
+from overlapscope.recorder.hazards.journal import Journal
+from overlapscope.recorder.hazards.lines import Line, UserCode
+from tests.support.hazard_books import Books, Step, fail
+
+
+def test_a_pair_of_lines_is_told_once_with_a_count() -> None:
+    books = Books()
+    for _ in range(3):
+        books.do(Step("d2h", 7), 1)
+        books.do(Step("host"), 2)
+    (hazard,) = books.findings.hazards
+    assert hazard == Hazard(
+        kind="read-while-copied",
+        first=Place("program.py", 1, "step 1", "copies into it"),
+        second=Place("program.py", 2, "step 2", "reads it"),
+        tensor="float32[1]",
+        streams=("stream 0x7",),
+        missing="synchronize() of the stream of program.py:1, or of an event recorded behind the copy, "
+        "before program.py:2",
+        count=3,
+    )
+
+
+def test_a_hazard_on_the_default_stream_names_the_call_that_is_missing() -> None:
+    (hazard,) = Books().run([Step("h2d"), Step("host", write=True)]).findings.hazards
+    assert hazard.kind == "overwritten-while-copied" and hazard.streams == ("the default stream",)
+    assert hazard.missing.startswith("torch.cuda.default_stream().synchronize(), or ")
+
+
+def test_a_race_between_streams_names_the_wait_that_is_missing() -> None:
+    first, second = Books().run([Step("use", 0, write=True), Step("use", 7)]), Books()
+    second.run([Step("use", 7), Step("use", 0, write=True)])
+    (from_default,), (from_side,) = first.findings.hazards, second.findings.hazards
+    assert from_default.missing == (
+        "torch.cuda.current_stream().wait_stream(torch.cuda.default_stream()) before program.py:1"
+    )
+    assert from_side.missing == (
+        "torch.cuda.current_stream().wait_stream(side) before program.py:1, where side is the stream of program.py:0"
+    )
+    assert from_side.first.does == "reads it on stream 0x7"
+    assert from_side.second.does == "writes it on the default stream"
+
+
+def test_a_description_is_a_few_lines_and_harmless() -> None:
+    hazard = Hazard(
+        kind="read-while-copied",
+        first=Place("a\x1b[31m.py", 3, "host = x.to('cpu',\u202e non_blocking=True)", "copies into it"),
+        second=Place("", 0, "", "reads it"),
+        tensor="float32[2]\r",
+        streams=("stream 0x7",),
+        missing="synchronize()",
+        count=2,
+    )
+    assert describe(hazard).split("\n") == [
+        "read-while-copied, 2 times: a host tensor is read while a copy may still be writing it",
+        "  a\\x1b[31m.py:3  copies into it",
+        "      host = x.to('cpu',\\u202e non_blocking=True)",
+        "  code outside Python  reads it",
+        "    tensor: float32[2]\\r, on stream 0x7",
+        "    missing: synchronize()",
+    ]
+
+
+def test_the_line_is_the_innermost_that_is_not_a_librarys(tmp_path: Path) -> None:
+    library, program = tmp_path / "lib" / "library.py", tmp_path / "library_user.py"
+    for path, source in (
+        (library, "def call(f):\n    return f()\n"),
+        (program, "def run(call, f):\n    return call(f)\n"),
+    ):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(source)
+    names: dict[str, Any] = {}
+    for path in (library, program):
+        exec(compile(path.read_text(), str(path), "exec"), names)
+    user_code = UserCode([str(tmp_path / "lib"), str(Path(__file__).parent)])
+    look = lambda: user_code.line(sys._getframe())  # noqa: E731
+    assert names["run"](names["call"], look) == Line(str(program), 2)
+
+
+def test_a_thread_without_a_line_of_its_own_gets_that_of_the_one_that_waits_for_it() -> None:
+    user_code, lines = UserCode([]), []
+    thread = threading.Thread(target=lambda: lines.append(user_code.line(None)))
+    thread.start()
+    thread.join()
+    (line,) = lines
+    assert line.file == __file__
+
+
+def test_a_journal_makes_its_calls_in_order_even_those_noted_meanwhile() -> None:
+    journal, done = Journal(fail), []
+
+    def first() -> None:
+        journal.note(lambda: done.append("third"))
+        journal.write_up()
+        done.append("first")
+
+    journal.note(first)
+    journal.note(lambda: done.append("second"))
+    journal.write_up()
+    assert done == ["first", "second", "third"]
+
+
+def test_a_journal_that_fails_says_so_and_takes_no_more() -> None:
+    errors: list[Exception] = []
+    journal = Journal(errors.append)
+    journal.note(lambda: 1 / 0)
+    journal.note(lambda: pytest.fail("it is closed"))
+    journal.write_up()
+    journal.note(lambda: pytest.fail("it is closed"))
+    journal.write_up()
+    assert [type(error) for error in errors] == [ZeroDivisionError] and not journal.is_open
+
+
+def test_a_journal_is_written_up_even_where_no_operator_runs() -> None:
+    journal, done = Journal(fail), []
+    for number in range(5000):
+        journal.note(lambda number=number: done.append(number))  # type: ignore[misc]
+    assert len(done) > 3000 and done == list(range(len(done)))
