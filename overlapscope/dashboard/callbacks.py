@@ -26,6 +26,8 @@ Whole = Annotated[int, msgspec.Meta(ge=-(1 << 53), le=1 << 53)]
 """A browser's numbers are exact up to here."""
 Number = Annotated[float, msgspec.Meta(ge=-(1 << 53), le=1 << 53)]
 
+LEAD = "lead"
+"""Id of the store for what the functions of `Callbacks.leads` return."""
 _DISPATCH = "/_dash-update-component"
 
 
@@ -69,6 +71,7 @@ class Callbacks:
 
     def __init__(self) -> None:
         self._in_server: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+        self._leading: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
         self._in_browser: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
 
     def add(self, *dependencies: Any, **options: Any) -> Callable[[Function], Function]:
@@ -82,8 +85,14 @@ class Callbacks:
         return keep
 
     def leads(self, *dependencies: Any) -> Callable[[Function], Function]:
-        """`add`, for a function that says to which address to go."""
-        return self.add(Output("url", "href", allow_duplicate=True), *dependencies, prevent_initial_call=True)
+        """Have a function called, as `add` does, that returns an address to go to. The browser ignores the answer if
+        the user has gone elsewhere in the meantime (`assets/address.js`)."""
+
+        def keep(function: Function) -> Function:
+            self._leading.append((function, dependencies))
+            return function
+
+        return keep
 
     def in_browser(self, function: str | tuple[str, str], *dependencies: Any, **options: Any) -> None:
         """Have a piece of JavaScript called, or a function of the assets by its namespace and name."""
@@ -105,8 +114,16 @@ class Callbacks:
         for function, dependencies, options in self._in_browser:
             app.clientside_callback(function, *dependencies, **options)
         for function, dependencies, options in self._in_server:
-            dependencies += tuple(shown for shown in _SHOWN if shown not in dependencies)
+            dependencies = _with_shown(dependencies)
             app.callback(*dependencies, **options)(_checked(app, function, dependencies))
+        for function, dependencies in self._leading:
+            dependencies = _with_shown((Output(LEAD, "data", allow_duplicate=True), *dependencies))
+            answer = _checked(app, function, dependencies, leads=True)
+            app.callback(*dependencies, prevent_initial_call=True)(answer)
+
+
+def _with_shown(dependencies: tuple[Any, ...]) -> tuple[Any, ...]:
+    return dependencies + tuple(shown for shown in _SHOWN if shown not in dependencies)
 
 
 class _Property(msgspec.Struct):
@@ -149,8 +166,11 @@ class Dashboard(dash.Dash):
             _refuse(f"{type(error).__name__}: {error}")
 
 
-def _checked(app: Dashboard, function: Callable[..., Any], dependencies: tuple[Any, ...]) -> Callable[..., Any]:
-    """The same, for values that nobody has checked: it is called only with such as its signature states."""
+def _checked(
+    app: Dashboard, function: Callable[..., Any], dependencies: tuple[Any, ...], *, leads: bool = False
+) -> Callable[..., Any]:
+    """The same, for values that nobody has checked: it is called only with such as its signature states. If it `leads`,
+    its answer has the address at which the user was, too."""
     read = [dependency for dependency in dependencies if isinstance(dependency, Input | State)]
     context_at = [read.index(shown) for shown in _SHOWN]
     hints = [hint for name, hint in get_type_hints(function, include_extras=True).items() if name != "return"][1:]
@@ -168,7 +188,10 @@ def _checked(app: Dashboard, function: Callable[..., Any], dependencies: tuple[A
             # The page has only begun: it will tell when it knows.
             raise PreventUpdate
         url = url_of(app.library, app.config.requests_pathname_prefix, pathname, search)
-        return function(PageContext.at(url, app.library, dark=scheme == "dark"), *converted)
+        answer = function(PageContext.at(url, app.library, dark=scheme == "dark"), *converted)
+        if not leads or answer is dash.no_update:
+            return answer
+        return {"href": answer, "pathname": pathname, "search": search}
 
     return call
 

@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 from overlapscope.analysis.results import Window
 from overlapscope.base.words import clean
 from overlapscope.dashboard import parts
-from overlapscope.dashboard.callbacks import Callbacks
+from overlapscope.dashboard.callbacks import LEAD, Callbacks
 from overlapscope.dashboard.context import PageContext, url_of
 from overlapscope.dashboard.opened import Opened
 from overlapscope.dashboard.pages import PAGES
@@ -52,6 +52,8 @@ def layout(base: str) -> Component:
             dcc.Store(id="scheme-shown"),
             dcc.Store(id="loaded", data=0),
             dcc.Store(id="addressed"),
+            dcc.Store(id="header-shown"),
+            dcc.Store(id=LEAD),
             dcc.Store(id="program-chosen"),
             dcc.Interval(id="loading-clock", interval=_POLL_MS, disabled=True),
             dmc.AppShell(
@@ -129,23 +131,31 @@ callbacks.in_browser(
     Input("scheme", "data"),
 )
 callbacks.in_browser(
-    ("overlapscope_address", "complete"),
+    ("overlapscope_address", "header"),
     Output("addressed", "data"),
-    Input("trace-select", "value"),
+    Input("header-shown", "data"),
     prevent_initial_call=True,
 )
 # In the browser, which knows what the timeline has written into the address since the page was shown.
-callbacks.in_browser(
-    ("overlapscope_address", "device"),
-    Output("url", "href", allow_duplicate=True),
-    Input("device-select", "value"),
-    State("device-select", "data"),
-    prevent_initial_call=True,
-)
+for _choice in ("trace", "device"):
+    callbacks.in_browser(
+        ("overlapscope_address", _choice),
+        Output("url", "href", allow_duplicate=True),
+        Input(f"{_choice}-select", "value"),
+        prevent_initial_call=True,
+    )
 callbacks.in_browser(
     ("overlapscope_address", "program"),
     Output("program-chosen", "data"),
     Input("program-select", "value"),
+    prevent_initial_call=True,
+)
+callbacks.in_browser(
+    ("overlapscope_address", "lead"),
+    Output("url", "href", allow_duplicate=True),
+    Input(LEAD, "data"),
+    State("url", "pathname"),
+    State("url", "search"),
     prevent_initial_call=True,
 )
 callbacks.in_browser("function(path) { return false; }", Output("burger", "opened"), Input("url", "pathname"))
@@ -163,13 +173,11 @@ callbacks.in_browser(
     Output("loading-clock", "disabled"),
     Output("navigation", "children"),
     Output("trace-select", "data"),
-    Output("trace-select", "value"),
     Output("device-select", "data"),
-    Output("device-select", "value"),
     Output("device-select", "style"),
-    Output("program-select", "value"),
     Output("program-switch", "style"),
     Output("export-menu", "children"),
+    Output("header-shown", "data"),
     Input("url", "pathname"),
     Input("url", "search"),
     Input("scheme-shown", "data"),
@@ -188,19 +196,18 @@ def show(context: PageContext, loaded: int) -> Any:
         waiting is None,
         _navigation(url),
         [{"value": entry.id, "label": clean(entry.id, 120)} for entry in context.library.entries()],
-        url.trace,
         devices,
-        device,
         {} if len(devices) > 1 else _HIDDEN,
-        url.of or _PLAIN,
         {} if switched else _HIDDEN,
         _exports(url) if opened else [dmc.MenuItem("No trace is loaded", disabled=True)],
+        {"trace": url.trace, "device": device, "program": url.of or _PLAIN},
     )
 
 
 @callbacks.add(
     Output("loading", "children", allow_duplicate=True),
     Output("loaded", "data"),
+    Output("loading-clock", "disabled", allow_duplicate=True),
     Input("loading-clock", "n_intervals"),
     State("loaded", "data"),
     prevent_initial_call=True,
@@ -209,14 +216,9 @@ def look(context: PageContext, intervals: int, loaded: int) -> Any:
     """How far what the page waits for is."""
     waiting = _missing(context)
     if waiting is None:
-        return dash.no_update, loaded + 1
-    return parts.loading_bar(waiting, context.library.loading(waiting)), dash.no_update
-
-
-@callbacks.add(Output("url", "href"), Input("trace-select", "value"), prevent_initial_call=True)
-def go(context: PageContext, trace: str | None) -> Any:
-    """To the trace that was chosen."""
-    return dash.no_update if trace in (None, context.url.trace) else context.url.href(trace=trace)
+        # The clock stops at once: another tick would build the page again while it is already in use.
+        return dash.no_update, loaded + 1, True
+    return parts.loading_bar(waiting, context.library.loading(waiting)), dash.no_update, dash.no_update
 
 
 class _Chosen(msgspec.Struct, frozen=True):

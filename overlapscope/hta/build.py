@@ -73,12 +73,12 @@ def _by_rank(traces: list[Trace]) -> dict[int, Trace]:
     for trace in traces:
         if trace.rank is None:
             continue
-        other = by_rank.setdefault(trace.rank, trace)
-        if other is not trace:
+        if (other := by_rank.get(trace.rank)) is not None:
             raise UsageError(
                 f"{other.source} and {trace.source} are both of rank {trace.rank}, and HTA takes one trace per "
                 "rank; leave one out."
             )
+        by_rank[trace.rank] = trace
     free = (rank for rank in range(2 * len(traces)) if rank not in by_rank)
     by_rank |= {next(free): trace for trace in traces if trace.rank is None}
     return dict(sorted(by_rank.items()))

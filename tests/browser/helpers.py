@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from axe_playwright_python.base import AXE_SCRIPT
-from playwright.sync_api import Page, Response, ViewportSize, expect
+from playwright.sync_api import Page, Response, Route, ViewportSize, expect
 
 from tests.support.dashboard_process import Served
 
@@ -29,19 +31,50 @@ def visit(page: Page, served: Served, name: str = "overview", **query: str | int
         base = urlsplit(served.base).path
         if _is_at(page.url, name, str(query.get("trace", ""))):
             # Perhaps as Dash knows the address already, and would show nothing new.
-            _follow(page, f"{base}nothing")
-        _follow(page, f"{base}{name}?{urlencode(query, safe='/')}")
+            follow(page, f"{base}nothing")
+        follow(page, f"{base}{name}?{urlencode(query, safe='/')}")
     else:
         page.goto(url(served, name, **query))
     settle(page)
 
 
-def _follow(page: Page, href: str) -> None:
+def follow(page: Page, href: str) -> None:
+    """Goes where a link would lead, and waits for the answer that shows it."""
+
     def shown(response: Response) -> bool:
         return "..content.children" in (response.request.post_data or "")
 
     with page.expect_response(shown):
         page.evaluate("href => window.dash_clientside.set_props('url', { href })", href)
+
+
+def late(page: Page, requests: str, by_ms: int = 400) -> None:
+    """Delays some requests."""
+
+    def wait(route: Route) -> None:
+        page.wait_for_timeout(by_ms)
+        route.continue_()
+
+    page.route(requests, wait)
+
+
+@contextlib.contextmanager
+def holding(page: Page, requests: str, posting: str = "") -> Iterator[None]:
+    """Keeps some requests from the server meanwhile; `posting`: those that post this."""
+    kept: list[Route] = []
+    over = False
+
+    def hold(route: Route) -> None:
+        if over or posting not in (route.request.post_data or ""):
+            route.continue_()
+        else:
+            kept.append(route)
+
+    page.route(requests, hold)
+    yield
+    over = True
+    for route in kept:
+        route.continue_()
 
 
 def reset(page: Page) -> None:
@@ -68,8 +101,9 @@ _SETTLED = """(asked) => {
     const loading = document.querySelector('#ranks-progress > *') || !document.querySelector('#content > *');
     const grids = document.querySelectorAll('#content .ag-root-wrapper').length;
     const charts = [...document.querySelectorAll('#content .dash-graph')];
-    // Dash hears a chart's clicks only once it is no longer pending.
-    const drawn = charts.every((chart) => chart.querySelector('.main-svg'))
+    // Dash listens to a chart some time after it is drawn, and then has it drawn once more.
+    const hears = (plot) => plot && plot._ev && plot._ev._events.plotly_click;
+    const drawn = charts.every((chart) => hears(chart.querySelector('.js-plotly-plot')))
         && !document.querySelector('#content .dash-graph--pending')
         && grids === document.querySelectorAll('#content .grid').length;
     const known = window.settling === asked ? window.calmFrames : 0;

@@ -20,15 +20,16 @@ import overlapscope
 from benchmarks.grow import grow
 from overlapscope.report.model import to_json
 from tests.browser.conftest import TRACES, Serve, Watch
-from tests.browser.helpers import PAGES, arrive, check_accessible, choose, drop, forget, go, settle, url, visit
+from tests.browser.helpers import PAGES, arrive, check_accessible, choose, drop, forget, go, holding, settle, url, visit
 from tests.browser.proxy import Proxy
 from tests.support.dashboard_process import Served, ask, stop
 
 SAMPLE = TRACES / "known_causes" / "host_sync_stacks.json.gz"
 
 # What differs most: several devices, and nothing but GPU ops.
+TWO_DEVICES = "mixed_workloads/model_on_two_devices"
 KINDS = (
-    "mixed_workloads/model_on_two_devices",
+    TWO_DEVICES,
     "mixed_workloads/small_transformer_gpu_only",
 )
 
@@ -88,6 +89,20 @@ def test_another_trace_is_chosen_by_name(page: Page, dashboard: Served) -> None:
     page.get_by_role("option", name="known_causes/pageable_memory").click()
     arrive(page, "copies", "known_causes/pageable_memory")
     expect(page.locator("#content")).to_contain_text("pageable")
+
+
+def test_what_is_chosen_while_a_page_is_on_its_way_is_not_lost(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "copies", trace=TWO_DEVICES)
+    with holding(page, "**/_dash-update-component*", posting="..content.children"):
+        page.locator("#go-idle").click()
+        page.locator("#device-select").click()
+        page.get_by_role("option", name="device 1").click()
+        page.wait_for_url(re.compile(r"/idle\?.*device=1"))
+        page.locator("#trace-select").fill("pipeline_1stream")
+        page.get_by_role("option", name="pipeline_1stream").click()
+        page.wait_for_url("**/idle?trace=pipeline_1stream")
+    arrive(page, "idle", "pipeline_1stream")
+    expect(page.locator("#trace-select")).to_have_value("pipeline_1stream")
 
 
 def test_light_and_dark_are_kept(page: Page, dashboard: Served) -> None:

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from overlapscope.ranks.result import to_json
 from tests.browser.conftest import TRACES, Serve
-from tests.browser.helpers import arrive, go, settle, visit
+from tests.browser.helpers import arrive, go, holding, settle, visit
 from tests.support.dashboard_process import Served
 from tests.support.ranks_samples import job
 
@@ -51,6 +51,36 @@ def test_zooming_one_timeline_zooms_the_other(page: Page, dashboard: Served) -> 
     exact(page)
     after = canvases(page)
     assert before[0] != after[0] and before[1] != after[1]
+
+
+def in_view(page: Page) -> list[int]:
+    """What the timeline that was last used shows."""
+    shown: list[int] = page.evaluate("(({ view }) => [view.start, view.end])(overlapscope.activeTimeline)")
+    return shown
+
+
+def test_a_view_that_was_zoomed_to_outlives_the_arrival_of_the_other_timeline(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "copies", trace=BEFORE, **{"with": AFTER})
+    with holding(page, f"**/api/timeline/model?trace={AFTER}*"):
+        page.locator("#go-compare").click()
+        before = page.locator("#compare-timeline-before")
+        expect(before).to_have_attribute("data-exact", "true", timeout=30_000)
+        before.get_by_role("button", name="zoom in").click()
+        zoomed = in_view(page)
+    exact(page)
+    settle(page)
+    assert in_view(page) == zoomed
+
+
+def test_two_timelines_stay_where_they_are_in_light_and_dark(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "compare", trace=BEFORE, **{"with": AFTER})
+    page.locator("#compare-timeline-before").get_by_role("button", name="zoom in").click()
+    exact(page)
+    zoomed = in_view(page)
+    page.locator("#scheme-toggle").click()
+    settle(page)
+    exact(page)
+    assert in_view(page) == zoomed
 
 
 def test_the_second_trace_is_chosen_from_those_with_similar_names_or_all(page: Page, serve_traces: Serve) -> None:

@@ -21,7 +21,7 @@ from overlapscope.report.page import Section
 from overlapscope.report.verdict import judge
 from overlapscope.rules import RULES
 from tests.browser.conftest import TRACES, Serve
-from tests.browser.helpers import PAGES, go, settle, visit
+from tests.browser.helpers import PAGES, arrive, go, holding, settle, visit
 from tests.support import kineto_files
 from tests.support.dashboard_process import Served
 from tests.support.recordings import analysis_of
@@ -157,6 +157,22 @@ def test_a_click_on_a_step_shows_it_in_the_timeline(page: Page, dashboard: Serve
     check_timeline_shows(page, OFFLOAD, analysed(OFFLOAD).devices[0].result.steps[0].window)
 
 
+def test_where_a_click_leads_does_not_matter_once_one_has_gone_elsewhere(page: Page, dashboard: Served) -> None:
+    """However late its answer."""
+    visit(page, dashboard, "steps", trace=OFFLOAD)
+
+    box = page.locator("#steps-chart .barlayer .point path").first.bounding_box()
+    assert box is not None
+    click = '"steps-chart.clickData"'
+    with holding(page, "**/_dash-update-component*", posting=click):
+        with page.expect_request(lambda request: click in (request.post_data or "")):
+            page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        page.locator("#go-copies").click()
+        expect(page.locator("#copies-bandwidth")).to_be_visible()
+    settle(page)
+    arrive(page, "copies")
+
+
 def follow(page: Page, link: Locator) -> None:
     """Follows a link, which must not load the page anew."""
     page.evaluate("window.same = true")
@@ -185,6 +201,8 @@ def test_tables_sort_by_number_not_by_letter(page: Page, dashboard: Served) -> N
     header = page.locator('#idle-evidence .ag-header-cell[col-id="count"]')
     header.click()
     expect(header).to_have_attribute("aria-sort", "ascending")
+    # Rows are drawn a moment after the title says that they are sorted.
+    settle(page)
     counts = [int(text.replace(",", "")) for text in column(page, "idle-evidence", "count")]
     assert len(counts) > 5
     assert counts == sorted(counts)

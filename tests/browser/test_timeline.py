@@ -6,18 +6,18 @@ import base64
 import gzip
 import json
 import re
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 
 from overlapscope import timeline as lanes
 from overlapscope.base.words import percent, unit_for
 from overlapscope.documents.colors import palette
 from overlapscope.timeline import Lane, Lanes, links
-from tests.browser.conftest import TRACES, Serve
-from tests.browser.helpers import go, settle, visit
+from tests.browser.conftest import TRACES, Serve, Watch
+from tests.browser.helpers import arrive, follow, go, late, settle, visit
 from tests.support import kineto_files
 from tests.support.dashboard_process import Served
 from tests.support.recordings import lanes_of
@@ -58,6 +58,21 @@ def view(page: Page) -> tuple[int, int]:
     return start, end
 
 
+def tap(page: Page, key: str) -> None:
+    """Presses a key for no time at all: held by a slow machine, it would move the view on and on."""
+    page.evaluate(
+        """key => ['keydown', 'keyup'].forEach(
+            (name) => document.body.dispatchEvent(new KeyboardEvent(name, { key, bubbles: true })))""",
+        key,
+    )
+
+
+def query(page: Page) -> dict[str, str]:
+    """What the address says."""
+    pairs: dict[str, str] = page.evaluate("Object.fromEntries(new URLSearchParams(location.search))")
+    return pairs
+
+
 def point(page: Page, lane: Lane, at_ns: float) -> tuple[float, float]:
     x, y = page.evaluate(_POINT, [lane.id, at_ns])
     return x, y
@@ -96,12 +111,12 @@ def test_keys_zoom_around_the_mouse(page: Page, dashboard: Served, closer: str, 
     lane, (start, end) = stream(TRAINING, "7"), view(page)
     under = start + (end - start) * 0.3
     page.mouse.move(*point(page, lane, under))
-    page.keyboard.press(closer)
+    tap(page, closer)
     painted(page)
     nearer = view(page)
     assert nearer[1] - nearer[0] == pytest.approx((end - start) / 1.25, rel=0.01)
     assert (under - nearer[0]) / (nearer[1] - nearer[0]) == pytest.approx(0.3, abs=0.005)
-    page.keyboard.press(back)
+    tap(page, back)
     painted(page)
     assert view(page) == pytest.approx((start, end), abs=(end - start) / 1000)
 
@@ -171,7 +186,7 @@ def test_every_zoom_is_measured_to_its_exact_painting(page: Page, dashboard: Ser
     count = "performance.getEntriesByName('overlapscope:zoom-to-paint').length"
     before = page.evaluate(count)
     for key in "wwss":
-        page.keyboard.press(key)
+        tap(page, key)
         painted(page)
     assert page.evaluate(count) == before + 4
 
@@ -403,6 +418,66 @@ def test_buttons_go_to_the_worst_case_after_case(page: Page, dashboard: Served, 
         assert start <= match["start"] and match["end"] <= end
 
 
+# -- late answers
+
+
+def test_each_key_press_and_click_counts_however_late_the_answer_to_the_one_before(
+    page: Page, dashboard: Served
+) -> None:
+    open_timeline(page, dashboard, PIPELINE)
+    count = lanes.search(drawn(PIPELINE), "memcpy htod", -1, 1)["count"]
+    page.get_by_label("search by name").fill("memcpy htod")
+    expect(page.locator(".tl-count")).to_have_text(f"{count:,} matches")
+    late(page, "**/api/timeline/search?*")
+    late(page, "**/api/timeline/worst?*")
+    for _ in range(3):
+        page.keyboard.press("Enter")
+    expect(page.locator(".tl-count")).to_have_text(f"3 of {count:,}")
+    worst = page.get_by_role("button", name="worst idle gap")
+    worst.dblclick()
+    expect(worst).to_have_text(f"idle gap 2/{lanes.worst(drawn(PIPELINE), 'idle', 1)['count']:,}")
+
+
+def test_the_view_stays_where_it_was_moved_to_before_a_late_match(page: Page, dashboard: Served) -> None:
+    open_timeline(page, dashboard, PIPELINE)
+    late(page, "**/api/timeline/worst?*")
+    page.get_by_role("button", name="worst exposed copy").click()
+    page.keyboard.press("w")
+    moved = view(page)
+    match = lanes.worst(drawn(PIPELINE), "exposed-copy", 0)["match"]
+    in_url(page, "op", f"{match['lane']}:{match['row']}")
+    expect(page.locator("#timeline-details .tl-title")).to_be_visible()
+    assert view(page) == moved
+
+
+def test_an_op_that_was_clicked_stays_chosen_whatever_an_earlier_search_finds(page: Page, dashboard: Served) -> None:
+    open_timeline(page, dashboard, PIPELINE)
+    lane = stream(PIPELINE, "33")
+    row, before = longest(lane), view(page)
+    late(page, "**/api/timeline/search?*")
+    page.get_by_label("search by name").fill("memcpy htod")
+    with page.expect_response("**/api/timeline/search?*"):
+        page.keyboard.press("Enter")
+        page.mouse.click(*point(page, lane, float(lane.start_ns[row] + lane.end_ns[row]) / 2))
+    expect(page.locator(".tl-count")).to_contain_text("1 of")
+    match = lanes.search(drawn(PIPELINE), "memcpy htod", before[0] - 1, 1)["match"]
+    # As long as it would take to choose it.
+    page.evaluate("([lane, row]) => overlapscope.activeTimeline.source.op(lane, row)", [match["lane"], match["row"]])
+    chosen = page.evaluate("overlapscope.activeTimeline.chosen")
+    assert (chosen["lane"], chosen["row"]) == (lane.id, row)
+    assert view(page) == before
+
+
+def test_a_view_is_drawn_though_the_one_before_it_could_not_be_had(page: Page, dashboard: Served, watch: Watch) -> None:
+    watch.expect("ERR_FAILED")
+    open_timeline(page, dashboard, PIPELINE)
+    page.route("**/api/timeline/view?*", lambda route: route.abort(), times=1)
+    # The second move comes while the view of the first is being asked for.
+    page.evaluate("() => [1, 2].forEach(() => overlapscope.zoom(overlapscope.activeTimeline, 0.8, 0))")
+    painted(page)
+    expect(page.locator(".tl-problem")).to_be_hidden()
+
+
 # -- spans and places
 
 
@@ -413,8 +488,7 @@ def test_a_dragged_span_shows_its_exact_figures(page: Page, dashboard: Served) -
     shown = page.locator("#timeline-span")
     expect(shown).to_contain_text("Selected span")
     page.wait_for_function("() => new URLSearchParams(location.search).has('sel')")
-    asked = parse_qs(urlsplit(page.url).query)
-    start, end = map(int, asked["sel"][0].split("-"))
+    start, end = map(int, query(page)["sel"].split("-"))
     assert start == pytest.approx(12_000_000, abs=200_000) and end == pytest.approx(31_000_000, abs=200_000)
     period = lanes.span(drawn(PIPELINE), 0, start, end)
     unit = unit_for(period.span_ns)
@@ -440,7 +514,7 @@ def test_a_shared_url_restores_view_span_and_op(page: Page, dashboard: Served) -
     drag(page, point(page, lane, view(page)[0] + 100_000), point(page, lane, view(page)[1] - 100_000))
     expect(page.locator("#timeline-span")).to_contain_text("Selected span")
     page.wait_for_function("() => ['from', 'op', 'sel'].every((one) => new URLSearchParams(location.search).has(one))")
-    address, shown = page.url, page.locator("#timeline-span").inner_text()
+    address, shown = page.evaluate("location.href"), page.locator("#timeline-span").inner_text()
     title = page.locator("#timeline-details .tl-title").inner_text()
     before = view(page)
     page.goto("about:blank")
@@ -487,6 +561,73 @@ def test_what_was_zoomed_to_outlives_light_and_dark_and_another_device(page: Pag
     assert view(page) == zoomed
 
 
+# What a hand could do within a moment: the timeline is moved, and then comes a click, or the way back.
+_MOVE = "([start, end]) => overlapscope.setView(overlapscope.activeTimeline, { start, end })"
+_MOVE_AND_CLICK = f"([start, end, button]) => {{ ({_MOVE})([start, end]); document.querySelector(button).click(); }}"
+_MOVE_AND_GO_BACK = f"([start, end]) => {{ ({_MOVE})([start, end]); history.back(); }}"
+
+
+def test_a_view_is_still_there_though_the_page_was_left_at_once(page: Page, dashboard: Served) -> None:
+    open_timeline(page, dashboard, TRAINING)
+    page.evaluate(_MOVE_AND_CLICK, [40_000_000, 50_000_000, "#go-copies"])
+    arrive(page, "copies")
+    assert "from=" not in page.url
+    page.go_back()
+    arrive(page, "timeline")
+    painted(page)
+    assert view(page) == (40_000_000, 50_000_000)
+    in_url(page, "from", "40000000")
+
+
+def test_a_view_is_still_there_though_the_page_was_made_anew_at_once(page: Page, dashboard: Served) -> None:
+    open_timeline(page, dashboard, TWO_DEVICES)
+    mounted = page.locator("#timeline canvas.tl-canvas").element_handle()
+    page.evaluate("overlapscope.fold(overlapscope.activeTimeline, 'device 0')")
+    page.evaluate(_MOVE_AND_CLICK, [1_000_000, 2_000_000, "#scheme-toggle"])
+    page.wait_for_function("old => !old.isConnected", arg=mounted)
+    settle(page)
+    assert view(page) == (1_000_000, 2_000_000)
+    assert page.evaluate("overlapscope.activeTimeline.folded.has('device 0')")
+    in_url(page, "from", "1000000")
+
+
+def test_a_view_does_not_overwrite_the_place_that_one_went_back_to(page: Page, dashboard: Served) -> None:
+    """However late the page of that place is."""
+    here, there, moved = (10_000_000, 20_000_000), (30_000_000, 40_000_000), (50_000_000, 60_000_000)
+    open_timeline(page, dashboard, TRAINING, **{"from": here[0], "to": here[1]})
+    follow(page, f"{urlsplit(dashboard.base).path}timeline?trace={TRAINING}&from={there[0]}&to={there[1]}")
+    settle(page)
+    assert view(page) == there
+
+    late(page, "**/_dash-update-component*")
+    with page.expect_response("**/_dash-update-component*"):
+        page.evaluate(_MOVE_AND_GO_BACK, moved)
+    settle(page)
+    assert view(page) == here
+    in_url(page, "from", str(here[0]))
+    page.go_forward()
+    settle(page)
+    assert view(page) == moved
+    in_url(page, "from", str(moved[0]))
+
+
+def test_the_address_and_the_view_agree_after_a_link_to_where_the_page_began(page: Page, dashboard: Served) -> None:
+    """Dash does not notice such a link: it has not seen that the timeline was moved since."""
+    began = (10_000_000, 20_000_000)
+    open_timeline(page, dashboard, TRAINING, **{"from": began[0], "to": began[1]})
+    page.keyboard.press("w")
+    painted(page)
+    zoomed = view(page)
+    in_url(page, "from", str(zoomed[0]))
+    page.locator("#go-timeline").click()
+    in_url(page, "from", str(began[0]))
+    assert view(page) == began
+    page.go_back()
+    in_url(page, "from", str(zoomed[0]))
+    settle(page)
+    assert view(page) == zoomed
+
+
 def test_a_shared_span_is_still_of_its_own_device(page: Page, dashboard: Served) -> None:
     """The address shows the first device; the span was dragged over the lanes of the second."""
     open_timeline(page, dashboard, TWO_DEVICES)
@@ -496,7 +637,7 @@ def test_a_shared_span_is_still_of_its_own_device(page: Page, dashboard: Served)
     drag(page, point(page, lane, start + (end - start) * 0.4), point(page, lane, start + (end - start) * 0.7))
     expect(page.locator("#timeline-span")).to_contain_text("on device 1")
     page.wait_for_function("() => new URLSearchParams(location.search).has('sel')")
-    address, shown = page.url, page.locator("#timeline-span").inner_text()
+    address, shown = page.evaluate("location.href"), page.locator("#timeline-span").inner_text()
     page.goto("about:blank")
     page.goto(address)
     expect(page.locator("#timeline-span")).to_contain_text("on device 1")
@@ -508,11 +649,7 @@ def test_a_double_click_fits_its_op_however_late_the_answer(page: Page, dashboar
     lane = stream(PIPELINE, "25")
     row = longest(lane)
 
-    def late(route: Route) -> None:
-        page.wait_for_timeout(300)
-        route.continue_()
-
-    page.route("**/api/timeline/op?*", late)
+    late(page, "**/api/timeline/op?*")
     page.mouse.dblclick(*point(page, lane, float(lane.start_ns[row] + lane.end_ns[row]) / 2))
     in_url(page, "op", f"{lane.id}:{row}")
     length = int(lane.end_ns[row] - lane.start_ns[row])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from playwright.sync_api import Page, expect
 
@@ -20,7 +20,8 @@ SIDES = ("before", "after")
 
 def changes(page: Page) -> list[str]:
     """What the address says is switched on."""
-    return parse_qs(urlsplit(page.url).query).get("change", [])
+    query: str = page.evaluate("location.search")
+    return parse_qs(query.removeprefix("?")).get("change", [])
 
 
 def pictures(page: Page) -> list[str]:

@@ -17,6 +17,7 @@ from urllib.request import urlopen
 
 import flask
 import pytest
+from dash import no_update
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,9 +25,11 @@ import overlapscope as ov
 from overlapscope.analysis.results import Window
 from overlapscope.commands import main
 from overlapscope.dashboard import launch
+from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import Opened
 from overlapscope.dashboard.security import own_token
+from overlapscope.dashboard.shell import look
 from overlapscope.dashboard.url import RECORDED, UrlState, moved, parse
 from overlapscope.dashboard.wsgi import DEFAULT_PORT, Listening
 from overlapscope.errors import UnreadableTrace, UsageError
@@ -140,6 +143,16 @@ def test_a_trace_is_loaded_when_it_is_wanted() -> None:
     assert library.opened("gpt2_train") is opened
     assert opened.section(0).title == "gpt2_train.json.gz, NVIDIA H200"
     assert opened.section(7).device == opened.section().device
+
+
+def test_the_clock_of_a_page_stops_as_soon_as_its_trace_is_loaded() -> None:
+    """Another tick would have the page made anew."""
+    library = Library([TRACES / "streamed0_pinned0.json.gz"])
+    context = PageContext.at(UrlState(trace="streamed0_pinned0"), library)
+    _, loaded, stopped = look(context, 1, 4)
+    assert (loaded, stopped) == (no_update, no_update)
+    library.wait("streamed0_pinned0")
+    assert look(PageContext.at(context.url, library), 2, 4) == (no_update, 5, True)
 
 
 def test_a_trace_that_cannot_be_read_says_why_and_harms_no_other(tmp_path: Path) -> None:

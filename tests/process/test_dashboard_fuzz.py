@@ -40,7 +40,6 @@ VALUES: dict[str, Any] = {
     "scheme-shown.data": "dark",
     "loaded.data": 0,
     "loading-clock.n_intervals": 1,
-    "trace-select.value": TRACE,
     "program-chosen.data": {"pathname": "/timeline", "search": f"{SEARCH}&from=0&to=1000"},
     "overview-begun.data": True,
     "timeline-selection.data": {"trace": TRACE, "start": 0, "end": 1e6, "device": None},

@@ -238,7 +238,7 @@ def test_a_copy_takes_time(start: int, length: int, lost: bool) -> None:
 
 def test_events_that_could_not_be_read_may_have_been_anything(tmp_path: Path) -> None:
     path = Path(write_steps(tmp_path / "trace.json"))
-    path.write_text(path.read_text().replace('{"ph": "X"', '{"ph": 4.0.0.0 "X"', 1))
+    path.write_text(path.read_text().replace('{"ph":"X"', '{"ph":4.0.0.0 "X"', 1))
     report = read_report([path])
     assert report.traces[0].trust.lost == set(WORDS)
     assert {status for status, _ in judged(report).values()} == {"unknown"}

@@ -172,7 +172,7 @@ def test_aggregates_are_numpys(ops: list[tuple[Kind, int, int]], size: int) -> N
         kind: (
             np.count_nonzero(of),
             length[of].sum(),
-            None if size < 0 else size * np.count_nonzero(of),
+            None if size < 0 else size * int(np.count_nonzero(of)),
             table.start_ns[of].min(),
             length[of].max(),
         )

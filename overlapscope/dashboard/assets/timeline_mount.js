@@ -3,7 +3,8 @@ hands the selected span to the store whose callback shows its figures. The only 
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
-  const URL_MS = 200;
+  const REST_MS = 200;
+  // {config, element, handle} of the timeline that is shown.
   let mounted = null;
 
   const pair = (text, separator) => {
@@ -16,10 +17,9 @@ hands the selected span to the store whose callback shows its figures. The only 
     return times && times[0] < times[1] ? { start: times[0], end: times[1] } : null;
   };
 
-  /* What the URL says now, where it may have been changed since the page's config was made: the span in view, the
-     selected one, of `device` unless it names another (`START-END:DEVICE`), and the chosen op. */
-  const fromUrl = (device) => {
-    const query = new URLSearchParams(window.location.search);
+  /* What an address says, which may have been changed since the page's config was made: the span in view, the selected
+     one, of `device` unless it names another (`START-END:DEVICE`), and the chosen op. */
+  const placeIn = ({ searchParams: query }, device) => {
     const view = span(`${query.get("from")} ${query.get("to")}`, " ");
     const [times, other] = (query.get("sel") || "").split(":");
     const selection = span(times, "-");
@@ -34,62 +34,48 @@ hands the selected span to the store whose callback shows its figures. The only 
   const selectionText = ({ start, end, device }, shown) =>
     `${start}-${end}${device === null || device === shown ? "" : `:${device}`}`;
 
-  /* Writes parts of the query, null ones out of it; several changes at once make one entry, none once the page is left:
-     its parts stay for a moment after the URL has changed. */
-  const keeper = ({ trace, of }) => {
-    let timer = 0;
-    let changes = {};
-    const { pathname } = window.location;
-    const write = () => {
-      const url = new URL(window.location.href);
-      if (url.pathname !== pathname || (url.searchParams.get("trace") || trace) !== trace) return;
-      if (url.searchParams.get("of") !== of) return;
-      url.searchParams.set("trace", trace);
-      for (const [name, value] of Object.entries(changes)) {
-        if (value === null) url.searchParams.delete(name);
-        else url.searchParams.set(name, value);
-      }
-      changes = {};
-      // Slashes and colons of a query need no escape, and a trace's id is a path.
-      url.search = url.search.replaceAll("%2F", "/").replaceAll("%3A", ":");
-      window.history.replaceState(window.history.state, "", url);
-    };
-    return {
-      set: (more) => {
-        Object.assign(changes, more);
-        clearTimeout(timer);
-        timer = setTimeout(write, URL_MS);
-      },
-      stop: () => clearTimeout(timer),
-    };
-  };
+  /* Whether an address is of a place in the timeline of a config. */
+  const isPlaceOf = ({ base, trace, of }, { pathname, searchParams }) =>
+    pathname.startsWith(`${base}timeline`) &&
+    (searchParams.get("trace") || trace) === trace &&
+    searchParams.get("of") === of;
 
   lib.mountDashTimeline = (config) => {
     const element = document.getElementById("timeline");
-    if (mounted) mounted.destroy();
+    // In the other colours, say, or elsewhere in it.
+    const stays = mounted && config && ["trace", "of", "device"].every((name) => mounted.config[name] === config[name]);
+    const arrangement = stays ? mounted.handle.arrangement() : null;
+    if (mounted) mounted.handle.destroy();
     mounted = null;
     if (!config || !element) return;
-    const url = keeper(config);
+    const url = lib.address.now();
+    // Dash may be about to replace a timeline whose page has been left: nothing is kept of that.
+    const entry = isPlaceOf(config, url) ? lib.address.shownEntry() : null;
+    const keep = (changes) => entry && lib.address.keep(entry, { trace: config.trace, ...changes }, REST_MS);
     const handle = lib.mountTimeline(element, {
       model: config.model,
       source: lib.serverSource(config.base, config.trace, config.of ? { of: config.of } : {}),
       palette: config.palette,
       details: document.getElementById("timeline-details"),
-      ...fromUrl(config.device),
-      onView: (start, end) => url.set({ from: start, to: end }),
-      onOp: (op) => url.set({ op: op && `${op.lane}:${op.row}` }),
+      ...placeIn(url, config.device),
+      arrangement,
+      onView: (start, end) => keep({ from: start, to: end }),
+      onOp: (op) => keep({ op: op && `${op.lane}:${op.row}` }),
       onSelect: (selection) => {
-        url.set({ sel: selection && selectionText(selection, config.device) });
+        keep({ sel: selection && selectionText(selection, config.device) });
         window.dash_clientside.set_props("timeline-selection", { data: selection && { trace: config.trace, ...selection } });
       },
     });
-    if (config.device !== null) handle.showDevice(config.device);
-    // Left behind with its page, a timeline must not write into the next one's URL.
-    mounted = {
-      destroy: () => {
-        url.stop();
-        handle.destroy();
-      },
-    };
+    if (config.device !== null && !arrangement) handle.showDevice(config.device);
+    mounted = { config, element, handle };
   };
+
+  // To another place in the timeline that is shown. Dash does not notice one that is in its own idea of the address,
+  // which lacks what is kept there.
+  for (const moved of ["popstate", "_dashprivate_pushstate"]) {
+    window.addEventListener(moved, () => {
+      const url = lib.address.now();
+      if (mounted && mounted.element.isConnected && isPlaceOf(mounted.config, url)) lib.mountDashTimeline(mounted.config);
+    });
+  }
 })();

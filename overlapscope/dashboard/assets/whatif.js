@@ -1,6 +1,7 @@
 /* The switches of the page What if: as the address says at first, and the address as they are from then on. */
 (() => {
   "use strict";
+  const lib = (window.overlapscope = window.overlapscope || {});
   const clientside = (window.dash_clientside = window.dash_clientside || {});
   const REST_MS = 150; // several switches moved at once are one question
   let latest = 0;
@@ -20,20 +21,9 @@
     });
   };
 
-  /* Without an entry of its own: one does not go back through what was tried. */
-  const keep = (page, changes) => {
-    const url = new URL(window.location.href);
-    if (!url.pathname.endsWith("/whatif") || (url.searchParams.get("trace") || page.trace) !== page.trace) return;
-    url.searchParams.set("trace", page.trace);
-    url.searchParams.delete("change");
-    for (const change of changes) url.searchParams.append("change", change);
-    url.search = url.search.replaceAll("%2F", "/");
-    window.history.replaceState(window.history.state, "", url);
-  };
-
   clientside.overlapscope_whatif = {
     /* What the address says is changed. */
-    read: (page) => (page ? new URLSearchParams(window.location.search).getAll("change") : []),
+    read: (page) => (page ? lib.address.now().searchParams.getAll("change") : []),
 
     /* The switches, then the arguments, for what is changed. One that the trace does not have stays: the server says
        so. */
@@ -53,10 +43,12 @@
     ask: async (...given) => {
       const page = given.pop();
       const mine = ++latest;
+      const entry = lib.address.shownEntry();
       await new Promise((resolve) => setTimeout(resolve, REST_MS));
       if (mine !== latest || !page) return clientside.no_update;
       const changes = changesOf(page, given);
-      keep(page, changes);
+      // Without an entry of its own: one does not go back through what was tried.
+      lib.address.keep(entry, { trace: page.trace, change: changes });
       return { trace: page.trace, device: page.device, changes };
     },
 

@@ -12,13 +12,14 @@
      view       {start, end} to begin with (the whole trace)
      selection  {start, end, device?} to begin with
      op         {lane, row} to begin with
+     arrangement  how the lanes of a timeline that this one replaces were folded and scrolled
      toolbar    false: none
      details    an element elsewhere for what is known of the chosen op
      onView(start, end), onSelect({start, end, device} or null), onOp({lane, row} or null) */
   lib.mountTimeline = (element, options) => {
     const timeline = new lib.Timeline(element, options);
     if (options.selection && options.onSelect) lib.select(timeline, { ...timeline.selection, device: options.selection.device });
-    if (options.op) lib.goTo(timeline, options.op.lane, options.op.row, options.view ? null : undefined);
+    if (options.op) lib.goTo(timeline, options.op.lane, options.op.row, options.view ? { span: null } : {});
     return {
       element,
       /* `silent`: do not tell `onView`, as for a linked timeline. */
@@ -28,6 +29,7 @@
       select: (selection) =>
         lib.select(timeline, selection && { ...timeline.fromCaller(selection), device: selection.device }),
       choose: (lane, row) => lib.goTo(timeline, lane, row),
+      arrangement: () => ({ folded: [...timeline.folded], scroll: timeline.stage.scrollTop }),
       showDevice: (device) => lib.showDevice(timeline, device),
       setPalette: (palette) => timeline.setPalette(palette),
       destroy: () => timeline.destroy(),

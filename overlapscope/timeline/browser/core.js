@@ -17,7 +17,7 @@ exact drawings, `element.dataset.exact` is "true" while what is shown is exact. 
       this.model = options.model;
       this.source = options.source;
       this.offset = options.offset || 0;
-      this.folded = lib.foldedAtFirst(this.model);
+      this.folded = options.arrangement ? new Set(options.arrangement.folded) : lib.foldedAtFirst(this.model);
       this.records = new Map(); // lane id -> [record], the finest first
       this.whole = new Map(); // lane id -> record of the whole trace
       this.view = lib.limited(this, this.fromCaller(options.view) || this.home());
@@ -38,6 +38,7 @@ exact drawings, `element.dataset.exact` is "true" while what is shown is exact. 
       this.observer.observe(this.stage);
       this.stopInput = lib.listen(this);
       this.measure();
+      if (options.arrangement) this.stage.scrollTop = options.arrangement.scroll;
       this.askForWhole();
     }
 
@@ -184,6 +185,7 @@ exact drawings, `element.dataset.exact` is "true" while what is shown is exact. 
       this.element.dataset.exact = "false";
       if (this.busy) return;
       this.busy = true;
+      let failed = false;
       try {
         const buffers = await this.source.view(wanted.start, wanted.end, wanted.columns, wanted.lanes);
         if (this.destroyed) return;
@@ -191,15 +193,17 @@ exact drawings, `element.dataset.exact` is "true" while what is shown is exact. 
         this.shownKey = key;
         lib.showProblem(this, "");
       } catch (error) {
-        if (!this.destroyed) lib.showProblem(this, error.message);
-        return;
+        if (this.destroyed) return;
+        failed = true;
+        lib.showProblem(this, error.message);
       } finally {
         this.busy = false;
       }
       const current = this.exactNow();
       this.draw();
       if (current) this.paintedExactly();
-      else this.ask();
+      // What failed is not asked for again, but where the view is by now.
+      else if (!failed || JSON.stringify(this.wanted()) !== key) this.ask();
     }
 
     exactNow() {

@@ -112,8 +112,9 @@
   };
 
   lib.clickAt = async (timeline, at) => {
-    if (!at.row || !at.row.lane) return at.row && at.row.header ? undefined : lib.choose(timeline, null);
-    const wish = (timeline.wish = {});
+    if (at.row && at.row.header && !at.row.lane) return undefined;
+    const wish = lib.wish(timeline);
+    if (!at.row) return lib.choose(timeline, null);
     try {
       const op = await lookUp(timeline, at);
       if (timeline.wish === wish) lib.choose(timeline, op);

@@ -28,7 +28,9 @@
     on(canvas, "pointerleave", () => lib.hover(timeline, null));
     on(canvas, "dblclick", (event) => {
       // What its clicks chose may still be on its way.
-      if (place(timeline, event).area === "lanes") timeline.choosing.then(() => lib.fitChosen(timeline, event));
+      const { view } = timeline;
+      if (place(timeline, event).area !== "lanes") return;
+      timeline.choosing.then(() => timeline.view === view && lib.fitChosen(timeline, event));
     });
     const wake = () => (lib.activeTimeline = timeline);
     on(timeline.element, "pointerenter", wake);

@@ -117,14 +117,19 @@
     return known;
   };
 
-  /* Goes to an op and chooses it, or to a `span` around it (null: the view stays); the latest of several wishes wins. */
-  lib.goTo = async (timeline, lane, row, span) => {
-    const wish = (timeline.wish = {});
+  /* What a hand asks for, to be kept until the answer comes: the latest of several wishes wins, and a view that was
+     moved since then stays where it is. */
+  lib.wish = (timeline) => (timeline.wish = { view: timeline.view });
+
+  /* Goes to an op and chooses it, or to a `span` around it (null: the view stays). */
+  lib.goTo = async (timeline, lane, row, { span, wish = lib.wish(timeline) } = {}) => {
     try {
       const op = await lib.detailsOf(timeline, lane, row);
       if (timeline.wish !== wish || !op) return;
-      lib.revealLane(timeline, lane);
-      if (span !== null) lib.bring(timeline, span || op);
+      if (timeline.view === wish.view) {
+        lib.revealLane(timeline, lane);
+        if (span !== null) lib.bring(timeline, span || op);
+      }
       lib.choose(timeline, op);
     } catch (error) {
       lib.showProblem(timeline, error.message);
@@ -132,10 +137,13 @@
   };
 
   /* A match of search or worst: an op, or a span that has none. */
-  lib.goToMatch = (timeline, match) => {
-    if (match.row !== null && match.row !== undefined) return lib.goTo(timeline, match.lane, match.row, match);
-    lib.revealLane(timeline, match.lane);
-    lib.bring(timeline, match);
+  lib.goToMatch = (timeline, match, wish) => {
+    if (timeline.wish !== wish) return undefined;
+    if (match.row !== null && match.row !== undefined) return lib.goTo(timeline, match.lane, match.row, { span: match, wish });
+    if (timeline.view === wish.view) {
+      lib.revealLane(timeline, match.lane);
+      lib.bring(timeline, match);
+    }
     return lib.select(timeline, { start: match.start, end: match.end, device: deviceOfLane(timeline, match.lane) });
   };
 

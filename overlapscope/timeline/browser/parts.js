@@ -111,12 +111,10 @@
     input.spellcheck = false;
     const count = lib.node("span", "tl-count");
     count.setAttribute("aria-live", "polite");
-    const state = { text: "", at: null, wish: null, timer: 0 };
+    const state = { text: "", at: null, timer: 0, turn: Promise.resolve() };
 
-    const look = async (direction, jump) => {
-      clearTimeout(state.timer);
-      const text = input.value.trim();
-      const wish = (state.wish = {});
+    /* Counts the matches, or goes to the next one for a `wish`. */
+    const look = async (text, direction, wish) => {
       if (!text) {
         state.text = "";
         count.textContent = "";
@@ -126,11 +124,10 @@
       const after = state.at === null ? Math.floor(timeline.view.start) - 1 : state.at;
       try {
         const found = await timeline.source.search(text, after, direction);
-        if (state.wish !== wish) return;
-        if (jump && found.match) {
+        if (wish && found.match) {
           state.at = { lane: found.match.lane, row: found.match.row };
           count.textContent = `${found.number.toLocaleString("en-US")} of ${found.count.toLocaleString("en-US")}`;
-          await lib.goToMatch(timeline, found.match);
+          await lib.goToMatch(timeline, found.match, wish);
         } else {
           const many = found.count.toLocaleString("en-US");
           count.textContent = found.count ? `${many} ${found.count === 1 ? "match" : "matches"}` : "no match";
@@ -140,14 +137,22 @@
       }
     };
 
+    /* One after the other, however late the answers: each key press goes on from the match of the one before. */
+    const inTurn = (direction, wish) => {
+      clearTimeout(state.timer);
+      const text = input.value.trim();
+      state.turn = state.turn.then(() => look(text, direction, wish));
+    };
+    const go = (direction) => inTurn(direction, lib.wish(timeline));
+
     input.addEventListener("input", () => {
       clearTimeout(state.timer);
-      state.timer = setTimeout(() => look(1, false), TYPING_MS);
+      state.timer = setTimeout(() => inTurn(1, null), TYPING_MS);
     });
     input.addEventListener("keydown", (event) => {
       if (event.key === "Enter") {
         event.preventDefault();
-        look(event.shiftKey ? -1 : 1, true);
+        go(event.shiftKey ? -1 : 1);
       } else if (event.key === "Escape") {
         input.blur();
         timeline.canvas.focus({ preventScroll: true });
@@ -155,8 +160,8 @@
     });
     return group(
       input,
-      button("‹", "previous match (shift + Enter)", () => look(-1, true)),
-      button("›", "next match (Enter)", () => look(1, true)),
+      button("‹", "previous match (shift + Enter)", () => go(-1)),
+      button("›", "next match (Enter)", () => go(1)),
       count,
     );
   };
@@ -167,7 +172,8 @@
     const made = group(lib.node("span", "tl-label", "Worst"));
     for (const [kind, word] of WORST) {
       let number = 0;
-      const one = button(word, `go to the worst ${word}, then to the next`, async () => {
+      let turn = Promise.resolve();
+      const look = async (wish) => {
         try {
           const found = await timeline.source.worst(kind, number);
           if (!found.count) {
@@ -176,11 +182,15 @@
           } else if (found.match) {
             one.textContent = `${word} ${number + 1}/${found.count.toLocaleString("en-US")}`;
             number = (number + 1) % found.ranked;
-            await lib.goToMatch(timeline, found.match);
+            await lib.goToMatch(timeline, found.match, wish);
           }
         } catch (error) {
           lib.showProblem(timeline, error.message);
         }
+      };
+      const one = button(word, `go to the worst ${word}, then to the next`, () => {
+        const wish = lib.wish(timeline);
+        turn = turn.then(() => look(wish));
       });
       one.classList.add("tl-worst");
       made.append(one);
