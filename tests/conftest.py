@@ -49,7 +49,7 @@ def _a_cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """All tests of a process share what is read of the bundled recordings and worked out of them."""
+    """Share the bundled recordings, and all results of them, between the tests of a process."""
     shared = ExitStack()
     shared.enter_context(session(Path(__file__).parents[1] / "traces", Path(overlapscope.__file__).parent / "samples"))
     config.add_cleanup(shared.close)
@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def _recordings_afresh(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test that is marked `afresh` shares nothing with others."""
+    """Run a test that is marked `afresh` without anything that others have read."""
     with session() if request.node.get_closest_marker("afresh") else nullcontext():
         yield
 

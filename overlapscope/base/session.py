@@ -21,7 +21,7 @@ Made = TypeVar("Made")
 _MISSING: Final = object()
 
 
-class _Session(Struct, frozen=True):
+class _Session(Struct, frozen=True, eq=False):
     """Everything that was read and computed in a session."""
 
     folders: tuple[Path, ...]
@@ -47,15 +47,16 @@ _sessions: Final[list[_Session]] = []
 
 @contextmanager
 def session(*folders: Path) -> Iterator[None]:
-    """Read each file in these folders once, and keep what is worked out of it, until the end of the block.
+    """Read each file in these folders once, and keep its results until the end of the block.
 
-    The files must not change meanwhile. A session within another one starts empty.
+    The files must not change meanwhile. An inner session starts empty.
     """
-    _sessions.append(_Session(tuple(folder.absolute() for folder in folders)))
+    current = _Session(tuple(folder.absolute() for folder in folders))
+    _sessions.append(current)
     try:
         yield
     finally:
-        _sessions.pop()
+        _sessions.remove(current)
 
 
 def read_once(path: Path, limit_bytes: int, read: Callable[[], Made]) -> Made:
@@ -72,7 +73,7 @@ def read_once(path: Path, limit_bytes: int, read: Callable[[], Made]) -> Made:
 def kept_in_session(make: Callable[[Owner, *Key], Made]) -> Callable[[Owner, *Key], Made]:
     """Decorate a pure function of an owner and of hashable arguments: a session keeps its results.
 
-    The owner must be something that the session keeps already: what it read, or the result of such a function.
+    It does so if it keeps the owner already: a trace that it read, or the result of another such function.
     """
 
     @functools.wraps(make)

@@ -1,4 +1,4 @@
-"""Which ranks the page Ranks shows: those of a report that was written, or of the traces in a folder."""
+"""The ranks on the page Ranks: those of a written report, or of the traces in a folder."""
 
 from __future__ import annotations
 

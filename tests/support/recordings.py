@@ -1,7 +1,6 @@
-"""The bundled recordings: what they hold is read and worked out once for all tests of a process.
+"""The bundled recordings, each read and analysed once for all tests of a process.
 
-A session that lasts as long as the process keeps it (`tests/conftest.py`), for commands that a test runs in its own
-process, too.
+The session that `tests/conftest.py` begins keeps the results. Commands that a test calls share them.
 """
 
 from __future__ import annotations

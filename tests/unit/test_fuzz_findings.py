@@ -87,7 +87,7 @@ def test_of_very_many_threads_the_busiest_alone_are_compared_for_taking_turns() 
 
 
 def test_plain_steps_in_a_file_of_very_many_threads_replay_nothing(tmp_path: Path) -> None:
-    numbers = range(400)
+    numbers = range(260)
     events = [
         event
         for number in numbers

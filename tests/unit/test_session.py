@@ -1,4 +1,4 @@
-"""A session keeps what is read in it and what is worked out of that; without one, nothing is kept."""
+"""A session keeps the traces that are read in it and their results; without a session, nothing is kept."""
 
 from __future__ import annotations
 
