@@ -117,8 +117,9 @@ class Clock(Trigger):
                 self._changed.wait(_AGAIN_S)
 
     def _delivered(self) -> None:
-        self._asked = False
         self._call()
+        # Not before: another request would come while the program's handlers of signals wait.
+        self._asked = False
 
 
 class Unmarked(Clock):

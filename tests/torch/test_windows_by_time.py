@@ -141,7 +141,7 @@ def until_written(number):
         time.sleep(0.005)
 
 def wake_once_written():
-    # A signal that comes while the trace is being written waits for the next one, since this thread sleeps on.
+    # Again and again: where a signal comes while the trace is being written, the main thread first sleeps on.
     until_written(1)
     while sleeping:
         os.kill(os.getpid(), signal.SIGUSR1)
@@ -178,6 +178,34 @@ while threading.active_count() > 1:
         assert any(map(deaf.fullmatch, late))
         recorded = [set(names(tmp_path / f"x-{number}.json")) for number in (1, 2, 3, 4)]
         assert recorded == [set(), set(), {"computes"}, {"computes"}]
+
+    def test_a_handler_of_a_signal_that_comes_while_the_trace_is_written_raises_afterwards(
+        self, tmp_path: Path
+    ) -> None:
+        program = """
+import os, signal
+from overlapscope.recorder import trace_file
+
+class Interrupted(Exception):
+    pass
+
+def interrupt(*_):
+    raise Interrupted
+
+def interrupted_and_slow(plain):
+    os.kill(os.getpid(), signal.SIGUSR1)
+    # Longer than the clock takes to ask again.
+    time.sleep(0.2)
+
+signal.signal(signal.SIGUSR1, interrupt)
+trace_file._check_whole = interrupted_and_slow
+try:
+    while True:
+        time.sleep(0.01)
+except Interrupted:
+    assert os.path.exists("x.json")
+"""
+        assert run("--duration 0.05 --plain-steps 0", program, tmp_path) == []
 
 
 class TestASlowStep:
