@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import overlapscope as ov
+from overlapscope.recorder import memory_guard
 from overlapscope.recorder.memory_guard import bound, taken_bytes
 from overlapscope.recorder.session import profiler_running
 from tests.support import forked
@@ -27,6 +28,10 @@ PATIENCE_S = 60.0
 @pytest.mark.skipif(taken_bytes() is None, reason="this system does not say how much memory malloc gave out")
 class TestMemoryGuard:
     LIMIT = 50 * MB
+
+    @pytest.fixture(autouse=True)
+    def it_looks_often(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(memory_guard, "_BETWEEN_SAMPLES_S", 0.05)
 
     def grow(self, done: Callable[[], bool], each: Callable[[], None] = lambda: None) -> None:
         """Take more and more memory, a little at a time, until that has had its effect."""
@@ -110,15 +115,16 @@ class TestMemoryGuard:
         # In a process that begins as any: what another has freed lies where a program's weights do not.
         program = (
             "import threading, time, torch\n"
-            "from overlapscope.recorder.memory_guard import MemoryGuard\n"
+            "from overlapscope.recorder import memory_guard\n"
+            "memory_guard._BETWEEN_SAMPLES_S = 0.05\n"
             f"torch.empty({8 * MB // 4})\n"  # Once one has been freed, malloc maps none of that size any more.
             "kept, guards = [], {}\n"
             "for stacks in (False, True):\n"
             "    seemed = threading.Event()\n"
-            f"    guards[seemed] = MemoryGuard({self.LIMIT}, seemed.set, stacks=stacks)\n"
+            f"    guards[seemed] = memory_guard.MemoryGuard({self.LIMIT}, seemed.set, stacks=stacks)\n"
             f"while not all(one.is_set() for one in guards) and len(kept) < {20 * self.LIMIT // (5 * MB)}:\n"
             f"    kept.append(torch.ones({5 * MB // 4}))\n"
-            "    time.sleep(0.02)\n"
+            "    time.sleep(0.002)\n"
             "assert kept and all(guard.exceeded_bytes is None for guard in guards.values())\n"
         )
         environment = os.environ | forked.FINDS_US
