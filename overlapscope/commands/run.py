@@ -455,7 +455,7 @@ class _Run:
             steps = None if source is None else f"Steps: {source}."
             said += [" ".join(filter(None, [times.sentence(), steps]))] if times.sentence() else filter(None, [steps])
         if written and len(devices.activities(cuda=devices.cuda_is_up())) == 1:
-            said.append(f"the trace has no GPU activity: {devices.why_unused()}.")
+            said.append(f"no GPU was used, so the report is on the host alone: {devices.why_unused()}.")
         for sentence in said:
             if sentence not in self._told:
                 self._told.add(sentence)

@@ -40,6 +40,8 @@ _AHEAD = 4
 than twice its threads; with fewer, a worker would hold two, and its death would count against both."""
 _LOOK_S = 1.0
 """How often the cluster is looked at."""
+_TRANSFER_S = 5.0
+"""A result that takes longer to fetch was lost with its worker."""
 
 
 def reduce_all(
@@ -137,7 +139,14 @@ class _Run:
                 del future
             with suppress(queue.Empty):
                 future = self._done.get(timeout=_LOOK_S)
-                outcome = self._outcome(future, running.pop(future.key), alone=alone)
+                try:
+                    outcome = self._outcome(future, running[future.key], alone=alone)
+                except TimeoutError:
+                    # The result was lost with its worker, and the file is read again.
+                    future.add_done_callback(self._done.put)
+                    outcome = None
+                else:
+                    del running[future.key]
                 # Dask keeps what a future stands for as long as the future.
                 del future
                 if outcome is not None:
@@ -149,12 +158,16 @@ class _Run:
         return self._cluster.client.submit(reduce_one, location, self._limit_bytes, pure=False, retries=_RETRIES)
 
     def _outcome(self, future: Future[Outcome], location: Location, *, alone: bool) -> Outcome | None:
-        """None where the file is to be tried again alone."""
+        """None where the file is to be tried again alone. Raises TimeoutError where no worker has the result."""
         from distributed import CancelledError, KilledWorker
 
         try:
-            outcome: Outcome = future.result()
+            outcome: Outcome = future.result(timeout=_TRANSFER_S)
             return outcome
+        except TimeoutError as error:
+            if future.status == "error":
+                return _given_up(location, error)
+            raise
         except KilledWorker:
             if not alone:
                 self._deadly.append(location)

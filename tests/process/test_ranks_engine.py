@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -121,6 +122,24 @@ def test_killed_processes_lose_nothing(job: Path) -> None:
     assert len(killed) == 2
     assert numbers(found) == list(range(RANKS))
     assert not readers()
+
+
+def test_results_that_are_lost_with_their_processes_are_worked_out_again(job: Path) -> None:
+    def worked() -> float:
+        return sum(sum(process.cpu_times()[:2]) for process in readers())
+
+    def idle() -> bool:
+        before = worked()
+        time.sleep(0.5)
+        return worked() - before < 0.1
+
+    outcomes = reduce_all(expand_urls(job), workers=2)
+    found = [next(outcomes)]
+    wait_until(idle, "all files in hand are read")
+    for process in readers():
+        process.kill()
+    found += outcomes
+    assert numbers(found) == list(range(RANKS))
 
 
 def test_a_process_that_dies_while_it_starts_is_started_again(job: Path) -> None:

@@ -67,7 +67,7 @@ def run(options: str, program: str, cwd: Path) -> list[str]:
     done = forked.run([*FORKED, "-o", "x.json", *options.split(), "program.py"], cwd)
     assert done.returncode == 0, done.stderr
     ours = [line for line in done.stderr.splitlines() if line.startswith("overlapscope: ")]
-    common = ("no GPU activity", " wrote ", "a complete recording takes", "shows the report again", "Steps: ")
+    common = ("no GPU was used", " wrote ", "a complete recording takes", "shows the report again", "Steps: ")
     at_end = [line for line in ours if not any(words in line for words in common)]
     return [line.removeprefix("overlapscope: ") for line in at_end]
 
@@ -84,7 +84,7 @@ def wrote(path: str) -> str:
 
 def no_gpu() -> str:
     """Return the line about a trace without a GPU."""
-    return f"overlapscope: the trace has no GPU activity: {devices.why_unused()}."
+    return f"overlapscope: no GPU was used, so the report is on the host alone: {devices.why_unused()}."
 
 
 def ours(run: Done) -> list[str]:

@@ -152,7 +152,11 @@ def test_a_failure_outweighs_what_is_unknown(trace: str) -> None:
         ({}, "d2h copy_time <= 3 ms", "there are no d2h copies between host and device"),
         ({"copy_us": 0}, "efficiency_pct >= 0%", "only one engine worked, so there was nothing to overlap"),
         ({}, "exposed_comm_time <= 3 ms", "there is no communication"),
-        ({"marked": False, "steps": 2}, "step_time <= 3 ms", "there are no whole steps in it: mark them with prof.step()"),
+        (
+            {"marked": False, "steps": 2},
+            "step_time <= 3 ms",
+            "there are no whole steps in it: mark them with prof.step()",
+        ),
     ],
 )  # fmt: skip
 def test_what_is_missing_is_unknown(made: dict[str, Any], budget: str, why: str, tmp_path: Path) -> None:
