@@ -170,10 +170,12 @@ class Recording:
         self._max_size_bytes = max_size_bytes
         self._check_hazards = check_hazards
         self._ignore_own_profiler = ignore_own_profiler
-        self._profilers: OwnProfiler | IgnoredProfilers = OwnProfiler(self._driver.give_way, self._driver.working)
+        self._profilers = (
+            IgnoredProfilers(self._profiler_stepped)
+            if ignore_own_profiler
+            else OwnProfiler(self._driver.give_way, self._driver.working)
+        )
         """What becomes of the program's own."""
-        if ignore_own_profiler:
-            self._profilers = IgnoredProfilers(self._profiler_stepped)
         self._ended = False
         self._checker: HazardChecker | None = None
         self._remarks: tuple[str, ...] = ()

@@ -121,7 +121,7 @@ def test_it_says_what_the_other_reports_say() -> None:
         "No overlap: all 89.8 ms of copies are exposed",
         "exposed copy 89.8 ms 76.4%",
         "Uploads and downloads take turns",
-        "saves about 61.6 ms (52.4%), knock-on effects included",
+        "saves about 61.5 ms (52.4%), knock-on effects included",
         "no-compute 65.4 72.9",
         "Every check of the trace passed.",
     ):
