@@ -95,8 +95,10 @@ CHECKS: Final = {
         ),
         TrustCheck(
             "lead-in",
-            meaning="Warns if the device spent over 10% of the window on work queued before the recording.",
-            affects="That part counts in the buckets, but no cause, finding or step covers it.",
+            meaning="Warns if the device spent over 10% of the window on work queued before the recording; fails if "
+            "that took over half of it and fewer than two whole steps are left.",
+            affects="That part counts in the buckets, but no cause, finding or step covers it. If the check failed, "
+            "too little is judged for any verdict.",
             remedy="Let the device catch up before the recording: `overlapscope run` does so. Elsewhere, call "
             "`torch.cuda.synchronize()` before the first recorded step.",
             comparable="The steps after it.",
