@@ -21,7 +21,7 @@ from overlapscope.compare import environment
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report, of_program
 
-_DATA_LOST = ("events-readable", "durations", "copy-sizes", "dropped-ops")
+_DATA_LOST = ("events-readable", "durations", "copy-sizes", "copy-directions", "dropped-ops")
 """Trust checks whose warning means that figures may be off."""
 _NAMED = 3
 

@@ -57,6 +57,13 @@ CHECKS: Final = {
             remedy="Record again if you need bandwidths; the other figures hold.",
         ),
         TrustCheck(
+            "copy-directions",
+            meaning="Warns if the direction of copies is unknown.",
+            affects="Such copies count as work within the device, though they may be copies between host and device.",
+            remedy="Record again with a recorder that names copies, such as `overlapscope run`.",
+            warns_of_loss=True,
+        ),
+        TrustCheck(
             "gpu-activity",
             meaning="Fails if nothing ran on a GPU.",
             affects="Everything is unknown.",
