@@ -392,7 +392,7 @@ def test_a_dropped_entry_whose_figures_contradict_its_report_is_refused(change: 
     report = report_of(recordings()[0])
     one = kept(report, of_report(report, otherwise_ns=1, job="j"))
     first = one.figures[0]
-    changed = {
+    changed: dict[str, dict[str, Any]] = {
         "value": {"figures": (msgspec.structs.replace(first, value=first.value / 2), *one.figures[1:])},
         "missing": {"figures": one.figures[1:]},
         "samples": {"figures": (msgspec.structs.replace(first, samples=first.samples + 1), *one.figures[1:])},
