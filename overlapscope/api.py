@@ -70,6 +70,7 @@ def check(
     baseline: Job | None = None,
     plain_step_ns: int | None = None,
     allow_predicted: bool = False,
+    other_program: bool = False,
 ) -> CheckResult:
     """Hold a recording to budgets (`docs/guides/check.md`).
 
@@ -77,7 +78,7 @@ def check(
     what `overlapscope check` does by default: the rules on data that does not move while the GPU computes, or, with a
     `baseline`, nothing may have become longer. A baseline is a file of `overlapscope baseline write`, or a recording.
     `plain_step_ns` tells what a step of the job takes while nothing is recorded. Timelines that `whatif` predicted are
-    refused unless `allow_predicted` says otherwise.
+    refused unless `allow_predicted` says otherwise. `other_program` compares with a baseline of another program, too.
 
     Raises ConfigError for settings that make no sense, UsageError where a budget needs a baseline and none is given or
     a recording cannot serve as one, and for a prediction, UnreadableTrace where the baseline's file cannot be read.
@@ -89,7 +90,7 @@ def check(
     from overlapscope.inputs import read_baseline
 
     told = Settings() if settings is None else from_mapping(settings, "settings")
-    told = replace(told, allow_predicted=allow_predicted)
+    told = replace(told, allow_predicted=allow_predicted, other_program=other_program)
     past = None
     if isinstance(baseline, str | os.PathLike):
         past = read_baseline(os.fspath(baseline), ranges=told.compared_ranges, allow_predicted=allow_predicted)

@@ -16,8 +16,9 @@ from overlapscope.analysis.results import Check, Trust
 from overlapscope.base.kept import kept
 from overlapscope.base.words import plural
 from overlapscope.catalog.recorders import recorder_by_id
+from overlapscope.trace import op_names
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part, in_order
-from overlapscope.trace.model import Index, Table, Trace
+from overlapscope.trace.model import Index, Kind, Table, Trace
 
 CLOCK_TOLERANCE_NS = 50_000
 """CPU and GPU clocks are matched to some 10 us; beyond this a GPU op before its launch is worth a warning."""
@@ -39,6 +40,7 @@ def judge_file(trace: Trace) -> tuple[Check, ...]:
         _activity(trace),
         _clock(trace),
         _dropped(trace),
+        *_directions(trace),
         *_graphs(trace),
     )
 
@@ -198,6 +200,23 @@ def _dropped(trace: Trace) -> Check:
         f"or was stopped before they ran ({_calls_named(trace, dropped)}). The GPU looks idle where they ran.",
         parts,
     )
+
+
+def _directions(trace: Trace) -> list[Check]:
+    """Judge copies whose direction is unknown; traces without any get no check."""
+    names, counts = np.unique(trace.gpu_ops.name_id[trace.gpu_ops.kind == Kind.OTHER], return_counts=True)
+    unclear = [op_names.hides_direction(trace.gpu_ops.names[name]) for name in names.tolist()]
+    count = int(counts[unclear].sum())
+    if not count:
+        return []
+    return [
+        Check.warn(
+            "copy-directions",
+            f"{plural(count, 'copy')} {'does' if count == 1 else 'do'} not state a direction, so they count as "
+            "work within the device; they may be copies between host and device.",
+            ("copies", "other"),
+        )
+    ]
 
 
 def _graphs(trace: Trace) -> list[Check]:

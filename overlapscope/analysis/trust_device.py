@@ -14,13 +14,16 @@ from overlapscope.analysis.steps import begins_with_warm_up
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, covered, total, union
-from overlapscope.base.words import clean, plural
+from overlapscope.base.words import clean, percent, plural
 from overlapscope.catalog.causes import IDLE_RANK, IdleCause
 from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.trace.lost import EVERYTHING
 from overlapscope.trace.model import OwnPeriod, Sync, Trace
 
 LONG_LEAD_IN = 0.1
+MUCH_LEAD_IN = 0.5
+"""Of the window; beyond this too little is judged, unless several whole steps are left."""
+FEWEST_STEPS = 2
 MISSING_SHARE = 0.01
 MUCH_MISSING = 0.1
 """Of the window; beyond this nobody knows what the program did."""
@@ -34,7 +37,7 @@ def judge_device(trace: Trace, timeline: Timeline, steps: Periods, idle: IdleTim
     """Checks of one device."""
     return [
         _launches(trace, timeline),
-        _lead_in(trace, timeline),
+        _lead_in(trace, timeline, steps),
         _missing_ops(trace, timeline, idle),
         _order(timeline),
         _sync_events(trace),
@@ -65,7 +68,7 @@ def _launches(trace: Trace, timeline: Timeline) -> Check:
     )
 
 
-def _lead_in(trace: Trace, timeline: Timeline) -> Check:
+def _lead_in(trace: Trace, timeline: Timeline, steps: Periods) -> Check:
     ends_with_orphan = (timeline.ops.end_ns[timeline.ops.launch < 0] == timeline.lead_in_end_ns).any()
     if trace.warm_up_steps and trace.period is not None:
         return Check.ok(
@@ -81,6 +84,13 @@ def _lead_in(trace: Trace, timeline: Timeline) -> Check:
         return Check.ok("lead-in", "The device had caught up when the recording began.")
     length = timeline.lead_in_end_ns - timeline.start_ns
     share = length / (timeline.end_ns - timeline.start_ns)
+    whole = int((~steps.partial).sum())
+    if share > MUCH_LEAD_IN and whole < FEWEST_STEPS:
+        detail = (
+            f"Only the last {percent(100 * (1 - share))} of the window, with {plural(whole, 'whole step')}, can be "
+            "judged: before, the device worked off what was queued before the recording. That is too little."
+        )
+        return Check.fail("lead-in", detail, EVERYTHING)
     detail = (
         f"For the first {length / 1e6:.2f} ms ({100 * share:.1f}% of the window) the device worked off what "
         "was queued before the recording; causes, steps and findings leave them out."

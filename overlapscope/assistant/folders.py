@@ -70,7 +70,7 @@ class Folders(Struct, frozen=True):
         path = self.path(name)
         if not path.is_dir():
             return look([path]).files
-        run = Path(os.path.realpath(jax.run_in(path)[0]))
+        run = Path(os.path.realpath(jax.run_in(path, lambda run: self._has(Path(os.path.realpath(run))))[0]))
         inside = [Path(os.path.realpath(one)) for one in sorted(run.iterdir(), key=natural) if is_trace_name(one.name)]
         named = [one for one in inside if self._has(one) and one.is_file() and not one.name.endswith(_EXPORTED)]
         if not named or not self._has(run):

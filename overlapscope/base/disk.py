@@ -82,6 +82,15 @@ def put_in_place(place: str | Path, temporary: str, mode: int = 0o666) -> Iterat
                 os.unlink(unfinished)
 
 
+def may_be_file(path: Path) -> bool:
+    """Return whether a regular file or a link has this path; where a link leads is not looked at."""
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
+
+
 def regular(path: str, flags: int) -> int:
     """For `open(..., opener=regular)`: raises OSError at what is no file, as a pipe, whose writer may never come."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)

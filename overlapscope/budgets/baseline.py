@@ -6,6 +6,7 @@ Its JSON is sorted and line by line, so that a change can be reviewed; it is rea
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -13,11 +14,12 @@ from statistics import median
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec import UNSET
 
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Device, Environment, Period, TraceResult
 from overlapscope.base.saved import MOST, Tool, decode
-from overlapscope.base.words import clean, plural
+from overlapscope.base.words import clean, percent, plural
 from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Direction, Metric, Sample
 from overlapscope.budgets.missing import doubt, refuse_predicted
 from overlapscope.budgets.quantity import show
@@ -32,6 +34,12 @@ from overlapscope.trace.lost import FIGURES
 
 SCHEMA_VERSION: Final = 1
 STEPS: Final = "steps"
+COMMON_PCT: Final = 50.0
+"""Common kernel launches from which two recordings are of one program, where no script is stated."""
+COMMON_PCT_OF_ONE: Final = 20.0
+COMMON_PCT_OF_TWO: Final = 80.0
+_KERNELS = 24
+_NAME = 200
 _DIGITS = 4
 """Decimals of percentages and bandwidths."""
 
@@ -74,6 +82,10 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     environment: Environment
+    job: str | None = None
+    """Name of the script or job, where the traces state it."""
+    kernels: dict[str, float] = {}
+    """The kernels launched most often, and their shares of these launches in percent; empty if unknown."""
     devices: tuple[BaselineDevice, ...]
     series: tuple[BaselineSeries, ...]
 
@@ -167,6 +179,8 @@ def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = Fa
                 lines += _series(one, name, [Sample(name, period, {}) for period in periods], begun)
     return Baseline(
         environment=fingerprint(report),
+        job=_job(report),
+        kernels=_kernels(report),
         devices=tuple(sorted(devices, key=lambda d: (_order(d.rank), d.device))),
         series=tuple(sorted(lines, key=_line_order)),
     )
@@ -181,6 +195,39 @@ def _refuse_if_doubtful(trace: TraceResult) -> None:
         raise UsageError(f"{trace.source}: has no launches, and so no steps to compare; record it with CPU activity.")
     if lost := doubt(trace, FIGURES):
         raise UsageError(f"{trace.source}: cannot be a baseline, because {lost}; record it again.")
+
+
+def _job(report: Report) -> str | None:
+    jobs = {trace.origin.job for trace in report.traces if trace.origin is not UNSET and trace.origin.job}
+    return jobs.pop() if len(jobs) == 1 else None
+
+
+def _kernels(report: Report) -> dict[str, float]:
+    counts: Counter[str] = Counter()
+    for device in report.devices:
+        for group in device.kernels:
+            counts[clean(group.kernel, _NAME)] += group.count
+    most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_KERNELS]
+    total = sum(count for _, count in most)
+    return {name: round(100 * count / total, _DIGITS) for name, count in most}
+
+
+def other_program(baseline: Baseline, report: Report) -> str:
+    """Return what shows that a baseline is of another program than a report; empty if nothing does.
+
+    Most programs keep most of their kernels when they change. Scripts of different names need more in common.
+    """
+    job, kernels = _job(report), _kernels(report)
+    if not kernels or not baseline.kernels:
+        return ""
+    common_pct = sum(min(pct, kernels.get(name, 0.0)) for name, pct in baseline.kernels.items())
+    named = None not in (job, baseline.job)
+    if common_pct >= (COMMON_PCT if not named else COMMON_PCT_OF_ONE if job == baseline.job else COMMON_PCT_OF_TWO):
+        return ""
+    scripts = (
+        f"job {clean(baseline.job or '', 80)}, here {clean(job or '', 80)}; " if job != baseline.job and named else ""
+    )
+    return f"{scripts}{percent(common_pct)} of kernel launches in common"
 
 
 def doubts(baseline: Baseline) -> tuple[str, ...]:
@@ -276,7 +323,7 @@ class BaselineFile(Baseline, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def to_json(baseline: Baseline) -> bytes:
-    """What it is, then sorted keys; one line for each device, each series and each fact of the environment."""
+    """What it is, then sorted keys; one line for each device, series, kernel and fact of the environment."""
     plain = msgspec.to_builtins(baseline)
     for line in plain["series"]:
         line["values"] = [value if value is None else whole(value) for value in line["values"]]
@@ -298,10 +345,10 @@ def _lines(plain: dict[str, Any]) -> Iterator[str]:
             yield f'  "{key}": ['
             yield from (f"    {_compact(element)}{',' if element is not value[-1] else ''}" for element in value)
             yield f"  ]{comma}"
-        elif isinstance(value, dict) and key == "environment":
+        elif isinstance(value, dict) and value and key in ("environment", "kernels"):
             yield f'  "{key}": {{'
             names = sorted(value)
-            yield from (f'    "{n}": {_compact(value[n])}{"," if n != names[-1] else ""}' for n in names)
+            yield from (f"    {_compact(n)}: {_compact(value[n])}{',' if n != names[-1] else ''}" for n in names)
             yield f"  }}{comma}"
         else:
             yield f'  "{key}": {_compact(value)}{comma}'

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from overlapscope.analysis.jobs import mixture
 from overlapscope.base.words import clean, duration, listed, plural
-from overlapscope.budgets.baseline import Baseline
+from overlapscope.budgets.baseline import Baseline, other_program
 from overlapscope.budgets.judge import combine, judge
 from overlapscope.budgets.missing import absence_notes, absent_ranks, mixed_notes, refuse_predicted
 from overlapscope.budgets.places import Place, find_places
@@ -21,7 +21,7 @@ from overlapscope.compare import environment
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report, of_program
 
-_DATA_LOST = ("events-readable", "durations", "copy-sizes", "dropped-ops")
+_DATA_LOST = ("events-readable", "durations", "copy-sizes", "copy-directions", "dropped-ops")
 """Trust checks whose warning means that figures may be off."""
 _NAMED = 3
 
@@ -50,7 +50,7 @@ def check(
     outcome = _outcome(ordered)
     return CheckResult(
         outcome=outcome,
-        summary=_summary(ordered, outcome),
+        summary=_summary(ordered),
         program=_program_words(job.report),
         sources=tuple(trace.source for trace in job.report.traces),
         verdicts=ordered,
@@ -100,6 +100,8 @@ class Job:
             for difference in self._unlike
         )
         """In what the baseline's environment differs; empty where it does not."""
+        asked = baseline is None or self._settings.other_program
+        self._stranger = "" if asked or baseline is None else other_program(baseline, self.report)
         plain_before = baseline is not None and environment.is_plain(baseline.environment)
         self._plain_unknown = plain_before and not environment.is_plain(here)
         self._absent = absent_ranks(self.report, baseline.ranks if baseline is not None else ())
@@ -108,6 +110,11 @@ class Job:
         """What has to be said beside the verdicts, once all are made."""
         if self._baseline is not None and environment.is_predicted(self._baseline.environment):
             yield "The baseline is a predicted timeline, not a recording."
+        if self._stranger:
+            yield (
+                f"The baseline is of another program ({self._stranger}), so nothing is compared with it. Write a "
+                "baseline of this program, or pass --other-program."
+            )
         if self._recorded_alone:
             yield (
                 "The baseline was made from a recording, so the recorded figures are judged, not the plain "
@@ -142,6 +149,9 @@ class Job:
             yield Judgement(
                 _of_all("environment", "environment", status, len(self._unlike), message, counts=bool(differ))
             )
+        if self._stranger:
+            message = f"The baseline is of another program: {self._stranger}."
+            yield Judgement(_of_all("same program", "program", "unknown", None, message, counts=True))
         if unlike := mixture(self.report.traces):
             message = f"{' '.join(unlike)} Name the traces of one job, or check each job separately."
             counted = not self._settings.allow_missing
@@ -181,8 +191,12 @@ class Job:
     def _rulings(self, places: list[Place]) -> Iterator[Ruling]:
         for place in places:
             budget = place.budget
-            if budget.relative and self._elsewhere:
-                why = "is of the plain program" if self._plain_unknown else f"was made elsewhere ({self._elsewhere})"
+            if budget.relative and (self._elsewhere or self._stranger):
+                why = f"was made elsewhere ({self._elsewhere})"
+                if self._stranger:
+                    why = "is of another program"
+                elif self._plain_unknown:
+                    why = "is of the plain program"
                 sentence = f"{budget.metric} is not compared: the baseline {why}"
                 ruling = Ruling(subject=place.subject, place=place, status="skipped", sentence=sentence)
             else:
@@ -227,23 +241,27 @@ def _outcome(verdicts: tuple[Verdict, ...]) -> Outcome:
     counted = {verdict.status for verdict in verdicts if verdict.counts}
     if "fail" in counted:
         return "fail"
-    if "unknown" in counted or all(verdict.status == "skipped" for verdict in verdicts):
+    if counted & {"unknown", "skipped"} or all(verdict.status == "skipped" for verdict in verdicts):
         return "inconclusive"
     return "pass"
 
 
-def _summary(verdicts: tuple[Verdict, ...], outcome: Outcome) -> str:
+def _summary(verdicts: tuple[Verdict, ...]) -> str:
     """`2 of 5 budgets failed: efficiency_pct >= 80%, forbid pageable-copy.`"""
     total = plural(len(verdicts), "budget")
-    words: dict[Status, str] = {"fail": "failed", "unknown": "could not be judged"}
+    if all(verdict.status == "skipped" for verdict in verdicts):
+        return "Nothing could be compared with the baseline." if verdicts else "There was nothing to judge."
+    words: dict[Status, str] = {
+        "fail": "failed",
+        "unknown": "could not be judged",
+        "skipped": "could not be compared with the baseline",
+    }
     counted = {
         status: [verdict for verdict in verdicts if verdict.status == status and verdict.counts] for status in words
     }
     parts = [f"{len(mine)} of {total} {words[status]}: {_named(mine)}" for status, mine in counted.items() if mine]
     if parts:
         return "; ".join(parts) + "."
-    if outcome == "inconclusive":
-        return "Nothing could be compared with the baseline." if verdicts else "There was nothing to judge."
     count = Counter(verdict.status for verdict in verdicts)
     words = {
         "accepted": "accepted for now",

@@ -6,6 +6,7 @@ Strict: what is not understood is an error that names the file, the key and what
 from __future__ import annotations
 
 import datetime
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -159,10 +160,15 @@ def find(start: Path) -> Path | None:
     Raises ConfigError where a file on the way cannot be read.
     """
     for directory in (start, *start.parents):
-        if (own := directory / FILE).is_file():
+        own, project = directory / FILE, directory / PROJECT
+        for path in filter(os.path.lexists, (own, project)):
+            if not path.is_file():
+                raise ConfigError(
+                    f"{path}: is not a file, or a link to nothing; repair it, or name a file by --config."
+                )
+        if own.exists():
             return own
-        project = directory / PROJECT
-        if project.is_file() and _section(_toml(project)) is not None:
+        if project.exists() and _section(_toml(project), project) is not None:
             return project
     return None
 
@@ -172,7 +178,7 @@ def read(path: Path) -> Settings:
     content = _toml(path)
     if path.name != PROJECT:
         return from_mapping(content, str(path))
-    section = _section(content)
+    section = _section(content, path)
     if section is None:
         raise ConfigError(f"{path}: has no [tool.overlapscope]; add one, or name another file.")
     return from_mapping(section, str(path), _PATH)
@@ -191,10 +197,12 @@ def _toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: is not valid TOML: {error}.") from None
 
 
-def _section(content: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _section(content: Mapping[str, Any], path: Path) -> Mapping[str, Any] | None:
     tool = content.get("tool")
     section = tool.get("overlapscope") if isinstance(tool, dict) else None
-    return section if isinstance(section, dict) else None
+    if section is not None and not isinstance(section, dict):
+        raise ConfigError(f"{path}: tool.overlapscope must be a table; write [tool.overlapscope].")
+    return section
 
 
 # -- settings -------------------------------------------------------------------------------------

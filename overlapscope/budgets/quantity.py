@@ -38,6 +38,10 @@ def parse(text: str | float, unit: Unit) -> float:
     if match is None:
         raise ConfigError(f"{text!r} is not {_kind(unit)}; write it like {_EXAMPLE[unit]}")
     number, name = Decimal(match[1]), match[2]
+    if unit == "pct" and not name and "." in match[1] and 0 < number <= 1:
+        raise ConfigError(
+            f'{text!r} may mean {exact(float(number), unit)} or {exact(float(100 * number), unit)}; write it like "80%"'
+        )
     if unit == "pct" and name in ("", "%"):
         value = number
     elif unit == "ns" and name in _TIMES:

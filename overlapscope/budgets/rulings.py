@@ -65,9 +65,9 @@ class Ruling(Struct, frozen=True, eq=False, kw_only=True):
 
 def counts(status: Status, level: Level, fail_level: Level, *, allow_missing: bool) -> bool:
     """Whether a verdict can change the outcome of the check."""
-    if status == "unknown" and allow_missing:
+    if status in ("unknown", "skipped") and allow_missing:
         return False
-    return status in ("fail", "unknown") and (level == "error" or fail_level == "warn")
+    return status in ("fail", "unknown", "skipped") and (level == "error" or fail_level == "warn")
 
 
 class Exemptions:

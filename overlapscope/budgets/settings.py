@@ -243,6 +243,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """For what is forbidden; each budget has its own."""
     fail_level: Level = "error"
     strict_env: bool = False
+    other_program: bool = False
+    """Whether to compare with a baseline of another program."""
     allow_predicted: bool = False
     """Whether a timeline that `overlapscope whatif` predicted is judged as a recording is."""
     forbid_floor_pct: float = 0.0

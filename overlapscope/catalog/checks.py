@@ -57,6 +57,13 @@ CHECKS: Final = {
             remedy="Record again if you need bandwidths; the other figures hold.",
         ),
         TrustCheck(
+            "copy-directions",
+            meaning="Warns if the direction of copies is unknown.",
+            affects="Such copies count as work within the device, though they may be copies between host and device.",
+            remedy="Record again with a recorder that names copies, such as `overlapscope run`.",
+            warns_of_loss=True,
+        ),
+        TrustCheck(
             "gpu-activity",
             meaning="Fails if nothing ran on a GPU.",
             affects="Everything is unknown.",
@@ -95,8 +102,10 @@ CHECKS: Final = {
         ),
         TrustCheck(
             "lead-in",
-            meaning="Warns if the device spent over 10% of the window on work queued before the recording.",
-            affects="That part counts in the buckets, but no cause, finding or step covers it.",
+            meaning="Warns if the device spent over 10% of the window on work queued before the recording; fails if "
+            "that took over half of it and fewer than two whole steps are left.",
+            affects="That part counts in the buckets, but no cause, finding or step covers it. If the check failed, "
+            "too little is judged for any verdict.",
             remedy="Let the device catch up before the recording: `overlapscope run` does so. Elsewhere, call "
             "`torch.cuda.synchronize()` before the first recorded step.",
             comparable="The steps after it.",

@@ -99,6 +99,9 @@ class Command:
             "--strict-env", action="store_true", help="fail if the baseline was made on another machine"
         )
         parser.add_argument(
+            "--other-program", action="store_true", help="compare even if the baseline is of another program"
+        )
+        parser.add_argument(
             "--explain", metavar="BUDGET", help="explain one budget: how it is computed, and every value"
         )
         add_verbose(parser, "also show all reasons for a failure, with the evidence")
@@ -190,6 +193,7 @@ def _settings(args: argparse.Namespace, path: Path | None) -> Settings:
         forbid=tuple(dict.fromkeys((*settings.forbid, *forbidden))),
         fail_level=args.fail_level,
         strict_env=args.strict_env,
+        other_program=args.other_program,
         allow_predicted=args.allow_predicted,
     )
 

@@ -76,6 +76,8 @@ def guard(server: flask.Flask, *, token: str, base: str) -> None:
     @server.before_request
     def check() -> flask.typing.ResponseReturnValue | None:
         request = flask.request
+        if any(ord(character) < ord(" ") or character == "\x7f" for character in request.path):
+            return _refused(400, "The path holds control characters.")
         refused = refusal(request, token)
         if refused is not None and refused[0] != 401:
             return _refused(*refused)

@@ -79,6 +79,8 @@ def connect(path: Path, *, read_only: bool, alone: bool = False) -> sqlite3.Conn
         raise UsageError(
             f"{path}: the history cannot be opened ({error.strerror or error}); choose another file."
         ) from None
+    if os.path.islink(wal := f"{os.path.realpath(path)}-wal"):
+        raise UsageError(f"{path}: {os.path.basename(wal)} beside it is a link, which SQLite never makes; remove it.")
     mode = "ro" if read_only else "rw"
     if read_only and (alone or (is_at_rest(path) and not os.access(path.parent, os.W_OK))):
         # SQLite would make files beside it to see who else writes, and leave them there.
@@ -90,7 +92,7 @@ def connect(path: Path, *, read_only: bool, alone: bool = False) -> sqlite3.Conn
 
 def is_at_rest(path: Path) -> bool:
     """Whether nobody has the file open to write: all that was written is in it alone."""
-    return not os.path.exists(f"{os.path.realpath(path)}-wal")
+    return not os.path.lexists(f"{os.path.realpath(path)}-wal")
 
 
 def changed(path: Path) -> object:

@@ -16,6 +16,7 @@ from overlapscope.base import disk
 from overlapscope.base.words import clean, size
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.history.entry import MOST_PACKED, SUFFIX, Entry, pack, unpack
+from overlapscope.history.figures import contradicted
 from overlapscope.history.store import Store
 from overlapscope.ranks.files import filesystem_of, is_url, said, shown_url
 
@@ -96,7 +97,10 @@ def _read(place: _Place, name: str, shown: str) -> Entry:
         raise UnreadableTrace(f"{clean(shown)}: cannot be read ({said(error)}).") from None
     if len(packed) > MOST_PACKED:
         raise UnreadableTrace(f"{clean(shown)}: is larger than {size(MOST_PACKED)}, and no entry of a history is.")
-    return unpack(packed, clean(shown))
+    entry = unpack(packed, clean(shown))
+    if contradicted(entry):
+        raise UnreadableTrace(f"{clean(shown)}: states figures that are not those of the report in it.")
+    return entry
 
 
 class _Place(Protocol):

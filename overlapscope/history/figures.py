@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from math import isclose
 from statistics import fmean, stdev
 from typing import Final
 
@@ -22,10 +23,13 @@ from overlapscope.errors import UsageError
 from overlapscope.history.entry import Entry, Figure, Origin, digest, pack, repeated
 from overlapscope.report.model import Report, of_program
 from overlapscope.trace.lost import CAUSES
+from overlapscope.version import __version__
 
 KEPT_BYTES: Final = 16 << 10
 """Of a packed entry: what makes it larger is left out."""
 
+_LEFT_OUT: Final = "The history keeps no"
+_ROUNDED: Final = 1e-9
 _PARTS: Final = {"idle_time": IDLE_CAUSES, "exposed_copy_time": COPY_CAUSES}
 _SCALARS: Final = {"ns": ("_time", "_ms", 1e-6), "gb_per_s": ("_bandwidth", "_gb_per_s", 1.0)}
 """Of a unit: how the names of its metrics end, how their scalars' do, and what a value is multiplied with."""
@@ -143,8 +147,31 @@ def entry(report: Report, origin: Origin, check: CheckResult | None = None) -> E
         kept = replace(kept, report=_without(kept.report, cut))
     if not gone:
         return whole
-    note = f"The history keeps no {listed(gone)} of this report, because it is large."
+    note = f"{_LEFT_OUT} {listed(gone)} of this report, because it is large."
     return replace(kept, report=replace(kept.report, notes=(*kept.report.notes, note)))
+
+
+def contradicted(entry: Entry) -> bool:
+    """Return whether an entry states another GPU or other figures than its report gives, by this version's analysis."""
+    report = entry.report
+    if report.tool.version != __version__:
+        return False
+    if entry.gpu != gpu_of(report) or entry.plain != (of_program(report) is not report):
+        return True
+    if any(note.startswith(_LEFT_OUT) and "steps" in note for note in report.notes):
+        spans = {(trace.rank, device.device): device.span_ns for trace in report.traces for device in trace.devices}
+        return any(
+            one.value > spans.get((one.rank, one.device), -1)
+            for one in entry.figures
+            if METRICS[one.metric.partition("/")[0]].unit == "ns"
+        )
+    mine, theirs = (
+        {(one.metric, one.rank, one.device): one for one in all} for all in (figures(report), entry.figures)
+    )
+    return mine.keys() != theirs.keys() or any(
+        not isclose(mine[key].value, theirs[key].value, rel_tol=_ROUNDED) or mine[key].samples != theirs[key].samples
+        for key in mine
+    )
 
 
 def gpu_of(report: Report) -> str | None:

@@ -34,6 +34,14 @@ _GRACE_S: Final = 2.0
 _AGAIN_S: Final = 0.05
 _FUNCTIONS: Final = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree"})
 """Functions that make rows of nothing but their arguments. All others that stand for a table are refused."""
+_SOURCES: Final = frozenset(
+    {
+        *("PYTHON_ARROW_SCAN", "CTE_SCAN", "DELIM_SCAN", "DELIM_GET", "DUMMY_SCAN", "EMPTY_RESULT", "EXPRESSION_GET"),
+        *("CHUNK_GET", "COLUMN_DATA_SCAN", "PRAGMA_SHOW", *map(str.upper, _FUNCTIONS)),
+    }
+)
+"""Leaves of a bound plan that read the tables of a job, or nothing. DuckDB's own tables are others."""
+_READS_SETTINGS: Final = "current_setting"
 _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "enable_external_access": "false",
     "autoinstall_known_extensions": "false",
@@ -41,6 +49,7 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "allow_community_extensions": "false",
     "python_enable_replacements": "false",
     "temp_directory": "",
+    "secret_directory": "",
     "memory_limit": f"{MEMORY_BYTES}B",
     "threads": str(min(4, os.cpu_count() or 1)),
 }
@@ -105,6 +114,7 @@ def ask(job: Job, statement: str, *, most_rows: int | None = None, timeout_s: fl
     connection = duckdb.connect(":memory:", config=_SETTINGS)
     # On in a prompt, a notebook and `python -c`, where it would write into standard output.
     connection.execute("SET enable_progress_bar = false")
+    connection.execute("SET explain_output = 'all'")
     names = _tables_of(connection, statement)
     for name in names:
         connection.register(name, fill(TABLES[name], job))
@@ -131,6 +141,8 @@ def _tables_of(connection: duckdb.DuckDBPyConnection, statement: str) -> tuple[s
     if parsed["error"] or len(parsed["statements"]) != 1:
         raise UsageError("only one SELECT statement (or WITH, FROM, DESCRIBE, SUMMARIZE) can be asked, nothing else.")
     named, made, functions = _references(parsed)
+    if _READS_SETTINGS in functions:
+        raise UsageError(f"the function {_READS_SETTINGS!r} cannot be used, as settings are none of our tables.")
     for function in sorted(functions - _FUNCTIONS):
         raise UsageError(f"the function {shorten(function, 80)!r} cannot be used as a table, as it is none of ours.")
     for name in sorted(named - made - {*TABLES}):
@@ -141,8 +153,8 @@ def _tables_of(connection: duckdb.DuckDBPyConnection, statement: str) -> tuple[s
 
 def _references(parsed: Any) -> tuple[set[str], set[str], set[str]]:
     """The names of tables that a syntax tree refers to, of those that it defines (WITH), and of functions that stand
-    for tables."""
-    named, made, functions = set[str](), set[str](), set[str]()
+    for tables or read settings."""
+    named, made, shown, functions = set[str](), set[str](), set[str](), set[str]()
     left = [parsed]
     while left:
         node = left.pop()
@@ -153,13 +165,16 @@ def _references(parsed: Any) -> tuple[set[str], set[str], set[str]]:
                     schema = [node[part] for part in ("catalog_name", "schema_name") if node[part]]
                     named.add(".".join([*schema, node["table_name"]]).lower())
                 case "SHOW_REF" if node["table_name"]:
-                    named.add(node["table_name"].strip('"').lower())
+                    shown.add(node["table_name"].strip('"').lower())
+                case "FUNCTION" if node["function_name"].lower() == _READS_SETTINGS:
+                    functions.add(_READS_SETTINGS)
                 case "TABLE_FUNCTION":
                     functions.add(node["function"]["function_name"].lower())
             made |= {entry["key"].lower() for entry in (node.get("cte_map") or {}).get("map", ())}
         elif isinstance(node, list):
             left += node
-    return named, made, functions
+    # SHOW also takes the name of a setting, whatever WITH defines.
+    return named | shown, made - shown, functions
 
 
 def _text(statement: str) -> str:
@@ -225,6 +240,7 @@ def _fetched(connection: duckdb.DuckDBPyConnection, statement: str, most_rows: i
     """The rows that are kept, and how many there are: the others are counted as they come."""
     import pyarrow as pa
 
+    _check_plan(connection, statement)
     with connection.sql(statement).to_arrow_reader(_BATCH_ROWS) as reader:
         kept: list[pa.RecordBatch] = []
         kept_bytes = row_count = 0
@@ -237,6 +253,26 @@ def _fetched(connection: duckdb.DuckDBPyConnection, statement: str, most_rows: i
             if kept_bytes > RESULT_BYTES:
                 raise UsageError(f"the result is larger than {size(RESULT_BYTES)}; ask for fewer rows, or aggregate.")
         return _whole_numbers(pa.Table.from_batches(kept, reader.schema)), row_count
+
+
+def _check_plan(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
+    """Raise UsageError where a statement, as DuckDB binds it, reads anything but the tables of the job.
+
+    Which table a name stands for depends on the scopes of WITH, so only the bound plan can tell.
+    """
+    (alone,) = connection.extract_statements(statement)
+    plans = dict(connection.execute(f"EXPLAIN (FORMAT json) {alone.query}").fetchall())
+    try:
+        left = msgspec.json.decode(plans["logical_plan"])
+    except (RecursionError, msgspec.DecodeError):
+        raise UsageError("the SQL is nested too deeply; ask for less at once.") from None
+    while left:
+        node = left.pop()
+        left += node["children"]
+        if not node["children"] and node["name"].strip() not in _SOURCES:
+            raise UsageError(
+                f"the SQL reads {clean(node['name'], 80)}, which is none of the tables: {', '.join(TABLES)}."
+            )
 
 
 def _whole_numbers(rows: pa.Table) -> pa.Table:

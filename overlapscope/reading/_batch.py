@@ -24,11 +24,8 @@ from overlapscope.reading._events import (
     decoded_args,
 )
 from overlapscope.reading._said import Said, SaidByStructs, column
-from overlapscope.reading._times import UNREADABLE, text_to_ns, to_ns
+from overlapscope.reading._times import DOUBLES_BELOW_US, UNREADABLE, text_to_ns, to_ns
 from overlapscope.trace.model import F64, I32, I64, Index
-
-_LARGEST_US = 2.0**43
-"""Doubles from here on are further apart than one nanosecond."""
 
 _NUMBER_BEGINS = frozenset(bytes([byte]) for byte in b"-0123456789")
 
@@ -110,7 +107,7 @@ def usual_batch(events: list[Any]) -> Batch | None:
     numbers = bytes(map(NUMBER_OF.__getitem__, map(type, events)))
     rows = list(compress(events, numbers))
     start_us = doubles([row.ts for row in rows])
-    if (start_us >= _LARGEST_US).any():
+    if (start_us >= DOUBLES_BELOW_US).any():
         return None
     number = np.frombuffer(numbers, np.uint8)
     place = np.flatnonzero(number).astype(np.int32)
@@ -136,7 +133,7 @@ def fast_batch(events: list[Any]) -> Batch | None:
     """Of events decoded by phase. None where a start is so large that a double does not hold its nanoseconds."""
     place = [i for i, event in enumerate(events) if type(event) is Complete and table_of[event.cat]]
     start_us = doubles([events[i].ts for i in place])
-    if (start_us >= _LARGEST_US).any():
+    if (start_us >= DOUBLES_BELOW_US).any():
         return None
     return _batch(events, place, to_ns(start_us))
 

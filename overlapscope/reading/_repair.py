@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 
 from msgspec import Struct, field
 
+from overlapscope.reading._categories import Table, table_of
 from overlapscope.reading._events import ExactComplete, Instant, convert
 from overlapscope.reading._times import decimal
 
@@ -126,7 +127,7 @@ class _Recovery:
                 _lose(recovered, text, start, at)
                 continue
             event, repaired = typed
-            damaged |= invalid and _SURROGATE.search(text, start, at) is not None
+            damaged |= invalid and _SURROGATE.search(text, start, at) is not None and _is_read(event, value)
             recovered.events.append(event)
             if repaired or damaged:
                 recovered.repaired_events += 1
@@ -221,6 +222,14 @@ class _Recovery:
         phase = bisect_left(self._phases, at)
         near = phase < len(self._phases) and self._phases[phase] < at + END_SIGHT
         return not near and _FOOTER.match(self._text, at) is not None
+
+
+def _is_read(event: ExactComplete | Instant | None, value: dict[str, Any]) -> bool:
+    """Return whether bytes that are not UTF-8 stand in what is read of an event: elsewhere no way of decoding looks."""
+    if not isinstance(event, ExactComplete) or table_of[event.cat] == Table.IGNORED:
+        return False
+    texts = (value.get(key) for key in ("cat", "name", "pid", "tid"))
+    return any(isinstance(text, str) and _SURROGATE.search(text) is not None for text in texts)
 
 
 def _behind_separator(text: str, at: int) -> int:

@@ -224,7 +224,8 @@ class Finished:
         return np.array(judged, dtype=np.int8).reshape(-1, 3)[back]
 
     def _sorted(self, table: Table) -> Index:
-        """The table's rows by start, longest first within equal starts."""
+        """The table's rows by start, longest first within equal starts, by content within equal times: whatever order
+        a file has."""
         rows = self.rows(table)
         start = self.start_ns[rows]
         # Files are nearly sorted by thread, which a stable sort makes use of; only ties need the second key.
@@ -233,8 +234,16 @@ class Finished:
         tie = start[1:] == start[:-1]
         if tie.any():
             tied = np.flatnonzero(np.append(tie, False) | np.append(False, tie))
-            rows[tied] = rows[tied][np.lexsort((-self.dur_ns[rows[tied]], start[tied]))]
+            equal = rows[tied]
+            values = self._aligned(table, equal).reshape(len(equal), -1).T[::-1] if table in _SHAPES else ()
+            keys = (self._rank_of_names(equal), *values, self._thread[equal], -self.dur_ns[equal], start[tied])
+            rows[tied] = equal[np.lexsort(keys)]
         return rows
+
+    def _rank_of_names(self, rows: Index) -> Index:
+        """The place of each row's name among their names by text: numbers of names depend on the file's order."""
+        distinct, back = np.unique(self._name[rows], return_inverse=True)
+        return np.argsort(np.argsort(np.array([self.names[number] for number in distinct.tolist()], np.object_)))[back]
 
     def _aligned(self, table: Table, rows: Index) -> I64:
         at, values = self._values[table]

@@ -20,6 +20,9 @@ UNREADABLE = np.iinfo(np.int64).min
 _LARGEST_US = 4e15
 """Over a century since the epoch: no recording's time is larger, and a base can be added without overflow."""
 
+DOUBLES_BELOW_US = 2.0**43
+"""Doubles from here on are further apart than one nanosecond."""
+
 _SMALL_US = 2.0**32
 """Below, a thousandth is much more than what a multiplication is off by."""
 
@@ -54,7 +57,11 @@ def to_ns(microseconds: NDArray[np.float64]) -> I64:
 
 
 def text_to_ns(raw: Raw) -> int:
-    """Nanoseconds of a JSON number's text, exact at any size; UNREADABLE where it is none or absurd."""
+    """Nanoseconds of a JSON number's text; UNREADABLE where it is none or absurd.
+
+    As `to_ns` makes them of the nearest double where doubles are close enough, else exact: a time must not depend on
+    the way in which those beside it have to be read.
+    """
     text = bytes(raw)
     whole, point, fraction = text.partition(b".")
     if whole.isdigit() and len(whole) < 16 and len(fraction) <= 3 and (fraction.isdigit() or not point):
@@ -62,6 +69,8 @@ def text_to_ns(raw: Raw) -> int:
     number = decimal(text.decode("ascii", "replace"))
     if not number.is_finite() or abs(number) > _LARGEST_US:
         return int(UNREADABLE)
+    if number < DOUBLES_BELOW_US:
+        return int(to_ns(np.array([float(number)]))[0])
     return int((number * 1000).to_integral_value(ROUND_HALF_EVEN))
 
 

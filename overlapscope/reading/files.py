@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, Literal, get_args
 
+from overlapscope.base import disk
 from overlapscope.base.words import size
 from overlapscope.base.zstd import module
 from overlapscope.errors import UnreadableTrace
@@ -326,7 +327,8 @@ def shown_source(source: str | Path) -> str:
 def file_and_part(path: Path) -> tuple[Path, int | None]:
     """The file that a path names, and which of the recordings in it where `@2` behind its name says so."""
     part = _PART.fullmatch(path.name)
-    if part is None or path.exists() or not path.with_name(part[1]).is_file():
+    # Where links lead must not matter: they may lead out of what may be read.
+    if part is None or os.path.lexists(path) or not disk.may_be_file(path.with_name(part[1])):
         return path, None
     return path.with_name(part[1]), int(part[2])
 

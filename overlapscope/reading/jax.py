@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -130,10 +131,10 @@ SOURCE: Final = Source("jax", (".xplane.pb",), _recognises, _read)
 _XPLANE, _CHROME, _PERFETTO = ".xplane.pb", ".trace.json.gz", "perfetto_trace.json.gz"
 
 
-def run_in(directory: Path) -> tuple[Path, list[str]]:
+def run_in(directory: Path, readable: Callable[[Path], bool] = Path.exists) -> tuple[Path, list[str]]:
     """The newest recording below a directory that was given to jax.profiler, and a sentence on older ones; any other
-    directory itself."""
-    runs = sorted(run for run in directory.glob("plugins/profile/*") if any(run.glob(f"*{_XPLANE}")))
+    directory itself. `readable` leaves out recordings that must not be looked into."""
+    runs = sorted(run for run in directory.glob("plugins/profile/*") if readable(run) and any(run.glob(f"*{_XPLANE}")))
     if not runs:
         return directory, []
     older = f"{directory}: {plural(len(runs) - 1, 'older recording')} in plugins/profile left out; name its directory."

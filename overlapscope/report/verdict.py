@@ -68,7 +68,8 @@ def judge(section: Section) -> Verdict:
     clauses = [clause for _, clause in losses[:_CLAUSES]]
     fix = _fix(section, device)
     if level == "good":
-        clauses = [f"{'little to gain' if fix else 'no overlap problems found'}: {clauses[0].removeprefix(_NONE)}"]
+        little = "little to gain" if fix or clauses[0].startswith(_NONE) else "no overlap problems found"
+        clauses = [f"{little}: {clauses[0].removeprefix(_NONE)}"]
         fix = fix or (f"Less than {100 * part + 0.05:.1f}% of the time could be saved." if part else "")
     first = "; ".join(clauses)
     said = f"{first[:1].upper()}{first[1:]}.{fix and f' {fix}'}"
@@ -141,10 +142,12 @@ def _copies(device: Device) -> str:
         said += f" (overlap efficiency {percent(overlap.efficiency_pct)})"
     elif exposed == overlap.copy_ns:
         said = f"{_NONE}{said}"
-    supply = _supply_ns(device)
-    if supply < WORTH_SAYING * device.span_ns:
-        return said
-    return f"{said}, of which {duration(supply)} cannot be hidden because copies outlast compute"
+    parts = (
+        (_supply_ns(device), "cannot be hidden because copies outlast compute"),
+        (device.exposed_copy_by_cause.get(CopyCause.LEAD_IN, 0), "ran in the lead-in, which is not judged"),
+    )
+    clauses = [f"{duration(ns)} {why}" for ns, why in parts if ns >= max(1, WORTH_SAYING * device.span_ns)]
+    return f"{said}, of which {' and '.join(clauses)}" if clauses else said
 
 
 def _fix(section: Section, device: Device) -> str:
@@ -210,7 +213,7 @@ def plain_sentence(device: Device) -> str:
         return ""
     recorded = f"in the recording it takes {duration(plain.recorded_step_ns)}"
     interval = between(plain.low_ns, plain.high_ns)
-    what = "a step takes" if device.steps else "all that was recorded takes"
+    what = "a step takes" if not all(step.partial for step in device.steps) else "all that was recorded takes"
     if plain.origin == "estimated":
         said = f"Without the profiler {what} {interval} ({_HOW[plain.origin]}); {recorded}."
         if plain.step_ns >= (1 - _HARDLY) * plain.recorded_step_ns:

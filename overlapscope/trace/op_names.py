@@ -41,6 +41,7 @@ _DIRECTION = {
 }
 _KNOWN_DIRECTION = re.compile(r"[A-Z](?:to|2)[A-Z]", re.IGNORECASE)
 _COPY_NAME = re.compile(r"\s*(?:memcpy|copy)\s+(\S+)", re.IGNORECASE)
+_FILL_NAME = re.compile(r"\s*(?:memset|fill)", re.IGNORECASE)
 _SIDES = re.compile(r"\((.+?)\s*->\s*(.+)\)\s*$")
 
 # ROCm 7.1 records copies as kernels, under the name of the transfer or of the blit kernel that does it.
@@ -119,6 +120,17 @@ def memory_kinds(category: str, name: str) -> tuple[Memory, Memory]:
         return Memory.UNKNOWN, Memory.UNKNOWN
     source, target = (_MEMORY.get(side.strip().lower(), Memory.UNKNOWN) for side in sides.groups())
     return source, target
+
+
+def hides_direction(name: str) -> bool:
+    """Return whether the name of an op of `Kind.OTHER` leaves open that it is a copy between host and device."""
+    name = name[:_JUDGED]
+    direction = _COPY_NAME.match(name)
+    if _FILL_NAME.match(name) or _TRANSFER.match(name) or _BLIT.match(name):
+        return False
+    sides = set(memory_kinds("gpu_memcpy", name))
+    stated = direction is not None and _KNOWN_DIRECTION.fullmatch(direction[1])
+    return not stated and not sides <= _ON_HOST and not sides <= _ON_DEVICE
 
 
 def _copy_kind(name: str) -> Kind:

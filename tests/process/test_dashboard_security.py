@@ -164,6 +164,15 @@ def test_a_cookie_is_good_for_a_week(monkeypatch: pytest.MonkeyPatch, days: int,
     assert server.test_client(use_cookies=False).get("/", headers={"Cookie": cookie}).status_code == status
 
 
+@pytest.mark.parametrize("path", ["/%0d%0aX:1/", "/x%0a", "/%00", "/%7f"])
+def test_a_path_with_control_characters_is_a_bad_request(path: str) -> None:
+    server = flask.Flask(__name__)
+    security.guard(server, token="a token", base="/")
+    for query in ("", "?token=a+token"):
+        answer = server.test_client().get(f"{path}{query}")
+        assert (answer.status_code, answer.headers.get("X"), answer.headers.get("Location")) == (400, None, None)
+
+
 def test_another_name_is_answered_who_has_the_token_but_no_other_sites_posts(local: Served) -> None:
     headers = {"Host": "workstation.example"}
     assert ask(local, "/", headers=headers).status == 200

@@ -202,6 +202,47 @@ def test_links_to_files_outside_are_refused_and_nothing_is_written(tmp_path: Pat
     assert content(tmp_path) == before
 
 
+def test_answers_do_not_depend_on_where_links_beside_a_file_lead(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "traces", tmp_path / "outside"
+    folder.mkdir()
+    outside.mkdir()
+    (folder / "two.sqlite").write_bytes(lzma.decompress((TRACES / "nsys/offload_2gpu.sqlite.xz").read_bytes()))
+    (folder / "report.json").write_bytes(to_json(analyze(TRACES / GPT2)))
+    assert (
+        main(["history", "add", str(folder / "report.json"), "--history", str(folder / "h.sqlite"), "--job", "t"]) == 0
+    )
+    (folder / "two.sqlite-wal").symlink_to(outside / "wal")
+    (folder / "h.sqlite-wal").symlink_to(outside / "wal")
+    (folder / "y").symlink_to(outside / "wal")
+    (folder / "two.sqlite@1").symlink_to(outside / "wal")
+    (folder / "plugins").mkdir()
+    (folder / "plugins/profile").mkdir()
+    (folder / "plugins/profile/run").symlink_to(outside)
+    asks = [
+        ("verdict", "two.sqlite@0"),
+        ("verdict", "two.sqlite@1"),
+        ("verdict", "y@1"),
+        ("verdict", "y"),
+        ("verdict", "."),
+        ("history", "h.sqlite"),
+    ]
+
+    def answers() -> list[str]:
+        found = []
+        with assistant(folder) as asked:
+            for tool, path in asks:
+                try:
+                    found.append(asked.text(tool, path=path))
+                except Refused as refused:
+                    found.append(str(refused))
+        return found
+
+    nothing = answers()
+    (outside / "wal").write_bytes(b"x" * 100)
+    (outside / "host.xplane.pb").write_bytes(b"")
+    assert answers() == nothing
+
+
 def content(folder: Path) -> dict[str, str]:
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

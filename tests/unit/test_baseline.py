@@ -13,7 +13,15 @@ from msgspec.structs import replace
 
 from overlapscope.budgets import baseline as baselines
 from overlapscope.budgets import config
-from overlapscope.budgets.baseline import Baseline, BaselineDevice, BaselineSeries, from_json, of, to_json
+from overlapscope.budgets.baseline import (
+    Baseline,
+    BaselineDevice,
+    BaselineSeries,
+    from_json,
+    of,
+    other_program,
+    to_json,
+)
 from overlapscope.budgets.check import check
 from overlapscope.budgets.formats import openmetrics
 from overlapscope.budgets.judge import judge
@@ -28,6 +36,7 @@ from overlapscope.compare.figures import compared
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.inputs import read_report
 from overlapscope.report.model import Report
+from overlapscope.trace.model import TraceOrigin
 from tests.support.recordings import report_of
 from tests.support.schemas import validate
 from tests.support.stepped_traces import write_steps
@@ -367,6 +376,47 @@ def test_a_rank_that_the_baseline_lacks_is_unknown(tmp_path: Path) -> None:
     assert any("the baseline has no such device" in one.message for one in result.verdicts)
 
 
+# -- another program
+
+
+def test_a_baseline_of_another_program_is_inconclusive_unless_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    naive, prefetched, other = (f"overlapscope/samples/{name}.json.gz" for name in _PROGRAMS)
+    file = str(tmp_path / "baseline.json")
+    assert main(["baseline", "write", naive, "-o", file]) == 0
+    budget = ["--budget", "step_time increase <= 100000%", "--budget", "idle_pct <= 100%"]
+    assert main(["check", prefetched, "--baseline", file, *budget]) == 0
+    capsys.readouterr()
+    assert main(["check", other, "--baseline", file, *budget]) == 3
+    assert "The baseline is of another program (" in capsys.readouterr().err
+    assert main(["check", other, "--baseline", file, "--other-program", *budget]) == 0
+
+
+_PROGRAMS = ("training_naive", "training_prefetched", "small_transformer")
+
+
+@pytest.mark.parametrize(
+    ("job", "kernels", "other"),
+    [
+        (None, {"gemm": 50.0, "new": 50.0}, False),
+        (None, {"gemm": 40.0, "new": 60.0}, True),
+        ("train", {"gemm": 20.0, "fused": 80.0}, False),
+        ("train", {"fused": 100.0}, True),
+        ("generate", {"gemm": 70.0, "attention": 30.0}, True),
+        ("renamed", {"gemm": 90.0, "new": 10.0}, False),
+        (None, {}, False),
+    ],
+)
+def test_a_program_keeps_most_of_its_kernels_or_its_name(
+    made: Baseline, tmp_path: Path, job: str | None, kernels: dict[str, float], other: bool
+) -> None:
+    report = read_report([write_steps(tmp_path / "t.json")])
+    named = replace(report.traces[0], origin=TraceOrigin(job="train"))
+    baseline = replace(made, job=job, kernels=kernels)
+    assert bool(other_program(baseline, replace(report, traces=(named,)))) is other
+
+
 # -- another environment
 
 
@@ -374,7 +424,12 @@ def test_another_environment_skips_what_is_relative(made: Baseline, tmp_path: Pa
     other = write_steps(tmp_path / "t.json", gpu="GPU B", compute_us=6000)
     result = against(made, other, "step_time increase <= 5%", "idle_pct <= 90%")
     assert [(one.metric, one.status) for one in result.verdicts] == [("step_time", "skipped"), ("idle_pct", "pass")]
-    assert result.exit_code == 0
+    assert (result.exit_code, result.summary) == (
+        3,
+        "1 of 2 budgets could not be compared with the baseline: step_time increase <= 5%.",
+    )
+    allowed = {"budgets": {"step_time": {"max_increase": "5%"}, "idle_pct": {"max": "90%"}}, "allow_missing": True}
+    assert check(read_report([other]), config.from_mapping(allowed, "settings"), baseline=made).exit_code == 0
     [warning] = result.warnings
     assert warning.startswith("The baseline was made elsewhere (gpu GPU A, here GPU B)")
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import os
 from pathlib import Path
 
 import pytest
 
 from overlapscope.budgets import config
 from overlapscope.budgets.metrics import METRICS
+from overlapscope.budgets.quantity import parse
 from overlapscope.budgets.settings import Budget, Exemption, NoiseFloor, Patterns
+from overlapscope.commands import main
 from overlapscope.errors import ConfigError
 
 EVERYTHING = """
@@ -325,3 +328,37 @@ def test_the_example_of_the_documentation_is_understood(tmp_path: Path) -> None:
     for line in text.splitlines():
         if line.startswith("    --budget '"):
             config.expression(line.strip()[10:-1])
+
+
+@pytest.mark.parametrize("name", ["overlapscope.toml", "pyproject.toml"])
+@pytest.mark.parametrize("kind", ["link", "directory", "pipe"])
+def test_a_configuration_that_is_not_a_file_is_an_error(
+    name: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, inner = tmp_path / name, tmp_path / "inner"
+    inner.mkdir()
+    if kind == "link":
+        path.symlink_to(tmp_path / "none")
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        os.mkfifo(path)
+    trace = str(Path("overlapscope/samples/training_naive.json.gz").resolve())
+    monkeypatch.chdir(inner)
+    assert main(["check", trace]) == 2
+    assert f"{path}: is not a file, or a link to nothing" in capsys.readouterr().err
+
+
+def test_a_section_of_pyproject_that_is_no_table_is_an_error(tmp_path: Path) -> None:
+    (path := tmp_path / "pyproject.toml").write_text("[[tool.overlapscope]]\nforbid = []\n")
+    for refuse in (lambda: config.find(tmp_path), lambda: config.read(path)):
+        with pytest.raises(ConfigError, match=r"tool\.overlapscope must be a table"):
+            refuse()
+
+
+@pytest.mark.parametrize("text", ["0.8", "1.0", 0.8])
+def test_a_bare_fraction_is_refused_as_a_percentage(text: str | float) -> None:
+    with pytest.raises(ConfigError, match=r"may mean (0\.8% or 80%|1% or 100%); write it like"):
+        parse(text, "pct")
+    assert parse("0.8%", "pct") == 0.8
+    assert parse(1, "pct") == 1

@@ -387,6 +387,43 @@ def test_a_drop_gives_what_is_new_and_names_what_is_bad(tmp_path: Path) -> None:
         assert (again.added, again.known) == (0, 5)
 
 
+@pytest.mark.parametrize("change", ["value", "missing", "samples", "gpu", "plain"])
+def test_a_dropped_entry_whose_figures_contradict_its_report_is_refused(change: str, tmp_path: Path) -> None:
+    report = report_of(recordings()[0])
+    one = kept(report, of_report(report, otherwise_ns=1, job="j"))
+    first = one.figures[0]
+    changed: dict[str, dict[str, Any]] = {
+        "value": {"figures": (msgspec.structs.replace(first, value=first.value / 2), *one.figures[1:])},
+        "missing": {"figures": one.figures[1:]},
+        "samples": {"figures": (msgspec.structs.replace(first, samples=first.samples + 1), *one.figures[1:])},
+        "gpu": {"gpu": "another"},
+        "plain": {"plain": not one.plain, "id": digest(one.origin, report, plain=not one.plain)},
+    }
+    put(msgspec.structs.replace(one, **changed[change]), tmp_path / "drop")
+    with Store.open(tmp_path / "h") as store:
+        pulled = pull(store, tmp_path / "drop")
+        assert (pulled.added, len(pulled.bad)) == (0, 1)
+        assert "figures that are not those of the report" in pulled.bad[0]
+        shutil.rmtree(tmp_path / "drop")
+        put(one, tmp_path / "drop")
+        assert pull(store, tmp_path / "drop").added == 1
+
+
+def test_a_dropped_entry_without_steps_cannot_state_times_beyond_its_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = report_of(recordings()[0])
+    monkeypatch.setattr("overlapscope.history.figures.KEPT_BYTES", 1)
+    one = kept(report, of_report(report, otherwise_ns=1, job="j"))
+    put(one, tmp_path / "drop")
+    with Store.open(tmp_path / "h") as store:
+        assert pull(store, tmp_path / "drop").added == 1
+    far = tuple(msgspec.structs.replace(figure, value=1e12) for figure in one.figures)
+    put(msgspec.structs.replace(one, figures=far), tmp_path / "drop")
+    with Store.open(tmp_path / "other") as store:
+        assert pull(store, tmp_path / "drop").added == 0
+
+
 def test_what_unpacks_to_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from overlapscope.base import zstd
 

@@ -271,3 +271,24 @@ def test_the_documentation_says_what_rests_on_what() -> None:
         {rule for rule in RULES if RULES[rule].rests_on == FIGURES}
         | {metric for metric in METRICS if METRICS[metric].rests_on == CAUSES}
     )
+
+
+@pytest.mark.parametrize(
+    "name", ["", None, "missing", "Memcpy", "Memcpy <unknown> (Unknown -> Unknown)", "Copy_NONE", "Memcpy copy"]
+)
+def test_a_check_is_inconclusive_where_a_copy_does_not_state_its_direction(name: str | None, tmp_path: Path) -> None:
+    document = recording("known_causes/blocking_copy")
+    events = [event | ({"name": name} if _is_host_copy(event) else {}) for event in document["traceEvents"]]
+    if name == "missing":
+        events = [
+            {key: value for key, value in event.items() if key != "name" or not _is_host_copy(event)}
+            for event in events
+        ]
+    (target := tmp_path / "t.json").write_bytes(msgspec.json.encode(document | {"traceEvents": events}))
+    result = check(read_report([target], cache=False))
+    assert result.outcome == "inconclusive"
+    assert all("do not state a direction" in verdict.message for verdict in result.verdicts)
+
+
+def _is_host_copy(event: Event) -> bool:
+    return event.get("ph") == "X" and _host_copy(event)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from overlapscope.trace.model import Kind, Memory
-from overlapscope.trace.op_names import GPU_CATEGORIES, kind, memory_kinds, short_kernel
+from overlapscope.trace.op_names import GPU_CATEGORIES, hides_direction, kind, memory_kinds, short_kernel
 
 COMMUNICATION = [
     "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
@@ -173,3 +173,22 @@ def test_annotations_and_synchronisation_are_no_gpu_categories() -> None:
 )
 def test_a_kernel_is_called_what_people_know(name: str, short: str) -> None:
     assert short_kernel(name) == short
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden"),
+    [
+        ("Memcpy <unknown> (Device -> Device)", False),
+        ("Memcpy <unknown> (Managed -> Managed)", True),
+        ("Memcpy DtoD (Unknown -> Unknown)", False),
+        ("Memcpy PtoP", False),
+        ("Memset (Device)", False),
+        ("MEMORY_COPY_DEVICE_TO_DEVICE", False),
+        ("__amd_rocclr_copyBuffer", False),
+        ("MEMORY_COPY_NONE", True),
+        ("Memcpy", True),
+        ("", True),
+    ],
+)
+def test_names_of_device_work_that_may_be_host_copies(name: str, hidden: bool) -> None:
+    assert hides_direction(name) is hidden

@@ -231,6 +231,15 @@ def test_of_which_program_figures_are_and_which_trace_is_in_doubt_is_always_said
         ("FROM enable_logging('QueryLog', storage := 'file')", "'enable_logging' cannot be used as a table"),
         ("FROM '/etc/passwd'", "there is no table '/etc/passwd'"),
         ("FROM information_schema.tables", "there is no table 'information_schema.tables'"),
+        ('WITH "pg_catalog.pg_settings" AS (SELECT 1) FROM pg_catalog.pg_settings', "the SQL reads DUCKDB_SETTINGS"),
+        ("SELECT (WITH pg_settings AS (SELECT 1 x) SELECT x FROM pg_settings), * FROM pg_settings", "reads DUCKDB_SET"),
+        (
+            "SUMMARIZE (WITH c AS (WITH pg_tables AS (FROM steps) FROM pg_tables) FROM c, pg_tables)",
+            "reads DUCKDB_TABLES",
+        ),
+        ("WITH secret_directory AS (SELECT 1) SELECT * FROM (SHOW secret_directory)", "no table 'secret_directory'"),
+        ("SELECT main.Current_Setting('secret_directory')", "'current_setting' cannot be used"),
+        ("SELECT 'secret_directory'.current_setting()", "'current_setting' cannot be used"),
         ("FROM gpu_op", "there is no table 'gpu_op' (did you mean 'gpu_ops'?)"),
         (f"FROM {'x' * 9000}", "there is no table 'xxxx"),
         ("SHOW TABLES", "tables: traces, checks"),
@@ -268,13 +277,31 @@ def test_nothing_that_the_settings_forbid_works_though_it_were_not_refused(
         "CREATE TABLE x AS SELECT 1",
         "WITH x AS (INSERT INTO gpu_ops VALUES (1) RETURNING *) FROM x",
         "FROM job",
+        "FROM pg_settings",
+        "FROM duckdb_settings()",
+        "SHOW TABLES",
     ):
         with pytest.raises(UsageError):
             ask(job, statement)
     assert [path.name for path in tmp_path.iterdir()] == ["there.csv"]
 
 
-@pytest.mark.parametrize("statement", ["DESCRIBE steps", "SUMMARIZE steps", "FROM steps", "SHOW steps", "VALUES (1)"])
+_BOUND = (
+    "WITH steps AS MATERIALIZED (SELECT 1 AS a) SELECT again.a FROM steps, steps AS again",
+    "SELECT * FROM gpu_ops AS a WHERE EXISTS (SELECT 1 FROM gpu_ops AS b WHERE b.start_ns = a.start_ns)",
+    "SELECT unnested FROM range(3), generate_series(2), unnest([1, 2]) AS u(unnested), (VALUES (1), (2)) AS v",
+    "SELECT j.value FROM steps, json_each('[1]') AS j UNION ALL SELECT value FROM json_tree('[1]')",
+    "WITH RECURSIVE t AS (SELECT 1 AS a UNION ALL SELECT a + 1 FROM t WHERE a < 4) FROM t",
+    "SELECT kind, count(*), (SELECT count(*) FROM steps) FROM gpu_ops GROUP BY ROLLUP (kind)",
+    "SELECT DISTINCT kind, row_number() OVER (ORDER BY gpu_ops.start_ns) FROM gpu_ops POSITIONAL JOIN steps",
+    "SELECT * FROM gpu_ops TABLESAMPLE 50 ROWS",
+)
+"""Statements whose plans have all kinds of leaves that are allowed."""
+
+
+@pytest.mark.parametrize(
+    "statement", ["DESCRIBE steps", "SUMMARIZE steps", "FROM steps", "SHOW steps", "VALUES (1)", "; SELECT 1;", *_BOUND]
+)
 def test_other_ways_to_select_are_taken(job: Job, statement: str) -> None:
     assert ask(job, statement).row_count > 0
 

@@ -10,11 +10,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from overlapscope.analysis import analyze_trace
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import expand, files, load, load_all
 from overlapscope.trace.model import Kind, Memory, Sync, Trace
@@ -396,7 +398,7 @@ def test_any_name_survives_any_cut_between_blocks(
 
 def test_string_ids_do_not_break_host_tables(tmp_path: Path) -> None:
     trace = read(tmp_path, document([event("cpu_op", "op", 1, 1, pid="Spans", tid=tid) for tid in ("12", "", "main")]))
-    assert trace.cpu_ops.thread.tolist() == [12, -1, -1]
+    assert trace.cpu_ops.thread.tolist() == [-1, -1, 12]
 
 
 def test_unknown_phases_and_categories_are_passed_over(tmp_path: Path) -> None:
@@ -554,3 +556,64 @@ def test_a_full_launch_queue_is_no_overhead_of_the_profiler(tmp_path: Path) -> N
     overheads = [event("overhead", name, 1, 2) for name in ("Command Buffer Full", "Buffer Flush")]
     trace = read(tmp_path, {"traceEvents": [kernel(0, 9), *overheads]})
     assert [trace.overheads.name(row) for row in range(len(trace.overheads))] == ["Buffer Flush"]
+
+
+# -- an event does not depend on those beside it ---------------------------------------------------
+
+NEIGHBOURS = {
+    "none": b"",
+    "a process as a float": b'{"ph":"X","cat":"cpu_op","name":"n","pid":0.0,"tid":7,"ts":2.0,"dur":1.0}',
+    "an unknown category": b'{"ph":"X","cat":"bar","name":"n","pid":0,"tid":7,"ts":2.0,"dur":1.0}',
+    "a large time": b'{"ph":"X","cat":"bar","name":"n","pid":0,"tid":7,"ts":9000000000000.5,"dur":1.0}',
+    "no JSON": b'{"ph":"X","cat":"bar","name":"n","pid":0,"tid":7,"ts":NaN,"dur":1.0}',
+    "a bad name": b'{"ph":"X","cat":"cpu_op","name":"n\xfe","pid":0,"tid":7,"ts":2.0,"dur":1.0}',
+}
+BAD_BYTES = {
+    b'{"ph":"s","cat":"ac2g","name":"a\xff","id":1,"pid":0,"tid":7,"ts":1.0}': 0,
+    b'{"ph":"X","cat":"cuda_event","name":"a\xff","pid":0,"tid":7,"ts":1.0,"dur":1.0}': 0,
+    b'{"ph":"i","cat":"cpu_instant_event","name":"a\xff","pid":0,"tid":7,"ts":1.0,"s":"t"}': 0,
+    b'{"ph":"X","cat":"cpu_op","name":"a","pid":0,"tid":7,"ts":1.0,"dur":1.0,"args":{"x":"\xff"}}': 0,
+    b'{"ph":"X","cat":"kernel","name":"a","pid":0,"tid":7,"ts":9.0,"dur":1.0,"args":{"Collective name":"\xff"}}': 0,
+    b'{"ph":"X","cat":"foo\xff","name":"a","pid":0,"tid":7,"ts":9.0,"dur":1.0}': 0,
+    b'{"ph":"X","cat":"kernel","name":"a\xff","pid":0,"tid":7,"ts":9.0,"dur":1.0}': 1,
+    b'{"ph":"X","cat":"cpu_op","name":"a","pid":0,"tid":"\xff","ts":9.0,"dur":1.0}': 1,
+}
+"""Events with bytes that are not UTF-8, and whether these stand in what is read of them."""
+
+
+def read_raw(tmp_path: Path, *events: bytes) -> Trace:
+    usual = msgspec.json.encode(kernel(1))
+    return load(write(tmp_path / "t.json", b'{"traceEvents":[' + b",".join(filter(None, (usual, *events))) + b"]}"))
+
+
+@pytest.mark.parametrize("neighbour", NEIGHBOURS.values(), ids=list(NEIGHBOURS))
+def test_bad_bytes_count_only_in_what_is_read_whatever_stands_beside(neighbour: bytes, tmp_path: Path) -> None:
+    without = read_raw(tmp_path, neighbour).damage.repaired_events
+    for event, repaired in BAD_BYTES.items():
+        for beside in ((event, neighbour), (neighbour, event)):
+            assert read_raw(tmp_path, *beside).damage.repaired_events == without + repaired, event
+
+
+@pytest.mark.parametrize(
+    "start", ["2.0005", "1.0015", "4294967296.0005", "4294967295.9995", "-2.0005", "1e-3", "0.1235"]
+)
+def test_a_time_does_not_depend_on_how_those_beside_it_are_read(start: str, tmp_path: Path) -> None:
+    event = b'{"ph":"X","cat":"cpu_op","name":"mine","pid":0,"tid":7,"ts":%s,"dur":1.0}' % start.encode()
+    starts = set()
+    for neighbour in NEIGHBOURS.values():
+        ops = read_raw(tmp_path, event, neighbour).cpu_ops
+        starts |= {int(ops.start_ns[row]) for row in range(len(ops)) if ops.name(row) == "mine"}
+    assert len(starts) == 1
+
+
+def test_the_order_of_events_changes_nothing_though_their_times_are_equal(tmp_path: Path) -> None:
+    recorded = json.loads(gzip.decompress((DATA / "known_causes/late_issue.json.gz").read_bytes()))
+    for event in recorded["traceEvents"]:
+        if event.get("ph") == "X":
+            event["ts"], event["dur"] = 20 * round(event["ts"] / 20), max(20 * round(event["dur"] / 20), 20)
+    results = set()
+    for seed in range(4):
+        events = random.Random(seed).sample(recorded["traceEvents"], len(recorded["traceEvents"]))
+        source = write(tmp_path / "t.json", json.dumps(recorded | {"traceEvents": events}).encode())
+        results.add(msgspec.json.encode(analyze_trace(load(source)).result))
+    assert len(results) == 1

@@ -10,6 +10,7 @@ import overlapscope as ov
 from overlapscope.report.headline import headlines
 from overlapscope.report.model import Report
 from overlapscope.report.page import Page
+from overlapscope.report.verdict import judge
 from overlapscope.trace.model import Kind, Memory
 from tests.support.helpers import MS, US, Host, Op, make_trace
 
@@ -105,3 +106,31 @@ def test_a_slow_upload_is_set_beside_a_large_pinned_upload_only() -> None:
     assert "H2D at 1.0 GB/s (pinned memory in this recording: up to 52.4 GB/s)" in pageable([pinned(H2D, 8 << 20)])
     assert "H2D at 1.0 GB/s. Because" in pageable([pinned(H2D, 16)])
     assert "H2D at 1.0 GB/s. Because" in pageable([pinned(D2H, 8 << 20)])
+
+
+@pytest.mark.parametrize(("orphan_at", "outcome"), [(0.4, "fail"), (0.95, "inconclusive"), (1.0, "inconclusive")])
+def test_a_check_is_inconclusive_where_the_lead_in_takes_nearly_all(orphan_at: float, outcome: str) -> None:
+    ops, notes = [], []
+    for step in range(8):
+        at = step * 20 * MS
+        notes.append(Host(f"ProfilerStep#{step}", at, at + 20 * MS))
+        ops.append(Op(H2D, at + 1, at + 10 * MS, launch=(at, at + 10 * MS), source=PAGEABLE, target=DEVICE))
+        ops.append(Op(C, at + 10 * MS, at + 19 * MS, launch=(at + 10 * MS + 1, at + 10 * MS + 2)))
+    at = round(orphan_at * 159 * MS)
+    report = ov.analyze(make_trace([Op(C, at, at + US, correlation=1), *ops], annotations=notes))
+    assert ov.check(report).outcome == outcome
+    assert ov.check(report, {"forbid": ["pageable-copy"]}).outcome == outcome
+    (section,) = Page(report).sections()
+    assert "no overlap problems" not in judge(section).text.lower()
+
+
+def test_a_verdict_that_all_copies_are_exposed_does_not_say_that_there_are_no_problems() -> None:
+    ops = [
+        Op(kind, at + 11 * MS * step, at + 11 * MS * step + length, launch=(number, number + 1))
+        for step in range(6)
+        for number, (kind, at, length) in enumerate(((H2D, 0, MS // 5), (C, MS // 5, 10_800 * US)), 2 * step)
+    ]
+    (section,) = Page(ov.analyze(make_trace(ops))).sections()
+    verdict = judge(section)
+    assert verdict.level == "good"
+    assert "Little to gain: all 1.20 ms of copies are exposed" in verdict.text

@@ -64,7 +64,7 @@ def test_a_warm_up_is_no_reason_for_distrust() -> None:
 def test_a_lead_in_that_outlasts_the_warm_up_is_still_reported() -> None:
     before = Op(Kind.COMPUTE, 0, 450, stream=17, correlation=1)
     checks = {check.id: check for check in analyze_trace(recording(1, [before, *OPS])).result.trust.checks}
-    assert checks["lead-in"].status == "warn"
+    assert checks["lead-in"].status == "fail"
 
 
 @pytest.mark.parametrize(

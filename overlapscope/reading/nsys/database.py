@@ -17,6 +17,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from overlapscope.base import disk
 from overlapscope.base.words import clean
 from overlapscope.errors import UnreadableTrace
 from overlapscope.trace.model import I32, I64
@@ -37,7 +38,8 @@ class Database:
         self.path, self.shown = path, shown
         self._progress: Callable[[int], object] = lambda rows: None
         wal = path.with_name(f"{path.name}-wal")
-        if wal.is_file() and wal.stat().st_size:
+        # Where a link leads must not matter: it may lead out of what may be read.
+        if disk.may_be_file(wal) and wal.lstat().st_size:
             raise UnreadableTrace(
                 f"{shown}: {wal.name} beside it holds changes that are not in the file yet; close the program that "
                 f"writes it, or run `sqlite3 {path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'`."
