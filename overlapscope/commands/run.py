@@ -23,7 +23,6 @@ from overlapscope.commands._options import parse_size
 from overlapscope.commands._output import check_output
 from overlapscope.commands._program import add_program, check_not_python, launcher_of
 from overlapscope.commands._reporter import Reporter
-from overlapscope.dashboard.launch import require_packages
 from overlapscope.errors import UsageError
 from overlapscope.recorder import children, devices, race_words, script
 from overlapscope.recorder.destination import kept_name, rank_by_launcher, window_path
@@ -335,6 +334,8 @@ class _Run:
         self._schedule = Schedule(**{name: options[name] for name in Schedule.__dataclass_fields__})
         require_torch()
         if args.open:
+            from overlapscope.dashboard.launch import require_packages
+
             require_packages()
         self._recording.prepare()
         self._former = _FormerTraces(self._paths(force=force), force=force)
