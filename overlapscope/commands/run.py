@@ -314,7 +314,6 @@ class _Run:
         self._recording = ProgramRecording(
             asked,
             self._tell,
-            self._last_words,
             self._changed,
             overwrites=force,
             stops=args.stop_after_recording,
@@ -391,9 +390,6 @@ class _Run:
             if recording.rank is not None:
                 job = shlex.quote(str(recording.shown(recording.job)))
                 self._tell(f"this is rank 0; `overlapscope analyze {job}` shows all ranks.")
-
-    def _last_words(self) -> None:
-        self._finish()
 
     def _finish(self, *, died: bool = False) -> bool:
         """Whether there is a trace."""

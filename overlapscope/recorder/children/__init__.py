@@ -76,15 +76,12 @@ class ChildRecording(ProgramRecording):
     """
 
     def __init__(self, path: Path, **options: Any) -> None:
-        super().__init__(path, lambda _: None, lambda: None, overwrites=True, stops=False, late=True, **options)
+        super().__init__(path, lambda _: None, overwrites=True, stops=False, late=True, **options)
         self._destination = self._destination.of_child()
 
     def prepare(self) -> None:
         """Leaves no directory behind where there will be no trace."""
         self._rank = rank_of(os.environ)
-
-    def _last_words(self) -> None:
-        self.finish()
 
 
 class Started:
