@@ -55,8 +55,9 @@ class ProgramRecording(Recording):
         **options: Any,
     ) -> None:
         """`say` tells the person a sentence, `changed()` is called when it has begun and whenever it may have come to
-        another `state`, `overwrites` says whether a file that is there already may be replaced, `stops` ends the program when its recording is complete,
-        `late` waits for a step or a GPU that is used, also where there is no GPU; `options` are `Recording`'s.
+        another `state`, `overwrites` says whether a file that is there already may be replaced, `stops` ends the
+        program when its recording is complete, `late` waits for a step or a GPU that is used, also where there is no
+        GPU; `options` are `Recording`'s.
         """
         super().__init__(path, **options)
         self._say, self._changed, self._stops = say, changed, stops
