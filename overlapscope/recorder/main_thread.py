@@ -93,13 +93,26 @@ def undisturbed(*, even_by_the_end: bool = False) -> None:
 
 @functools.cache
 def _at_forks() -> None:
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_forked)
+
+
+_forking = threading.local()
+
+
+def _block() -> None:
+    # In a child the signals must not come before they have been given back there: they would be lost.
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+
+
+def _unblock() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
 
 
 def _forked() -> None:
     # Another thread may fork while the main thread writes.
     _hold.came.clear()
     _hold.end()
+    _unblock()
 
 
 def give_back(number: int, handler: Callable[..., Any]) -> None:
