@@ -1,6 +1,11 @@
 """`python -m overlapscope`."""
 
+import os
 import sys
+
+if not sys.flags.safe_path and sys.path[0] != os.path.dirname(os.path.dirname(__file__)):
+    # The current directory may have modules that are called as the library's are; `run` fills this place again.
+    sys.path[0] = os.devnull
 
 from overlapscope.commands import console
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,6 @@ from overlapscope.commands._options import parse_size
 from overlapscope.commands._output import check_output
 from overlapscope.commands._program import add_program, check_not_python, launcher_of
 from overlapscope.commands._reporter import Reporter
-from overlapscope.dashboard.launch import require_packages
 from overlapscope.errors import UsageError
 from overlapscope.recorder import children, devices, race_words, script
 from overlapscope.recorder.destination import kept_name, rank_by_launcher, window_path
@@ -283,9 +282,7 @@ class _FormerTraces:
     def __init__(self, paths: list[Path], *, force: bool) -> None:
         """Of `paths`, absolute, those that are there. They keep that name, unless `force` says to replace them."""
         self._force = force
-        self._moved = {
-            path: path.with_name(f"{path.name}.old") if force else kept_name(path) for path in paths if path.exists()
-        }
+        self._moved = {path: kept_name(path, force=force) for path in paths if path.exists()}
         for path, kept in self._moved.items():
             os.replace(path, kept)
 
@@ -315,7 +312,6 @@ class _Run:
         self._recording = ProgramRecording(
             asked,
             self._tell,
-            self._last_words,
             self._changed,
             overwrites=force,
             stops=args.stop_after_recording,
@@ -335,6 +331,8 @@ class _Run:
         self._schedule = Schedule(**{name: options[name] for name in Schedule.__dataclass_fields__})
         require_torch()
         if args.open:
+            from overlapscope.dashboard.launch import require_packages
+
             require_packages()
         self._recording.prepare()
         self._former = _FormerTraces(self._paths(force=force), force=force)
@@ -346,6 +344,7 @@ class _Run:
         around(os, "_exit", self._exit)
         if not self._recording.rank:
             self._reporter.start()
+            self._ask(State.NONE)
         self._recording.begin_with_torch()
 
     def _paths(self, *, force: bool) -> list[Path]:
@@ -391,15 +390,11 @@ class _Run:
                 job = shlex.quote(str(recording.shown(recording.job)))
                 self._tell(f"this is rank 0; `overlapscope analyze {job}` shows all ranks.")
 
-    def _last_words(self) -> None:
-        self._finish()
-
     def _finish(self, *, died: bool = False) -> bool:
         """Whether there is a trace."""
         recording = self._recording
         written = recording.finish(died=died)
-        for kept in self._former.left():
-            self._tell(f"the previous trace is now {kept.name}.")
+        self._tell_former()
         self._tell_hazards()
         if recording.failure is not None:
             self._tell(recording.failure)
@@ -426,25 +421,32 @@ class _Run:
         if asked_for == self._asked_for:
             return
         self._asked_for = asked_for
-        match recording.state:
-            case State.NONE:
-                self._reporter.ask()
-            case State.UNDER_WAY:
-                self._reporter.ask(message=f"overlapscope: {_ENDED_EARLY}\n")
-            case State.WRITTEN:
-                self._reporter.ask(commands=[command(*self._analysis())])
-            case State.COMPLETE:
-                self._tell_outcome(written=True)
-                self._reporter.ask(commands=[command(*self._analysis())], wait_s=0)
-            case State.PROGRAMS:
-                self._reporter.ask(commands=[command(*self._analysis())], wait_s=_PAUSE_S)
+        self._ask(recording.state)
+
+    def _ask(self, state: State) -> None:
+        if state is State.COMPLETE:
+            self._tell_outcome(written=True)
+        if state in (State.NONE, State.UNDER_WAY):
+            sentences = [*([_ENDED_EARLY] if state is State.UNDER_WAY else []), *self._of_former()]
+            self._reporter.ask(message="".join(f"overlapscope: {sentence}\n" for sentence in sentences))
+        else:
+            self._tell_former()
+            wait_s = {State.COMPLETE: 0, State.PROGRAMS: _PAUSE_S}.get(state)
+            self._reporter.ask(commands=[command(*self._analysis())], wait_s=wait_s)
 
     def _exit(self, leave: Callable[[int], NoReturn], status: int) -> NoReturn:
-        """Finish the recording before `os._exit`."""
+        """Finish the recording before `os._exit`. Where that cannot be, the reporter says what is left."""
         if self._recording.can_end:
             with suppress(Exception):
-                self._finish()
+                if not self._finish():
+                    self._reporter.ask()
         leave(status)
+
+    def _tell_former(self) -> None:
+        self._tell_once(self._of_former())
+
+    def _of_former(self) -> list[str]:
+        return [f"the previous trace is now {kept.name}." for kept in self._former.left()]
 
     def _tell_outcome(self, *, written: bool) -> None:
         """Say what there is to say of the recording, each sentence once."""
@@ -456,7 +458,10 @@ class _Run:
             said += [" ".join(filter(None, [times.sentence(), steps]))] if times.sentence() else filter(None, [steps])
         if written and len(devices.activities(cuda=devices.cuda_is_up())) == 1:
             said.append(f"no GPU was used, so the report is on the host alone: {devices.why_unused()}.")
-        for sentence in said:
+        self._tell_once(said)
+
+    def _tell_once(self, sentences: Iterable[str]) -> None:
+        for sentence in sentences:
             if sentence not in self._told:
                 self._told.add(sentence)
                 self._tell(sentence)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from overlapscope.base.bounded_database import BoundedConnection
 from overlapscope.base.words import clean
 from overlapscope.errors import UsageError
 
@@ -85,9 +86,21 @@ def connect(path: Path, *, read_only: bool, alone: bool = False) -> sqlite3.Conn
     if read_only and (alone or (is_at_rest(path) and not os.access(path.parent, os.W_OK))):
         # SQLite would make files beside it to see who else writes, and leave them there.
         mode = "ro&immutable=1"
-    return sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode={mode}", uri=True, timeout=_PATIENCE_S, isolation_level=None
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
+        uri=True,
+        timeout=_PATIENCE_S,
+        isolation_level=None,
+        factory=BoundedConnection,
     )
+    connection.bound(lambda: _size_bytes(path))
+    return connection
+
+
+def _size_bytes(path: Path) -> int:
+    """Return the size of the file with what was written beside it."""
+    files = [Path(path), Path(f"{os.path.realpath(path)}-wal")]
+    return sum(file.stat().st_size for file in files if file.exists())
 
 
 def is_at_rest(path: Path) -> bool:
@@ -146,12 +159,15 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 def _version(path: Path, connection: sqlite3.Connection) -> int:
     """That of the schema; 0 of an empty file. Raises UsageError where the file is of another program, or newer."""
     # In one statement: another process may be making the schema.
-    [(tables, application, version)] = connection.execute(
-        "SELECT (SELECT count(*) FROM sqlite_master), application_id, user_version "
+    [(tables, foreign, application, version)] = connection.execute(
+        "SELECT (SELECT count(*) FROM sqlite_master), (SELECT count(*) FROM sqlite_master WHERE type IN ('view', "
+        "'trigger') OR sql LIKE 'CREATE VIRTUAL%'), application_id, user_version "
         "FROM pragma_application_id, pragma_user_version"
     )
     if application != _APPLICATION and tables:
         raise UsageError(f"{path}: is a database of another program, and was not changed; choose another file.")
+    if foreign:
+        raise UsageError(f"{path}: has views or triggers, as no history of overlapscope does; choose another file.")
     if version > len(_VERSIONS):
         raise UsageError(
             f"{path}: is a history of a newer version (its schema is {version}, and this version of overlapscope knows "
@@ -176,6 +192,8 @@ _WORDS: Final = {
     sqlite3.SQLITE_NOTADB: "is not a history of overlapscope, and was not changed; choose another file",
     sqlite3.SQLITE_CORRUPT: "the history is damaged ({error}); keep a copy, and recover it with "
     "`sqlite3 FILE .recover`, or choose another file",
+    sqlite3.SQLITE_INTERRUPT: "the history is damaged (its tables have more rows than it can hold); choose "
+    "another file",
     sqlite3.SQLITE_FULL: "the disk is full, so nothing was added to the history",
     sqlite3.SQLITE_READONLY: "the history is read-only, and was not changed; choose another file",
 }

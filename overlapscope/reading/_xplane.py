@@ -28,13 +28,14 @@ def read_xspace(data: bytes) -> Recording:
 
     Raises NotAnXSpace.
     """
-    recording = Recording()
+    recording, events = Recording(), 0
     for number, value in _fields(data):
         if number == 1:
             name, said, lines = _plane(_fields(_bytes(value)))
             recording.said.setdefault(name, {}).update(said)
             recording.lines += lines
-            if sum(len(line.events) for line in recording.lines) > MOST_EVENTS:
+            events += sum(len(line.events) for line in lines)
+            if events > MOST_EVENTS:
                 raise NotAnXSpace("more events than any profiler records")
         elif number in (2, 3):
             recording.warnings.append(_text(value))

@@ -1,5 +1,6 @@
-"""Has a function of ours called at the start of every Python process that a program is made of, and that it starts.
+"""Has a function of ours called in every Python process that a program is made of, and that it starts.
 
+It is called when the process has imported torch: before, what we import would keep the program from modules of its own.
 Python imports a module `sitecustomize` at its start. Ours, in `site`, is put on the path of all such processes through
 PYTHONPATH.
 """

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Self
 
@@ -167,10 +167,14 @@ def window_path(path: Path, number: int) -> Path:
     return path.with_name(f"{stem.removesuffix('.trace')}-{number}{trace}{suffix}")
 
 
-def kept_name(path: Path) -> Path:
-    """Return a free name for an earlier trace, which no directory or pattern includes: `x.trace.json.gz.1`."""
-    names = (path.with_name(f"{path.name}.{number}") for number in count(1))
-    return next(name for name in names if not name.exists())
+def kept_name(path: Path, *, force: bool = False) -> Path:
+    """Return a free name for an earlier trace, which no directory or pattern includes: `x.trace.json.gz.1`.
+
+    With `force`, for one that is to be replaced, `.old` comes before these.
+    """
+    endings = chain(["old"] if force else [], count(1))
+    names = (path.with_name(f"{path.name}.{ending}") for ending in endings)
+    return next(name for name in names if not os.path.lexists(name))
 
 
 def remove_former_ranks(path: Path, rank: Rank) -> None:

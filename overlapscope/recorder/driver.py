@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from overlapscope.recorder import devices
-from overlapscope.recorder.main_thread import Interruption, Termination, held
+from overlapscope.recorder.main_thread import Interruption, held
 from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.triggers import trigger_of
@@ -20,16 +20,12 @@ _POLL_S = 0.01
 class Driver:
     """The profiler belongs to the thread of the process that began.
 
-    Unasked come the first use of CUDA, a clock, a range of the program, too little memory, and signals. What comes in
+    Unasked come the first use of CUDA, a clock, a range of the program, and too little memory. What comes in
     the middle of something else waits for the next step.
     """
 
-    def __init__(
-        self, schedule: Schedule, *, bounded: bool, worked: Callable[[], None], last_words: Callable[[], None]
-    ) -> None:
-        """`worked()` is called behind each piece of work, `last_words()` before a signal ends the program; `bounded`
-        is as of `Recorder`.
-        """
+    def __init__(self, schedule: Schedule, *, bounded: bool, worked: Callable[[], None]) -> None:
+        """`worked()` is called behind each piece of work; `bounded` is as of `Recorder`."""
         self.recorder: Recorder | None = None
         """None before it has begun."""
         self.gave_way: str | None = None
@@ -37,7 +33,6 @@ class Driver:
         self._worked = worked
         self._trigger = trigger_of(schedule, self._look, bounded=bounded)
         self._interruption = Interruption(self._look)
-        self._termination = Termination(last_words)
         self._process = self._thread = -1
         self._moved: threading.Thread | None = None
         """Thread to which the recorder moved from the one that began it."""
@@ -89,7 +84,6 @@ class Driver:
         self.recorder = recorder
         if put_off:
             devices.when_cuda_comes_up(self._on_cuda)
-        self._termination.watch()
 
     def step(self, recorder: Recorder) -> None:
         """Mark the end of a step."""
@@ -119,10 +113,6 @@ class Driver:
             time.sleep(_POLL_S)
         return True
 
-    def leave(self) -> None:
-        """Signals are the program's again."""
-        self._termination.unwatch()
-
     @contextmanager
     def working(self) -> Iterator[None]:
         """Surrounds what must not be interrupted."""
@@ -133,9 +123,6 @@ class Driver:
             finally:
                 self._busy = False
             self._worked()
-            if self.recorder is not None and self.recorder.complete and not self.gave_way:
-                # From now on nothing is lost when the program is killed.
-                self._termination.unwatch()
         if self.recorder is not None and not self.recorder.running:
             self._trigger.stop()
 

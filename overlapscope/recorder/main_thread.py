@@ -1,9 +1,10 @@
 """What comes between two instructions of the main thread: signals, and what the recorder asks of it.
 
-What ends or interrupts a program waits while the recorder is in the middle of something, and last words come first.
-
 A signal's handler is called between any two instructions of the main thread, and may raise there: KeyboardInterrupt,
-a timeout, a DataLoader that lost a worker. SIGTERM and SIGHUP, where the program has no handler, end it at once.
+a timeout, a DataLoader that lost a worker. It waits while the recorder is in the middle of something.
+
+SIGTERM and SIGHUP, where the program has no handler, end it at once, as without a recorder, even inside one long call
+into C, where no handler in Python would be called. They wait only while a trace is written.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ _hold = _Hold()
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Nothing that comes inside, on the main thread, has last words cut in on what they are about.
+    """Surround what `undisturbed` may be called in: signals that it puts off come at the end.
 
-    This costs next to nothing. With `undisturbed` called inside, no handler at all is called before its end.
+    This costs next to nothing.
     """
     if not _on_main_thread():
         yield
@@ -70,74 +71,32 @@ def held() -> Iterator[None]:
         yield
     finally:
         _hold.depth -= 1
-        if not _hold.depth and (_hold.handlers or _hold.came):
+        if not _hold.depth and _hold.handlers:
             _hold.end()
 
 
-def undisturbed() -> None:
-    """From here to the end of `held`, put off what the program's handlers of signals do. Takes under 1 ms."""
-    if _hold.depth and not _hold.handlers and _on_main_thread():
-        for number in signal.valid_signals():
+def undisturbed(*, even_by_the_end: bool = False) -> None:
+    """From here to the end of `held`, put off what the program's handlers of signals do. Takes under 1 ms.
+
+    `even_by_the_end` also puts off that SIGTERM and SIGHUP end a program without handlers for them.
+    """
+    if _hold.depth and _on_main_thread():
+        for number in signal.valid_signals() - _hold.handlers.keys():
             handler = signal.getsignal(number)
             # Neither the system's default nor ignored. SIGURG wakes the thread (`Wake`).
-            if callable(handler) and number != signal.SIGURG:
+            taken = callable(handler) and number != signal.SIGURG
+            if taken or (even_by_the_end and number in _ENDING and handler is signal.SIG_DFL):
+                _at_forks()
                 _hold.handlers[number] = handler
                 signal.signal(number, _hold.take)
-
-
-class Termination:
-    """Has `last_words()` called on the main thread before SIGTERM or SIGHUP do what they do.
-
-    Only where the program has no handler of its own. Like every handler in Python it waits for the C function
-    that the main thread is in; a second signal waits for nothing.
-    """
-
-    def __init__(self, last_words: Callable[[], None]) -> None:
-        self._last_words = last_words
-
-    def watch(self) -> None:
-        """Take the signals, in this process and not in those forked from it."""
-        if _on_main_thread():
-            taken = [number for number in _ENDING if signal.getsignal(number) is signal.SIG_DFL]
-            for number in taken:
-                signal.signal(number, self._on_signal)
-            if taken:
-                _at_forks()
-                _watching.append(self)
-
-    def unwatch(self) -> None:
-        """Give the signals back, unless the program has taken them meanwhile."""
-        if self in _watching and _on_main_thread():
-            _watching.remove(self)
-            for number in _ENDING:
-                give_back(number, self._on_signal)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if _hold.depth:
-            _hold.take(number, frame)
-            return
-        self.unwatch()
-        try:
-            self._last_words()
-        finally:
-            os.kill(os.getpid(), number)
-
-
-def give_back(number: int, handler: Callable[..., Any]) -> None:
-    """Let the system handle a signal again where this is its handler, on the main thread."""
-    if signal.getsignal(number) == handler:
-        signal.signal(number, signal.SIG_DFL)
-    elif _hold.handlers.get(number) == handler:
-        _hold.handlers[number] = signal.SIG_DFL
-
-
-_watching: list[Termination] = []
-_forking = threading.local()
 
 
 @functools.cache
 def _at_forks() -> None:
     os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_forked)
+
+
+_forking = threading.local()
 
 
 def _block() -> None:
@@ -150,9 +109,18 @@ def _unblock() -> None:
 
 
 def _forked() -> None:
-    for termination in tuple(_watching):
-        termination.unwatch()
+    # Another thread may fork while the main thread writes.
+    _hold.came.clear()
+    _hold.end()
     _unblock()
+
+
+def give_back(number: int, handler: Callable[..., Any]) -> None:
+    """Let the system handle a signal again where this is its handler, on the main thread."""
+    if signal.getsignal(number) == handler:
+        signal.signal(number, signal.SIG_DFL)
+    elif _hold.handlers.get(number) == handler:
+        _hold.handlers[number] = signal.SIG_DFL
 
 
 def _on_main_thread() -> bool:

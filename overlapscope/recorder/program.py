@@ -47,7 +47,6 @@ class ProgramRecording(Recording):
         self,
         path: Path,
         say: Callable[[str], None],
-        say_last: Callable[[], None],
         changed: Callable[[], None] = lambda: None,
         *,
         overwrites: bool,
@@ -55,13 +54,13 @@ class ProgramRecording(Recording):
         late: bool = False,
         **options: Any,
     ) -> None:
-        """`say` tells the person a sentence, `say_last()` finishes before a signal ends the program, `changed()` is
-        called when it has begun and whenever it may have come to another `state`, `overwrites` says
-        whether a file that is there already may be replaced, `stops` ends the program when its recording is complete,
-        `late` waits for a step or a GPU that is used, also where there is no GPU; `options` are `Recording`'s.
+        """`say` tells the person a sentence, `changed()` is called when it has begun and whenever it may have come to
+        another `state`, `overwrites` says whether a file that is there already may be replaced, `stops` ends the
+        program when its recording is complete, `late` waits for a step or a GPU that is used, also where there is no
+        GPU; `options` are `Recording`'s.
         """
         super().__init__(path, **options)
-        self._say, self._say_last, self._changed, self._stops = say, say_last, changed, stops
+        self._say, self._changed, self._stops = say, changed, stops
         self._overwrites, self._late = overwrites, late
         self.failure: str | None = None
         """A sentence on why there is no trace."""
@@ -159,9 +158,6 @@ class ProgramRecording(Recording):
 
     def _tell_ending(self) -> None:
         """`overlapscope run` does, when the program has ended."""
-
-    def _last_words(self) -> None:
-        self._say_last()
 
     def _begins_late(self) -> bool:
         return self._late or super()._begins_late()

@@ -165,7 +165,7 @@ class Recording:
         )
         # With no last step, the whole program was asked for.
         self._bounded = self._whole_program and self._schedule.at_once and active is not None
-        self._driver = Driver(self._schedule, bounded=self._bounded, worked=self._worked, last_words=self._last_words)
+        self._driver = Driver(self._schedule, bounded=self._bounded, worked=self._worked)
         self._options = Options(stacks=stacks, shapes=shapes, memory=memory, light=light)
         self._max_size_bytes = max_size_bytes
         self._check_hazards = check_hazards
@@ -466,10 +466,6 @@ class Recording:
         except OverlapscopeError as failure:
             self._tell(str(failure))
 
-    def _last_words(self) -> None:
-        """A signal is about to end the program."""
-        self._at_exit()
-
     def _check_free(self) -> None:
         if self._driver.has_begun:
             raise UsageError("this recording has ended already; make another one with overlapscope.record(...).")
@@ -490,7 +486,6 @@ class Recording:
             self._checker.stop()
         self._profilers.stop()
         self._automatic.stop()
-        self._driver.leave()
         _under_way.remove(self)
         atexit.unregister(self._at_exit)
 

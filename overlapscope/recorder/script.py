@@ -23,7 +23,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import NoReturn
 
 from overlapscope.errors import UsageError
-from overlapscope.recorder import notebook
+from overlapscope.recorder import notebook, own_modules
 
 _NOT_THE_PROGRAMS = frozenset(
     {__name__, notebook.__name__, "importlib._bootstrap", "importlib._bootstrap_external", "importlib.util"}
@@ -53,6 +53,7 @@ def run_script(path: str, arguments: Sequence[str]) -> Ending:
     sys.argv[:] = [path, *arguments]
     if pkgutil.get_importer(absolute) is not None:
         sys.path[0 : 0 if sys.flags.safe_path else 1] = [absolute]
+        own_modules.give_way(absolute)
         spec = importlib.machinery.PathFinder.find_spec("__main__", [absolute])
         if spec is None:
             raise UsageError(f"{path}: has no __main__.py; name the script to run.")
@@ -62,16 +63,14 @@ def run_script(path: str, arguments: Sequence[str]) -> Ending:
             source = file.read()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror or error}); name the script to run.") from None
-    if not sys.flags.safe_path:
-        sys.path[0] = os.path.dirname(os.path.realpath(absolute))
+    _look_first_in(os.path.dirname(os.path.realpath(absolute)))
     return _run(lambda: _of_file(absolute, source))
 
 
 def run_text(text: str | bytes, name: str, arguments: Sequence[str]) -> Ending:
     """Runs a program that is no file, as `python -c TEXT` (`name` is `-c`) and `python -` do. See `run_script`."""
     sys.argv[:] = [name, *arguments]
-    if not sys.flags.safe_path:
-        sys.path[0] = ""
+    _look_first_in("")
     file_name = "<string>" if name == "-c" else "<stdin>"
 
     def load() -> tuple[CodeType, ModuleType]:
@@ -90,8 +89,7 @@ def run_module(name: str, arguments: Sequence[str]) -> Ending:
     Packages around the module are imported even where it is found missing then.
     """
     sys.argv[:] = ["-m", *arguments]
-    if not sys.flags.safe_path:
-        sys.path[0] = os.getcwd()
+    _look_first_in(os.getcwd())
 
     def load() -> tuple[CodeType, ModuleType]:
         code, module = _of_module(_find(name))
@@ -99,6 +97,12 @@ def run_module(name: str, arguments: Sequence[str]) -> Ending:
         return code, module
 
     return _run(load)
+
+
+def _look_first_in(folder: str) -> None:
+    if not sys.flags.safe_path:
+        sys.path[0] = folder
+        own_modules.give_way(folder)
 
 
 def _of_file(path: str, source: bytes) -> tuple[CodeType, ModuleType]:

@@ -6,20 +6,24 @@ torch, and later is too late.
 
 from __future__ import annotations
 
-import importlib.abc
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from overlapscope.base.extras import how_to_install
 from overlapscope.errors import MissingPackage
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
 
 
 def require_torch() -> None:
     """Raises MissingPackage, with what to install, where torch is not installed."""
     if "torch" not in sys.modules and importlib.util.find_spec("torch") is None:
+        from overlapscope.base.extras import how_to_install
+
         raise MissingPackage(f"recording needs PyTorch, which this Python does not have. {how_to_install('record')}")
 
 
@@ -31,7 +35,7 @@ def when_torch_is_imported(callback: Callable[[], None]) -> None:
         sys.meta_path.insert(0, _Watch(callback))
 
 
-class _Watch(importlib.abc.MetaPathFinder):
+class _Watch:
     """Finds torch as the finders behind it do, with a loader that reports."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
@@ -55,7 +59,7 @@ class _Watch(importlib.abc.MetaPathFinder):
                 return spec
         return None
 
-    def _report(self, loader: importlib.abc.Loader) -> None:
+    def _report(self, loader: Loader) -> None:
         """Wraps the loader's method on the instance: everything else about the module stays as it is."""
         load = loader.exec_module
 

@@ -60,7 +60,7 @@ def write(
     Raises RecordingFailed where the file cannot be written; nothing is left under its name then, but what was
     there before.
     """
-    undisturbed()
+    undisturbed(even_by_the_end=True)
     try:
         # Beside the target, as it must be on the same disk to be moved there in one go; and in a directory, as Kineto
         # leaves a file of its own behind where it fails.
@@ -96,7 +96,7 @@ def amend(written: Written, old: bytes, new: bytes) -> Written:
     removed meanwhile is left alone.
     """
     path = written.path
-    undisturbed()
+    undisturbed(even_by_the_end=True)
     try:
         if Written.now(path) != written:
             raise OSError("the file was replaced")

@@ -9,7 +9,6 @@ import traceback
 import msgspec
 
 from overlapscope.recorder import at_start
-from overlapscope.recorder.torch_import import when_torch_is_imported
 from overlapscope.trials.protocol import VARIABLE, Task
 
 _HELPER = "compile_worker"
@@ -23,12 +22,9 @@ def environment(task: Task) -> dict[str, str]:
 
 
 def watch() -> None:
-    """In each such process: begin as soon as it imports torch."""
-    if not any(_HELPER in part for part in sys.orig_argv):
-        when_torch_is_imported(_begin)
-
-
-def _begin() -> None:
+    """In each such process, when it has imported torch: begin."""
+    if any(_HELPER in part for part in sys.orig_argv):
+        return
     try:
         from overlapscope.trials.inside import Run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Final
 import msgspec
 
 from overlapscope.errors import UsageError
+from overlapscope.recorder.destination import Destination, Rank
 from overlapscope.watching import places
 from overlapscope.watching.protocol import Ask, Begun, Lines, Outcome, Request, Said, Status, send
 
@@ -48,9 +50,10 @@ def status_of(pid: int) -> Status:
 class Asking:
     """A recording that one process was asked for."""
 
-    def __init__(self, pid: int, request: Request) -> None:
-        """Raises UsageError where the process has gone."""
+    def __init__(self, pid: int, request: Request, rank: Rank | None = None) -> None:
+        """`rank` is the process's, if it has one. Raises UsageError where the process has gone."""
         self._pid = pid
+        self._trace, self._asked_at_ns = Destination.asked(request.path).path(rank), time.time_ns()
         for number, path in places.sockets():
             if number == pid:
                 try:
@@ -91,6 +94,11 @@ class Asking:
             )
         except (OSError, UsageError, msgspec.MsgspecError):
             pass
+        with suppress(OSError):
+            # It is there whole or not at all.
+            if self._trace.stat().st_mtime_ns >= self._asked_at_ns:
+                note = f"Process {self._pid} ended before all was timed that follows the recording."
+                return Outcome(path=str(self._trace), notes=(note,))
         return Outcome(failure=f"Process {self._pid} ended before its recording was complete.")
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from overlapscope.base.words import listed
 from overlapscope.errors import UsageError
+from overlapscope.recorder.destination import Rank
 from overlapscope.watching.ask import Asking, lives, statuses
 from overlapscope.watching.protocol import Outcome, Request, Status
 
@@ -60,6 +61,10 @@ def record(found: Sequence[Status], request: Request, begun: Callable[[Status, i
     return outcomes
 
 
+def _place(status: Status) -> Rank | None:
+    return None if status.rank is None or status.world_size is None else Rank(status.rank, status.world_size)
+
+
 def _ahead(found: Sequence[Status]) -> int:
     """Steps that a job makes while its ranks hear of a request."""
     fastest_ns = min((one.plain_step_ns for one in found if one.plain_step_ns), default=None)
@@ -74,7 +79,7 @@ def _ask(
 ) -> list[Outcome]:
     # Whoever interrupts this closes the sockets first, for which the threads wait.
     with ThreadPoolExecutor(len(found)) as pool, ExitStack() as asked:
-        asking = [asked.enter_context(Asking(one.pid, request)) for one in found]
+        asking = [asked.enter_context(Asking(one.pid, request, _place(one))) for one in found]
 
         def wait(number: int) -> Outcome:
             outcome = asking[number].outcome(partial(begun, found[number]), until_begun_s=wait_s)

@@ -114,21 +114,58 @@ def test_a_program_that_is_told_to_stop_leaves_its_trace_and_dies_of_the_signal(
 def test_a_signal_to_stop_waits_until_a_trace_is_written_and_is_the_forked_child_s_own_affair(tmp_path: Path) -> None:
     code = (
         "import os, signal\n"
-        "from overlapscope.recorder.main_thread import Termination, held\n"
-        "termination = Termination(lambda: print('last words', flush=True))\n"
-        "termination.watch()\n"
-        "child = os.fork()\n"
-        "if child == 0: signal.pause()\n"
-        "os.kill(child, signal.SIGTERM)\n"
-        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)\n"
+        "from overlapscope.recorder.main_thread import held, undisturbed\n"
         "with held(), held():\n"
+        "    undisturbed(even_by_the_end=True)\n"
+        "    child = os.fork()\n"
+        "    if child == 0: signal.pause()\n"
+        "    os.kill(child, signal.SIGTERM)\n"
+        "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    print('written', flush=True)\n"
         "print('never')\n"
     )
     done = forked.run(["-c", code], tmp_path)
     assert (done.returncode, done.stderr) == (-signal.SIGTERM, "")
-    assert done.stdout == f"{-signal.SIGTERM}\nwritten\nlast words\n"
+    assert done.stdout == f"{-signal.SIGTERM}\nwritten\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_to_stop_ends_a_program_inside_a_long_call_as_under_python(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    write(
+        tmp_path / "train.py",
+        f"{TRAIN}import signal, torch\ntrain()\nprint(signal.getsignal({number}) is signal.SIG_DFL, flush=True)\n"
+        # No handler in Python would be called before this comes to its end: in days.
+        "open('ready', 'w').close()\nsum(range(10 ** 15))\n",
+    )
+    (tmp_path / "train.trace.json.gz").write_text("of an earlier run")
+    with (tmp_path / "stderr").open("w") as said:
+        process = forked.Program([*FORKED, "--force", "train.py"], tmp_path, stderr=said.fileno())
+    while not (tmp_path / "ready").exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(number)
+    process.wait()
+    # By the process beside it, which may take its time.
+    while "the previous trace is now train.trace.json.gz.old." not in (tmp_path / "stderr").read_text():
+        time.sleep(0.02)
+    assert process.communicate()[0] == "True\n" and process.returncode == -number
+    assert "so there is no trace" in (tmp_path / "stderr").read_text()
+    assert {path.name for path in tmp_path.glob("train.trace*")} == {"train.trace.json.gz.old"}
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_file_that_is_called_as_a_former_trace_would_be_is_left_alone(early: bool, tmp_path: Path) -> None:
+    write(tmp_path / "x.json", "of an earlier run")
+    write(tmp_path / "x.json.old", "the user's own")
+    write(tmp_path / "program.py", ("" if early else TRAIN + "train()\n") + "import os; os._exit(3)\n")
+    run = forked.run([*FORKED, "--force", "-o", "x.json", "program.py"], tmp_path)
+    assert (run.returncode, (tmp_path / "x.json.old").read_text()) == (3, "the user's own")
+    assert [path.read_text() for path in tmp_path.glob("x.json.1")] == ["of an earlier run"] * early
+    assert run.stderr.count("the previous trace is now x.json.1.") == early
+    assert (tmp_path / "x.json").exists() != early
 
 
 def test_whatever_the_program_does_the_trace_comes_where_it_was_asked_for(tmp_path: Path) -> None:

@@ -222,6 +222,22 @@ def test_a_process_that_is_killed_leaves_neither_half_a_file_nor_a_socket(
     assert gone.returncode == 2 and f"there is no process {training.pid}" in gone.stderr
 
 
+def test_a_recording_that_is_written_when_the_process_is_killed_is_told_of(
+    started: Callable[..., Started], tmp_path: Path
+) -> None:
+    training = started(TRAINING)
+    stepping()
+    path = tmp_path / "x.json"
+    # The steps that are timed after the recording take seconds.
+    with Asking(training.pid, Request(path=str(path), steps=3, plain_steps=1_000)) as asked:
+        while not path.exists():
+            time.sleep(0.02)
+        training.send_signal(signal.SIGTERM)
+        outcome = asked.outcome(lambda step: None, until_begun_s=PATIENCE_S)
+    assert (training.wait(), outcome.path, outcome.failure) == (-signal.SIGTERM, str(path), "")
+    assert "ended before all was timed" in outcome.notes[0] and steps_of(path)
+
+
 def test_a_program_that_ends_meanwhile_leaves_what_was_recorded_and_says_so(
     started: Callable[..., Started], tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ from overlapscope.history.predictions import Belief, Prediction, beliefs
 from overlapscope.history.store import Point, Query, Row, Store
 from overlapscope.inputs import read_report
 from overlapscope.render import terminal
+from tests.support.endless_tables import make_endless
 from tests.support.helpers import TRACES, recordings, various
 from tests.support.history_entries import REPORT, figure, made
 from tests.support.recordings import report_of
@@ -488,3 +489,32 @@ def test_a_report_is_of_no_job_that_nobody_names() -> None:
     found = of_report(REPORT, otherwise_ns=7, job="\udcff", commit="c")
     assert (found.job, found.commit, found.at_ns) == ("\\udcff", "c", 7)
     assert clean(found.job) == found.job
+
+
+@pytest.mark.parametrize("table", ["reports", "metrics", "sqlite_schema"])
+def test_pages_of_a_store_that_refer_to_one_page_again_and_again_are_told_in_a_sentence(
+    table: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "h"
+    with Store.open(path) as store:
+        store.add(made(1, [figure("step_time", 1.0)]))
+        store.compact()
+    make_endless(path, table)
+    with pytest.raises(UsageError, match="damaged"), Store.open(path, read_only=True) as store:
+        assert store.jobs() and store.metrics()
+
+
+def test_a_view_without_an_end_in_the_place_of_a_table_is_told_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "h"
+    with Store.open(path) as store:
+        store.add(made(1, [figure("step_time", 1.0)]))
+    with contextlib.closing(sqlite3.connect(path)) as file:
+        file.execute("DROP TABLE figures")
+        file.execute(
+            "CREATE VIEW figures AS WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i FROM n) "
+            "SELECT i AS metric, i AS report, i AS rank, i AS device, i AS value, i AS spread, 1 AS samples, "
+            "i AS floor FROM n"
+        )
+        file.commit()
+    for read_only in (False, True):
+        assert "has views or triggers" in refused(path, read_only=read_only)

@@ -30,9 +30,11 @@ from overlapscope.export import annotated
 from overlapscope.reading import expand, load_all
 from overlapscope.reading.cache import Cache
 from overlapscope.reading.cache_folder import Folder
+from overlapscope.reading.nsys.report import processes_of
 from overlapscope.reading.source import Request
 from overlapscope.reading.steps import found_steps, named_steps
 from overlapscope.trace.model import Kind, Sync, Trace
+from tests.support.endless_tables import make_endless
 from tests.support.helpers import MS, TRACES, Host, Op, make_trace
 
 REPORTS = ("offload_2gpu", "train_2gpu", "one_copy")
@@ -459,6 +461,20 @@ def test_events_say_what_a_stream_waited_for(tmp_path: Path, database: sqlite3.C
     database.commit()
     syncs = ov.load(tmp_path / "report.sqlite").syncs
     assert (syncs.source_stream.tolist(), syncs.record_correlation.tolist()) == ([13], [3])
+
+
+@pytest.mark.parametrize(
+    "table", ["CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "TARGET_INFO_CUDA_STREAM"]
+)
+def test_pages_that_refer_to_one_page_again_and_again_are_one_sentence(
+    table: str, reports: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.sqlite"
+    shutil.copy(reports / "one_copy.sqlite", path)
+    make_endless(path, table)
+    with pytest.raises(UnreadableTrace, match=r"^\S+: the database (is damaged|cannot be read)"):
+        ov.load(path)
+    assert len(processes_of(path)) <= 1
 
 
 def test_a_database_with_a_process_in_each_row_is_damaged(tmp_path: Path, database: sqlite3.Connection) -> None:

@@ -18,12 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlapscope.base import disk
+from overlapscope.base.bounded_database import BoundedConnection, is_endless
 from overlapscope.base.words import clean
 from overlapscope.errors import UnreadableTrace
 from overlapscope.trace.model import I32, I64
 
 _PLAIN_TABLE: Final = re.compile(r"\s*create\s+table\b", re.IGNORECASE)
 _LONGEST_VALUE_BYTES: Final = 16 << 20
+_LEAST_ROW_BYTES: Final = 5
+"""A row's place in its page, its length, its number and the length of its head."""
 _ROWS: Final = 1 << 16
 """Rows that are made columns at once."""
 
@@ -45,8 +48,13 @@ class Database:
                 f"writes it, or run `sqlite3 {path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'`."
             )
         with self._errors():
-            self._connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True)
-            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
+            self._connection = sqlite3.connect(
+                f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True, factory=BoundedConnection
+            )
+            size = path.stat().st_size
+            self._most_rows = size // _LEAST_ROW_BYTES
+            self._connection.bound(lambda: size)
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(_LONGEST_VALUE_BYTES, size))
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
             # Each distinct text is decoded once, by whoever wants it.
             self._connection.text_factory = bytes
@@ -139,7 +147,11 @@ class Database:
     def _blocks(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
         with self._errors():
             cursor = self._connection.execute(query)
+            read = 0
             while rows := cursor.fetchmany(_ROWS):
+                read += len(rows)
+                if read > self._most_rows:
+                    raise self._endless()
                 yield rows
                 self._progress(len(rows))
 
@@ -147,11 +159,19 @@ class Database:
         rows = self._connection.execute(query, values).fetchall()
         return [tuple(_decoded(value) if isinstance(value, bytes) else value for value in row) for row in rows]
 
+    def _endless(self) -> UnreadableTrace:
+        return UnreadableTrace(
+            f"{self.shown}: the database is damaged: its pages refer to each other, so that its tables have more rows "
+            "than it can hold; copy or export the report again."
+        )
+
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
         except (sqlite3.Error, OverflowError, MemoryError, UnicodeDecodeError) as error:
+            if is_endless(error):
+                raise self._endless() from None
             # Of a damaged database, SQLite's own words and names of columns may be no text.
             raise UnreadableTrace(
                 f"{self.shown}: the database cannot be read ({clean(str(error), 200)}); copy or export the report "

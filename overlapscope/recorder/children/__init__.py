@@ -21,7 +21,6 @@ from typing import Any
 from overlapscope.recorder import at_start
 from overlapscope.recorder.destination import Destination, kept_name, rank_of
 from overlapscope.recorder.program import ProgramRecording
-from overlapscope.recorder.torch_import import when_torch_is_imported
 from overlapscope.recorder.wrapping import before
 
 _FILE = re.compile(r"(rank|pid)\d+\.trace\.json(\.gz)?")
@@ -61,12 +60,9 @@ def written(where: Path, since_ns: int) -> list[Path]:
 
 
 def watch() -> None:
-    """In such a process: record it as soon as it imports torch, unless it is ours."""
-    if "overlapscope" not in sys.orig_argv:
-        when_torch_is_imported(_record)
-
-
-def _record() -> None:
+    """In such a process, when it has imported torch: record it, unless it is ours."""
+    if "overlapscope" in sys.orig_argv:
+        return
     options = json.loads(os.environ[_VARIABLE])
     recording = ChildRecording(Path(options.pop("path")), **options)
     recording.begin_with_torch()
@@ -80,15 +76,12 @@ class ChildRecording(ProgramRecording):
     """
 
     def __init__(self, path: Path, **options: Any) -> None:
-        super().__init__(path, lambda _: None, lambda: None, overwrites=True, stops=False, late=True, **options)
+        super().__init__(path, lambda _: None, overwrites=True, stops=False, late=True, **options)
         self._destination = self._destination.of_child()
 
     def prepare(self) -> None:
         """Leaves no directory behind where there will be no trace."""
         self._rank = rank_of(os.environ)
-
-    def _last_words(self) -> None:
-        self.finish()
 
 
 class Started:

@@ -13,19 +13,39 @@ except ImportError:
 finally:
     sys.modules.setdefault(__name__, _this)
 
-_root, _place = os.environ.get("OVERLAPSCOPE_ROOT"), os.environ.get("OVERLAPSCOPE_AT_START")
-if _root is not None and _place is not None:
-    # Where the program has it there itself, its place in the order stays.
-    _added = _root not in sys.path
-    if _added:
-        sys.path.append(_root)
-    try:
+_root, _place = os.environ.get("OVERLAPSCOPE_ROOT", ""), os.environ.get("OVERLAPSCOPE_AT_START", "")
+
+
+def _wait() -> None:
+    from overlapscope.recorder.own_modules import keep_apart
+    from overlapscope.recorder.torch_import import when_torch_is_imported
+
+    imported = tuple(sys.modules)
+
+    def call() -> None:
         from overlapscope.base.registry import load
 
+        if not sys.flags.safe_path:
+            keep_apart(sys.path[0], imported)
         load(_place)()
+
+    when_torch_is_imported(lambda: _with_root(call))
+
+
+def _with_root(function) -> None:  # type: ignore[no-untyped-def]
+    # Where the program has it there itself, its place in the order stays.
+    added = _root not in sys.path
+    if added:
+        sys.path.append(_root)
+    try:
+        function()
     except Exception:
         # A Python without what we take runs as it would without it.
         pass
     finally:
-        if _added:
+        if added:
             sys.path.remove(_root)
+
+
+if _root and _place:
+    _with_root(_wait)

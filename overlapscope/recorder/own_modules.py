@@ -1,0 +1,84 @@
+"""Modules of the program that have the name of one of Python's library: it gets its own, we get the library's."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import sys
+from collections.abc import Collection
+from importlib.machinery import BuiltinImporter, FrozenImporter, ModuleSpec
+from types import ModuleType
+
+
+def give_way(folder: str) -> None:
+    """Forget the library's modules of which the program has others in `folder`. Our modules keep the library's."""
+    modules = _modules_in(folder)
+    if modules:
+        modules -= _imported_at_start()
+        _Apart(folder, modules, _take(modules))
+
+
+def keep_apart(folder: str, imported_at_start: Collection[str]) -> None:
+    """Have each later import of a module of ours find the library's modules, not those that the program has."""
+    modules = _modules_in(folder) - set(imported_at_start)
+    if modules:
+        _Apart(folder, modules, {})
+
+
+def _modules_in(folder: str) -> set[str]:
+    """Return the names of modules in `folder` that Python would otherwise find in its library."""
+    names = {module.name for module in pkgutil.iter_modules([folder])} & sys.stdlib_module_names
+    return {name for name in names if not (BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name))}
+
+
+def _imported_at_start() -> set[str]:
+    """Return the modules that Python imports before it looks into the program's folder."""
+    import subprocess
+
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    environment = {name: value for name, value in os.environ.items() if name != "OVERLAPSCOPE_AT_START"}
+    command = [sys.executable, *flags, "-c", "import sys; print(*sys.modules)"]
+    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    return set(os.fsdecode(done.stdout).split())
+
+
+def _take(modules: set[str]) -> dict[str, ModuleType]:
+    """Take these modules and their submodules out of `sys.modules`."""
+    names = [name for name in sys.modules if name.partition(".")[0] in modules]
+    return {name: sys.modules.pop(name) for name in names}
+
+
+class _Apart:
+    """Finds our modules as the finders after it do, and executes them where `modules` are the library's."""
+
+    def __init__(self, folder: str, modules: set[str], ours: dict[str, ModuleType]) -> None:
+        self._folder, self._modules, self._ours = folder, modules, ours
+        self._apart = False
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if self._apart or not fullname.startswith("overlapscope."):
+            return None
+        finders = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in finders)), None)  # type: ignore[arg-type]
+        if spec is not None and spec.loader is not None:
+            self._execute_apart(spec.loader)
+        return spec
+
+    def _execute_apart(self, loader: object) -> None:
+        execute = loader.exec_module  # type: ignore[attr-defined]
+
+        def execute_apart(module: ModuleType) -> None:
+            theirs, places = _take(self._modules), sys.path[:]
+            sys.modules.update(self._ours)
+            sys.path[:] = [place for place in places if place != self._folder]
+            self._apart = True
+            try:
+                execute(module)
+            finally:
+                self._apart = False
+                sys.path[:] = places
+                self._ours = _take(self._modules)
+                sys.modules.update(theirs)
+
+        loader.exec_module = execute_apart  # type: ignore[attr-defined]
