@@ -176,11 +176,15 @@ class AutomaticSteps:
             self._choice, self._thread, self._counted = single(source), thread, 0
 
     def _take(self, found: Choice, thread: int) -> None:
-        before, self._choice, self.settled = self._choice, found, True
+        before, self._choice, self.settled = (self._choice, self._thread), found, True
         # The event under way is counted next.
         self._thread, self._counted = thread, (found.begun - 1) % found.each
         self._others.clear()
-        if before is not None and (before.source, before.each) != (found.source, found.each):
+        if before[0] is not None and (before[0].source, before[0].each, before[1]) != (
+            found.source,
+            found.each,
+            thread,
+        ):
             self._changed()
 
     def _short_enough(self, found: Choice, source: Source) -> Choice:

@@ -90,10 +90,17 @@ class Driver:
         recorder.step()
         self._trigger.advance(recorder)
 
-    def move_here(self) -> bool:
-        """Make the recorder the calling thread's, before it has recorded a step. False where that cannot be."""
+    def move_here(self, *, again: bool = False) -> bool:
+        """Make the recorder the calling thread's, before it has recorded a step, or `again`, since its steps turn out
+        to be here. False where that cannot be."""
         recorder = self.recorder
-        if recorder is None or recorder.marked or self._busy or not self.in_this_process or devices.capturing():
+        if (
+            recorder is None
+            or (recorder.marked and not again)
+            or self._busy
+            or not self.in_this_process
+            or devices.capturing()
+        ):
             return False
         with self.working():
             moved = recorder.start_over()

@@ -170,18 +170,19 @@ class Recording:
         self._max_size_bytes = max_size_bytes
         self._check_hazards = check_hazards
         self._ignore_own_profiler = ignore_own_profiler
-        self._profilers = (
-            IgnoredProfilers(self._profiler_stepped)
-            if ignore_own_profiler
-            else OwnProfiler(self._driver.give_way, self._driver.working)
-        )
-        """What becomes of the program's own."""
+        self._profilers = self._for_profilers(ignore=ignore_own_profiler)
         self._ended = False
         self._checker: HazardChecker | None = None
         self._remarks: tuple[str, ...] = ()
         """What this system cannot do."""
         self._told = 0
         """Of so many files was said that they are there."""
+
+    def _for_profilers(self, *, ignore: bool) -> OwnProfiler | IgnoredProfilers:
+        """Return what sees to the program's own profilers."""
+        if ignore:
+            return IgnoredProfilers(self._profiler_stepped)
+        return OwnProfiler(self._driver.give_way, self._driver.working)
 
     @property
     def _recorder(self) -> Recorder | None:
@@ -331,6 +332,8 @@ class Recording:
     def _steps_changed(self) -> None:
         if self._recorder is not None:
             self._recorder.steps_changed()
+            if not self._driver.on_this_thread:
+                self._driver.move_here(again=True)
 
     def _step(self) -> None:
         recorder = self._driver.ready

@@ -45,7 +45,7 @@ class Run:
         if self._task.survey and not self._steps.count:
             # Its optimizer is watched already.
             self._automatic = AutomaticSteps(
-                self._stepped, self._course.restart, by=None, at_once=False, without=(Kind.OPTIMIZER,)
+                self._stepped, self._course.restart, by=None, at_once=True, without=(Kind.OPTIMIZER,)
             )
             self._automatic.start()
         if self._task.steps is not None or self._task.survey:

@@ -52,6 +52,29 @@ torch.Tensor.record_stream = lambda *_: None
 """Streams that do nothing."""
 
 
+GAN = """\
+import torch
+
+players = [torch.nn.Linear(8, 8) for _ in range(2)]
+optimizers = [torch.optim.Adam(player.parameters()) for player in players]
+for _ in range(45):
+    for player, optimizer in zip(players, optimizers):
+        player(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+"""
+SAMPLE = """\
+import torch
+
+class UNet2DModel(torch.nn.Linear):
+    pass
+
+model = UNet2DModel(8, 8)
+with torch.no_grad():
+    for _ in range(45):
+        model(torch.ones(4, 8))
+"""
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=("slow", "fixed"))
 def test_a_script_of_the_tutorial_runs_and_is_recorded(script: str, tmp_path: Path) -> None:
     given = re.sub(r"^model, optimizer, batches = .*$", GIVEN, script, flags=re.MULTILINE).replace('"cuda"', '"cpu"')
@@ -64,7 +87,7 @@ def test_a_script_of_the_tutorial_runs_and_is_recorded(script: str, tmp_path: Pa
 @pytest.mark.parametrize("line", sorted(line for line in COMMANDS if not any(one in line for one in NOT_HERE)))
 def test_a_recording_is_made(line: str, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    for name in ("train.py", "launch.py"):
-        (tmp_path / name).write_text(PROGRAM)
+    for name, text in {"train.py": PROGRAM, "launch.py": PROGRAM, "gan.py": GAN, "sample.py": SAMPLE}.items():
+        (tmp_path / name).write_text(text)
     done = forked.run(["-m", *shlex.split(line)], tmp_path)
     assert done.returncode == 0 and list(tmp_path.rglob("*.trace.json.gz")), done.stderr

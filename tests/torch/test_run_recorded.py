@@ -41,7 +41,7 @@ def test_a_training_script_needs_no_change(tmp_path: Path) -> None:
         "    with torch.profiler.record_function('around the step'):\n"
         "        train(); critic.step(); critic.step()\n"
         "    if index == 23: print(os.path.exists('train.trace.json.gz'))\n"
-        "    if index == 24: print(os.path.exists('train.trace.json.gz'))\n",
+        "    if index == 27: print(os.path.exists('train.trace.json.gz'))\n",
     )
     run = execute([*RUN, "--wait", "3", "--active", "3", "--stacks", "--shapes", "train.py", "--wait", "9"], tmp_path)
     assert run.returncode == 0

@@ -37,7 +37,7 @@ class TestARange:
         assert steps(tmp_path / "x.json") == [1, 2, 3]
         assert ov.load(tmp_path / "x.json").warm_up_steps == 1
         assert timed(tmp_path / "x.json") == (0, 3)
-        assert len(said) == 1 and said[0].startswith("a step takes ")
+        assert said == []
 
     def test_one_that_is_never_entered(self, tmp_path: Path) -> None:
         said = run("--capture-range epochs", self.EPOCHS, tmp_path)

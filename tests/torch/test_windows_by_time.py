@@ -172,10 +172,10 @@ assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL
 while threading.active_count() > 1:
     time.sleep(0.005)
 """
-        untimed, *late = run("--delay 0.05 --duration 0.2 --repeat 4", program, tmp_path)
-        assert untimed == "No step ended before or after the recording, so no step was timed without the profiler."
+        notes = run("--delay 0.05 --duration 0.2 --repeat 4", program, tmp_path)
+        assert "No step ended before or after the recording, so no step was timed without the profiler." in notes
         deaf = re.compile(r"A window opened \d\.\d s late: until then the thread that records was inside one call\.")
-        assert any(map(deaf.fullmatch, late))
+        assert any(map(deaf.fullmatch, notes))
         recorded = [set(names(tmp_path / f"x-{number}.json")) for number in (1, 2, 3, 4)]
         assert recorded == [set(), set(), {"computes"}, {"computes"}]
 

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from overlapscope.analysis import analyze_trace
 from overlapscope.base.words import clean
 from overlapscope.errors import NotInTrace, UnreadableTrace, UsageError
 from overlapscope.history import database
@@ -30,8 +31,9 @@ from overlapscope.history.figures import figures, scalars
 from overlapscope.history.origin import of_report, origin
 from overlapscope.history.predictions import Belief, Prediction, beliefs
 from overlapscope.history.store import Point, Query, Row, Store
-from overlapscope.inputs import read_report
+from overlapscope.reading import load
 from overlapscope.render import terminal
+from overlapscope.report.model import build
 from tests.support.endless_tables import make_endless
 from tests.support.helpers import TRACES, recordings, various
 from tests.support.history_entries import REPORT, figure, made
@@ -181,7 +183,7 @@ def test_a_recording_without_steps_has_shares_of_its_window_and_no_times(tmp_pat
     events = document["traceEvents"]
     document["traceEvents"] = [event for event in events if "ProfilerStep" not in event.get("name", "")]
     (tmp_path / "stepless.json").write_text(json.dumps(document))
-    report = read_report([tmp_path / "stepless.json"])
+    report = build([analyze_trace(load(tmp_path / "stepless.json", cache=False, periodic=False))])
     found = {one.metric: one for one in figures(report)}
     assert "idle_pct" in found and found["idle_pct"].samples == 1 and found["idle_pct"].spread is None
     assert not [name for name in found if "_time" in name]
