@@ -81,7 +81,7 @@ def gpt_fast_checkpoint(folder: Path, config: str, vocabulary: int) -> None:
     import torch
 
     sys.path.insert(0, str(Path.cwd()))
-    from model import Transformer  # type: ignore[import-not-found]
+    from model import Transformer
 
     folder.mkdir(parents=True, exist_ok=True)
     model = Transformer.from_name(config).to(torch.bfloat16)
@@ -231,9 +231,8 @@ def _words_tokenizer(special: list[str]) -> Any:
         pair=f"{first} $A {last} $B {last}",
         special_tokens=[(first, table[first]), (last, table[last])],
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=words, unk_token=unknown, bos_token=first, eos_token=last, pad_token=padding
-    )
+    fast: Callable[..., Any] = PreTrainedTokenizerFast
+    return fast(tokenizer_object=words, unk_token=unknown, bos_token=first, eos_token=last, pad_token=padding)
 
 
 def instructions(file: Path, count: int) -> None:

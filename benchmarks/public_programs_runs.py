@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -17,11 +18,15 @@ import msgspec
 
 ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).with_name("public_programs.toml")
-PATIENCE_S = 150.0
+PATIENCE_S = 60.0
 """Maximum length of one run."""
 CLOCK = Path(__file__).with_name("public_programs_clock.py")
-ORDER: tuple[Way, ...] = ("plain", "clock", "recorded", "clock")
+ORDER: tuple[Way, ...] = ("clock", "recorded", "clock")
 """Runs of each program, in turn."""
+FIRST_ROUND = 2
+"""Number of these runs that all programs get before any program gets the rest."""
+SPARE_CORES = 8
+"""One core in this many is left to the analysis of complete recordings."""
 TAIL = 4000
 """Number of characters to keep from the end of a run's output."""
 
@@ -52,6 +57,13 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: str = ""
     each: int = 1
     environment: dict[str, str] = {}
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """A GPU and the cores for the programs that run on it."""
+
+    gpu: str
+    cores: tuple[int, ...]
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -148,31 +160,53 @@ def make_data(out: Path, names: Sequence[str]) -> None:
 
 
 def measure(out: Path, names: Sequence[str], order: Sequence[Way], until: float) -> None:
-    """Run one program after the other, except those measured before, and start none after `until`."""
+    """Run the programs that were not measured before, one at a time on each GPU, and start none after `until`."""
     target = out / "measured"
     target.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(2) as pool:
-        for name in names:
-            if (target / f"{name}.json").exists():
-                continue
-            if time.monotonic() > until:
-                print(f"left out for want of time: {name}", flush=True)
-                continue
-            runs = tuple(run(out, name, way, number) for number, way in enumerate(order))
-            said = ", ".join(
-                f"{one.way} {one.wall_s:.1f} s" + (f" ({one.exit_code})" if one.exit_code else "") for one in runs
-            )
-            print(f"{name}: {said}", flush=True)
-            pool.submit(finish, out, name, runs)
+    runs: dict[str, tuple[Run, ...]] = {name: () for name in names if not (target / f"{name}.json").exists()}
+    lanes, spare = _lanes()
+    pending: list[Future[None]] = []
+    with ThreadPoolExecutor(2, initializer=os.sched_setaffinity, initargs=(0, spare)) as analyses:
+        for first, ways in ((0, order[:FIRST_ROUND]), (FIRST_ROUND, order[FIRST_ROUND:])):
+            waiting = deque(runs if ways else ())
+
+            def work(lane: Lane, waiting: deque[str] = waiting, ways: Sequence[Way] = ways, first: int = first) -> None:
+                os.sched_setaffinity(0, lane.cores)  # for this thread and the processes that it starts
+                while waiting:
+                    name = waiting.popleft()
+                    if time.monotonic() > until:
+                        print(f"left out for want of time: {name}", flush=True)
+                        continue
+                    new = tuple(run(out, name, way, first + i, lane) for i, way in enumerate(ways))
+                    shown = (f"{one.way} {one.wall_s:.1f} s ({one.exit_code})" for one in new)
+                    print(f"{name}: {', '.join(shown)}", flush=True)
+                    runs[name] += new
+                    pending.append(analyses.submit(finish, out, name, runs[name]))
+
+            with ThreadPoolExecutor(len(lanes)) as pool:
+                list(pool.map(work, lanes))
+        for analysis in pending:
+            analysis.result()
 
 
-def run(out: Path, name: str, way: Way, number: int) -> Run:
+def _lanes() -> tuple[list[Lane], tuple[int, ...]]:
+    """Share the cores among the GPUs, and return the few that are left to the analysis; the CPU alone is a lane, too."""
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    count = int(_output("-c", "import torch; print(torch.cuda.device_count())"))
+    gpus = [str(gpu) for gpu in range(count)] or [""]
+    each = (len(cores) - len(cores) // SPARE_CORES) // len(gpus)
+    lanes = [Lane(gpu, cores[i * each : (i + 1) * each]) for i, gpu in enumerate(gpus)]
+    return lanes, cores[each * len(gpus) :] or cores
+
+
+def run(out: Path, name: str, way: Way, number: int, lane: Lane) -> Run:
     """Run a program once."""
     program = table().programs[name]
     folder = folder_of(out, program)
     work = out / "work" / name
     work.mkdir(parents=True, exist_ok=True)
     times, trace, printed = work / f"{number}.json", work / "recorded.trace.json.gz", work / f"{number}.txt"
+    compiled = str(work / f"{number}.compiled")  # each run compiles anew
     leading = {
         "plain": [],
         "clock": [str(CLOCK), str(times), program.step],
@@ -184,7 +218,7 @@ def run(out: Path, name: str, way: Way, number: int) -> Run:
         process = subprocess.Popen(
             command,
             cwd=folder,
-            env=_environment(program, folder),
+            env=_environment(program, folder) | {"CUDA_VISIBLE_DEVICES": lane.gpu, "TORCHINDUCTOR_CACHE_DIR": compiled},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
