@@ -190,7 +190,7 @@ def measure(out: Path, names: Sequence[str], order: Sequence[Way], until: float)
 
 
 def _lanes() -> tuple[list[Lane], tuple[int, ...]]:
-    """Share the cores among the GPUs, and return the few that are left to the analysis; the CPU alone is a lane, too."""
+    """Share the cores among the GPUs, and return those left to the analysis; without a GPU there is a single lane."""
     cores = tuple(sorted(os.sched_getaffinity(0)))
     count = int(_output("-c", "import torch; print(torch.cuda.device_count())"))
     gpus = [str(gpu) for gpu in range(count)] or [""]
