@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -35,12 +36,16 @@ def images(
     from PIL import Image
 
     noise = np.random.default_rng(0).integers(0, 256, (size // 8, (width or size) // 8, 3), dtype=np.uint8)
+    pictures = []
+    for shift in range(len(noise)):
+        picture = Image.fromarray(np.roll(noise, shift, axis=0)).resize((width or size, size), Image.Resampling.BICUBIC)
+        picture.save(packed := io.BytesIO(), "jpeg", quality=90)
+        pictures.append(packed.getvalue())
     for i in range(count):
         label = i % (classes or 10)
         place = folder / f"class{label}" if classes else folder
         place.mkdir(parents=True, exist_ok=True)
-        picture = Image.fromarray(np.roll(noise, i, axis=0)).resize((width or size, size), Image.Resampling.BICUBIC)
-        picture.save(place / name.format(label=label, i=i), quality=90)
+        (place / name.format(label=label, i=i)).write_bytes(pictures[i % len(pictures)])
 
 
 def text(file: Path, lines: int, words: int = 12, separator: str = " ", last: str = "") -> None:

@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -27,6 +27,8 @@ FIRST_ROUND = 2
 """Number of these runs that all programs get before any program gets the rest."""
 SPARE_CORES = 8
 """One core in this many is left to the analysis of complete recordings."""
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "HF_DATASETS_CACHE")
+"""Caches that start empty in each run, so that no run does work for the next."""
 TAIL = 4000
 """Number of characters to keep from the end of a run's output."""
 
@@ -34,6 +36,7 @@ _PLAIN_STEPS = (
     "import sys, json, overlapscope; timed = overlapscope.load(sys.argv[1], cache=False).plain_steps; "
     "print(json.dumps([*timed.before.host_ns, *timed.after.host_ns]))"
 )
+_TAKING = threading.Lock()
 
 Way = Literal["plain", "clock", "recorded"]
 
@@ -57,6 +60,7 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: str = ""
     each: int = 1
     environment: dict[str, str] = {}
+    first_gpu: bool = False
 
 
 class Lane(msgspec.Struct, frozen=True):
@@ -168,12 +172,11 @@ def measure(out: Path, names: Sequence[str], order: Sequence[Way], until: float)
     pending: list[Future[None]] = []
     with ThreadPoolExecutor(2, initializer=os.sched_setaffinity, initargs=(0, spare)) as analyses:
         for first, ways in ((0, order[:FIRST_ROUND]), (FIRST_ROUND, order[FIRST_ROUND:])):
-            waiting = deque(runs if ways else ())
+            waiting = list(runs if ways else ())
 
-            def work(lane: Lane, waiting: deque[str] = waiting, ways: Sequence[Way] = ways, first: int = first) -> None:
+            def work(lane: Lane, waiting: list[str] = waiting, ways: Sequence[Way] = ways, first: int = first) -> None:
                 os.sched_setaffinity(0, lane.cores)  # for this thread and the processes that it starts
-                while waiting:
-                    name = waiting.popleft()
+                while name := _next(waiting, lane is lanes[0]):
                     if time.monotonic() > until:
                         print(f"left out for want of time: {name}", flush=True)
                         continue
@@ -187,6 +190,15 @@ def measure(out: Path, names: Sequence[str], order: Sequence[Way], until: float)
                 list(pool.map(work, lanes))
         for analysis in pending:
             analysis.result()
+
+
+def _next(waiting: list[str], first: bool) -> str | None:
+    """Take the next program that may run on the first GPU, or on another."""
+    with _TAKING:
+        name = next((name for name in waiting if first or not table().programs[name].first_gpu), None)
+        if name:
+            waiting.remove(name)
+        return name
 
 
 def _lanes() -> tuple[list[Lane], tuple[int, ...]]:
@@ -206,7 +218,7 @@ def run(out: Path, name: str, way: Way, number: int, lane: Lane) -> Run:
     work = out / "work" / name
     work.mkdir(parents=True, exist_ok=True)
     times, trace, printed = work / f"{number}.json", work / "recorded.trace.json.gz", work / f"{number}.txt"
-    compiled = str(work / f"{number}.compiled")  # each run compiles anew
+    caches = {name: str(work / f"{number}.cache" / name) for name in CACHES}
     leading = {
         "plain": [],
         "clock": [str(CLOCK), str(times), program.step],
@@ -218,7 +230,7 @@ def run(out: Path, name: str, way: Way, number: int, lane: Lane) -> Run:
         process = subprocess.Popen(
             command,
             cwd=folder,
-            env=_environment(program, folder) | {"CUDA_VISIBLE_DEVICES": lane.gpu, "TORCHINDUCTOR_CACHE_DIR": compiled},
+            env=_environment(program, folder) | caches | {"CUDA_VISIBLE_DEVICES": lane.gpu},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
