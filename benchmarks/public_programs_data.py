@@ -257,6 +257,12 @@ def empty_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
 
 
+def distribution(folder: Path, name: str, version: str) -> None:
+    """Write the metadata of an installed package, which a checkout lacks and the program asks for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
+
+
 def make(wanted: Mapping[str, Any], folder: Path) -> None:
     """Make one item of a program's data in its working folder, unless it exists already."""
     options = dict(wanted)
