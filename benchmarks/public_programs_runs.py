@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,7 +31,7 @@ SPARE_CORES = 8
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "HF_DATASETS_CACHE")
 """Caches that start empty in each run, so that no run does work for the next."""
 TAIL = 4000
-"""Number of characters to keep from the end of a run's output."""
+"""Number of characters to keep from the end of the output of a run that failed or was recorded."""
 
 _PLAIN_STEPS = (
     "import sys, json, overlapscope; timed = overlapscope.load(sys.argv[1], cache=False).plain_steps; "
@@ -97,7 +98,7 @@ class Measured(msgspec.Struct, frozen=True):
     machine: str
     runs: tuple[Run, ...]
     report: Any = None
-    """The recording's JSON report; None without a recording."""
+    """The parts of the recording's JSON report that the page shows; None without a recording."""
     trace_bytes: int = 0
     plain_ns: tuple[int, ...] = ()
     """Steps that the recorder timed while nothing was recorded."""
@@ -224,6 +225,10 @@ def run(out: Path, name: str, way: Way, number: int, lane: Lane) -> Run:
         "clock": [str(CLOCK), str(times), program.step],
         "recorded": ["-m", "overlapscope", "run", "--force", "-o", str(trace)],
     }[way]
+    for wanted in program.data:
+        if wanted["make"] == "empty_folder":  # what an earlier run left there, such as a checkpoint, changes the next
+            shutil.rmtree(folder / str(wanted["at"]), ignore_errors=True)
+            (folder / str(wanted["at"])).mkdir(parents=True)
     command = [sys.executable, *leading, *_arguments(program, folder)]
     with printed.open("wb") as file:
         began = time.monotonic()
@@ -248,7 +253,8 @@ def run(out: Path, name: str, way: Way, number: int, lane: Lane) -> Run:
             process.wait()
         wall_s = time.monotonic() - began
     ends = msgspec.json.decode(times.read_bytes(), type=tuple[int, ...]) if times.exists() else ()
-    return Run(way, round(wall_s, 3), exit_code, printed.read_text(errors="replace")[-TAIL:], ends)
+    kept = printed.read_text(errors="replace")[-TAIL:] if exit_code != 0 or way == "recorded" else ""
+    return Run(way, round(wall_s, 3), exit_code, kept, ends)
 
 
 def finish(out: Path, name: str, runs: tuple[Run, ...]) -> None:
@@ -261,11 +267,27 @@ def finish(out: Path, name: str, runs: tuple[Run, ...]) -> None:
         timed = _output("-c", _PLAIN_STEPS, str(traces[-1]))
         measured = msgspec.structs.replace(
             measured,
-            report=msgspec.json.decode(shown) if shown else None,
+            report=_shown(msgspec.json.decode(shown)) if shown else None,
             trace_bytes=traces[-1].stat().st_size,
             plain_ns=msgspec.json.decode(timed, type=tuple[int, ...]) if timed else (),
         )
     (out / "measured" / f"{name}.json").write_bytes(msgspec.json.encode(measured))
+
+
+def _shown(report: Any) -> Any:
+    """Return the parts of a JSON report that the page shows."""
+    traces = [
+        {
+            "step_source": trace.get("step_source"),
+            "devices": [{"steps": len(one["steps"]), "plain_step_ns": _plain_step_ns(one)} for one in trace["devices"]],
+        }
+        for trace in report["traces"]
+    ]
+    return {"traces": traces, "findings": [{"title": finding["title"]} for finding in report["findings"]]}
+
+
+def _plain_step_ns(device: Any) -> int | None:
+    return device["plain"]["step_ns"] if device.get("plain") else None
 
 
 def _output(*command: str) -> str:
