@@ -15,6 +15,7 @@ import os
 import runpy
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 
@@ -37,12 +38,11 @@ def watch_backward(times: list[int]) -> None:
     """Note when `Tensor.backward` returns."""
     import torch
 
-    original = torch.Tensor.backward
+    original: Callable[..., None] = torch.Tensor.backward
 
-    def backward(*args: Any, **options: Any) -> Any:
-        result = original(*args, **options)
+    def backward(*args: Any, **options: Any) -> None:
+        original(*args, **options)
         times.append(time.perf_counter_ns())
-        return result
 
     torch.Tensor.backward = backward  # type: ignore[method-assign]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -35,12 +36,16 @@ def images(
     from PIL import Image
 
     noise = np.random.default_rng(0).integers(0, 256, (size // 8, (width or size) // 8, 3), dtype=np.uint8)
+    pictures = []
+    for shift in range(len(noise)):
+        picture = Image.fromarray(np.roll(noise, shift, axis=0)).resize((width or size, size), Image.Resampling.BICUBIC)
+        picture.save(packed := io.BytesIO(), "jpeg", quality=90)
+        pictures.append(packed.getvalue())
     for i in range(count):
         label = i % (classes or 10)
         place = folder / f"class{label}" if classes else folder
         place.mkdir(parents=True, exist_ok=True)
-        picture = Image.fromarray(np.roll(noise, i, axis=0)).resize((width or size, size), Image.Resampling.BICUBIC)
-        picture.save(place / name.format(label=label, i=i), quality=90)
+        (place / name.format(label=label, i=i)).write_bytes(pictures[i % len(pictures)])
 
 
 def text(file: Path, lines: int, words: int = 12, separator: str = " ", last: str = "") -> None:
@@ -81,7 +86,7 @@ def gpt_fast_checkpoint(folder: Path, config: str, vocabulary: int) -> None:
     import torch
 
     sys.path.insert(0, str(Path.cwd()))
-    from model import Transformer  # type: ignore[import-not-found]
+    from model import Transformer
 
     folder.mkdir(parents=True, exist_ok=True)
     model = Transformer.from_name(config).to(torch.bfloat16)
@@ -231,9 +236,8 @@ def _words_tokenizer(special: list[str]) -> Any:
         pair=f"{first} $A {last} $B {last}",
         special_tokens=[(first, table[first]), (last, table[last])],
     )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=words, unk_token=unknown, bos_token=first, eos_token=last, pad_token=padding
-    )
+    fast: Callable[..., Any] = PreTrainedTokenizerFast
+    return fast(tokenizer_object=words, unk_token=unknown, bos_token=first, eos_token=last, pad_token=padding)
 
 
 def instructions(file: Path, count: int) -> None:
@@ -251,6 +255,12 @@ def instructions(file: Path, count: int) -> None:
 def empty_folder(folder: Path) -> None:
     """Make a folder that a program expects."""
     folder.mkdir(parents=True, exist_ok=True)
+
+
+def distribution(folder: Path, name: str, version: str) -> None:
+    """Write the metadata of an installed package, which a checkout lacks and the program asks for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", encoding="utf-8")
 
 
 def make(wanted: Mapping[str, Any], folder: Path) -> None:

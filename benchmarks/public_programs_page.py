@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -12,13 +13,17 @@ from overlapscope.base.words import clean, duration
 
 TEXT = Path(__file__).with_suffix(".md")
 """The page around the table."""
-SKIPPED_STEPS = 5
-"""Steps at the start that are not compared: they warm up."""
+TIMED_STEPS = slice(10, 41)
+"""The steps of a program in which overlapscope times and records: the same ones by the clock are compared."""
+LONGEST = 200
+"""Number of characters that are shown of an error."""
 EXTRA_S, EXTRA_SHARE = 15.0, 0.20
 """Limit of the extra wall time: seconds, plus a share of the program's wall time."""
 PROGRAMS, REPOSITORIES = 30, 15
 """Least numbers of them."""
-_HEAD = ("program", "kind", "steps", "step", "by the clock", "apart", "top finding", "wall", "extra")
+_ERROR = re.compile(r"\b\w*(Error|Exception)\b.*:")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_HEAD = ("program", "kind", "steps", "step", "by the clock", "apart", "all steps", "top finding", "wall", "extra")
 
 
 def page(measured: Sequence[Measured], table: Table) -> str:
@@ -28,7 +33,9 @@ def page(measured: Sequence[Measured], table: Table) -> str:
     for name, part in {
         "machine": " and ".join(dict.fromkeys(one.machine for one in measured)),
         "goals": _lines(("", "wanted", "reached"), _goals(rows)),
+        "failures": "\n".join(f"- {failure}" for row in rows for failure in row.failures),
         "table": _lines(_HEAD, (row.cells for row in rows)),
+        "missing": ", ".join(f"`{name}`" for name in table.programs if name not in {one.program for one in measured}),
         "commits": _lines(("program", "repository", "commit", "command"), (row.origin for row in rows)),
     }.items():
         text = text.replace(f"{{{name}}}", part)
@@ -41,10 +48,12 @@ class Row:
     def __init__(self, measured: Measured, program: Program) -> None:
         self.measured, self.program = measured, program
         self.recorded = measured.of("recorded")[-1]
-        self.others = [one for one in measured.runs if one.way != "recorded"]
+        self.others = [one for one in measured.runs if one.way != "recorded" and one.exit_code == 0]
         clocks = [_steps(one.ends_ns, program.each) for one in measured.of("clock")]
-        self.clock_ns = [statistics.median(steps) for steps in clocks if steps]
-        """Median step of each run with the clock."""
+        self.clock_ns = [statistics.median(steps[TIMED_STEPS]) for steps in clocks if steps[TIMED_STEPS]]
+        """Median of the same steps in each run with the clock."""
+        self.all_ns = [statistics.median(steps) for steps in clocks if steps]
+        """Median of all steps in each run with the clock."""
         report = measured.report or {"traces": [], "findings": []}
         self.traces = report["traces"]
         self.device = next((device for trace in self.traces for device in trace["devices"]), None)
@@ -52,7 +61,7 @@ class Row:
 
     @property
     def by(self) -> str:
-        """What ends a step, in the recorder's words."""
+        """Event that ends a step, in the recorder's words."""
         sources = [trace.get("step_source") for trace in self.traces]
         return sources[0] or ("steps in the trace" if self.device and self.device["steps"] else "") if sources else ""
 
@@ -61,7 +70,7 @@ class Row:
         """Step of the program without the profiler, by overlapscope."""
         if self.measured.plain_ns:
             return statistics.median(self.measured.plain_ns)
-        return self.device["plain"]["step_ns"] if self.device and self.device.get("plain") else None
+        return self.device["plain_step_ns"] if self.device else None
 
     @property
     def apart_pct(self) -> float | None:
@@ -72,25 +81,42 @@ class Row:
         return 100 * (max(self.step_ns - high, 0) + min(self.step_ns - low, 0)) / statistics.mean(self.clock_ns)
 
     @property
-    def wall_s(self) -> float:
-        """Mean wall time without overlapscope."""
-        return statistics.mean(one.wall_s for one in self.others)
+    def wall_s(self) -> float | None:
+        """Mean wall time without overlapscope; None if no such run ended well."""
+        return statistics.mean(one.wall_s for one in self.others) if self.others else None
 
     @property
-    def extra_s(self) -> float:
+    def extra_s(self) -> float | None:
         """Wall time that `overlapscope run` adds."""
-        return self.recorded.wall_s - self.wall_s
+        return None if self.wall_s is None else self.recorded.wall_s - self.wall_s
+
+    @property
+    def in_time(self) -> bool | None:
+        """True if the extra wall time is within the limit; None if unknown."""
+        if self.wall_s is None or self.extra_s is None:
+            return None
+        return self.extra_s <= EXTRA_S + EXTRA_SHARE * self.wall_s
 
     @property
     def has_report(self) -> bool:
-        """True if the program ended well and got a report."""
-        return self.recorded.exit_code == 0 and bool(self.measured.report)
+        """True if the program ended well and got a report of its GPU."""
+        return self.recorded.exit_code == 0 and self.device is not None
+
+    @property
+    def failures(self) -> Iterator[str]:
+        """Runs that failed, each with the last error that it printed."""
+        for one in self.measured.runs:
+            if one.exit_code != 0:
+                lines = [_COLOUR.sub("", line).strip() for line in one.printed.splitlines() if _ERROR.search(line)]
+                ended = "was ended for taking too long" if one.exit_code is None else f"ended with {one.exit_code}"
+                way = "under `overlapscope run`" if one.way == "recorded" else "without overlapscope"
+                why = f": {clean(lines[-1][:LONGEST])}" if lines else "."
+                yield f"`{self.measured.program}` {way} {ended}{why}"
 
     @property
     def cells(self) -> tuple[str, ...]:
         apart = self.apart_pct
-        late = self.extra_s > EXTRA_S + EXTRA_SHARE * self.wall_s
-        extra = f"{self.extra_s:+.1f} s"
+        extra = "" if self.extra_s is None else f"{self.extra_s:+.1f} s"
         return (
             f"`{self.measured.program}`",
             self.program.kind,
@@ -98,9 +124,10 @@ class Row:
             "" if self.step_ns is None else duration(round(self.step_ns)),
             ", ".join(duration(round(ns)) for ns in self.clock_ns),
             "" if apart is None else f"{apart:+.1f}%",
+            ", ".join(duration(round(ns)) for ns in self.all_ns),
             clean(self.findings[0]) if self.findings else "none",
-            f"{self.wall_s:.1f} s",
-            f"**{extra}**" if late else extra,
+            "" if self.wall_s is None else f"{self.wall_s:.1f} s",
+            f"**{extra}**" if self.in_time is False else extra,
         )
 
     @property
@@ -111,18 +138,18 @@ class Row:
 
 
 def _steps(ends_ns: Sequence[int], each: int) -> list[int]:
-    ends = ends_ns[::each]
-    lengths = [end - begin for begin, end in pairwise(ends)]
-    return lengths[SKIPPED_STEPS:] if len(lengths) > 2 * SKIPPED_STEPS else lengths
+    return [end - begin for begin, end in pairwise(ends_ns[::each])]
 
 
 def _goals(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
     yield "programs", f"{PROGRAMS}", str(len(rows))
     yield "repositories", f"{REPOSITORIES}", str(len({row.program.repository for row in rows}))
-    yield "programs with a report", "all", _share(row.has_report for row in rows)
+    yield "programs with a report of the GPU", "all", _share(row.has_report for row in rows)
     yield "programs whose steps were found", "all", _share(bool(row.by) for row in rows)
-    limits = [row.extra_s <= EXTRA_S + EXTRA_SHARE * row.wall_s for row in rows]
+    limits = [row.in_time for row in rows if row.in_time is not None]
     yield f"extra wall time at most {EXTRA_S:.0f} s plus {EXTRA_SHARE:.0%}", "all", _share(limits)
+    apart = sorted(abs(row.apart_pct) for row in rows if row.apart_pct is not None)
+    yield "step apart from the clock, median and worst", "", f"{statistics.median(apart):.1f}% and {apart[-1]:.1f}%"
 
 
 def _share(met: Iterable[bool]) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -17,18 +19,25 @@ import msgspec
 
 ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).with_name("public_programs.toml")
-PATIENCE_S = 150.0
+PATIENCE_S = 60.0
 """Maximum length of one run."""
 CLOCK = Path(__file__).with_name("public_programs_clock.py")
-ORDER: tuple[Way, ...] = ("plain", "clock", "recorded", "clock")
+ORDER: tuple[Way, ...] = ("clock", "recorded", "clock")
 """Runs of each program, in turn."""
+FIRST_ROUND = 2
+"""Number of these runs that all programs get before any program gets the rest."""
+SPARE_CORES = 8
+"""One core in this many is left to the analysis of complete recordings."""
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "HF_DATASETS_CACHE")
+"""Caches that start empty in each run, so that no run does work for the next."""
 TAIL = 4000
-"""Number of characters to keep from the end of a run's output."""
+"""Number of characters to keep from the end of the output of a run that failed or was recorded."""
 
 _PLAIN_STEPS = (
     "import sys, json, overlapscope; timed = overlapscope.load(sys.argv[1], cache=False).plain_steps; "
     "print(json.dumps([*timed.before.host_ns, *timed.after.host_ns]))"
 )
+_TAKING = threading.Lock()
 
 Way = Literal["plain", "clock", "recorded"]
 
@@ -52,6 +61,14 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: str = ""
     each: int = 1
     environment: dict[str, str] = {}
+    first_gpu: bool = False
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """A GPU and the cores for the programs that run on it."""
+
+    gpu: str
+    cores: tuple[int, ...]
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,7 +98,7 @@ class Measured(msgspec.Struct, frozen=True):
     machine: str
     runs: tuple[Run, ...]
     report: Any = None
-    """The recording's JSON report; None without a recording."""
+    """The parts of the recording's JSON report that the page shows; None without a recording."""
     trace_bytes: int = 0
     plain_ns: tuple[int, ...] = ()
     """Steps that the recorder timed while nothing was recorded."""
@@ -148,43 +165,77 @@ def make_data(out: Path, names: Sequence[str]) -> None:
 
 
 def measure(out: Path, names: Sequence[str], order: Sequence[Way], until: float) -> None:
-    """Run one program after the other, except those measured before, and start none after `until`."""
+    """Run the programs that were not measured before, one at a time on each GPU, and start none after `until`."""
     target = out / "measured"
     target.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(2) as pool:
-        for name in names:
-            if (target / f"{name}.json").exists():
-                continue
-            if time.monotonic() > until:
-                print(f"left out for want of time: {name}", flush=True)
-                continue
-            runs = tuple(run(out, name, way, number) for number, way in enumerate(order))
-            said = ", ".join(
-                f"{one.way} {one.wall_s:.1f} s" + (f" ({one.exit_code})" if one.exit_code else "") for one in runs
-            )
-            print(f"{name}: {said}", flush=True)
-            pool.submit(finish, out, name, runs)
+    runs: dict[str, tuple[Run, ...]] = {name: () for name in names if not (target / f"{name}.json").exists()}
+    lanes, spare = _lanes()
+    pending: list[Future[None]] = []
+    with ThreadPoolExecutor(2, initializer=os.sched_setaffinity, initargs=(0, spare)) as analyses:
+        for first, ways in ((0, order[:FIRST_ROUND]), (FIRST_ROUND, order[FIRST_ROUND:])):
+            waiting = list(runs if ways else ())
+
+            def work(lane: Lane, waiting: list[str] = waiting, ways: Sequence[Way] = ways, first: int = first) -> None:
+                os.sched_setaffinity(0, lane.cores)  # for this thread and the processes that it starts
+                while name := _next(waiting, lane is lanes[0]):
+                    if time.monotonic() > until:
+                        print(f"left out for want of time: {name}", flush=True)
+                        continue
+                    new = tuple(run(out, name, way, first + i, lane) for i, way in enumerate(ways))
+                    shown = (f"{one.way} {one.wall_s:.1f} s ({one.exit_code})" for one in new)
+                    print(f"{name}: {', '.join(shown)}", flush=True)
+                    runs[name] += new
+                    pending.append(analyses.submit(finish, out, name, runs[name]))
+
+            with ThreadPoolExecutor(len(lanes)) as pool:
+                list(pool.map(work, lanes))
+        for analysis in pending:
+            analysis.result()
 
 
-def run(out: Path, name: str, way: Way, number: int) -> Run:
+def _next(waiting: list[str], first: bool) -> str | None:
+    """Take the next program that may run on the first GPU, or on another."""
+    with _TAKING:
+        name = next((name for name in waiting if first or not table().programs[name].first_gpu), None)
+        if name:
+            waiting.remove(name)
+        return name
+
+
+def _lanes() -> tuple[list[Lane], tuple[int, ...]]:
+    """Share the cores among the GPUs, and return those left to the analysis; without a GPU there is a single lane."""
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    count = int(_output("-c", "import torch; print(torch.cuda.device_count())"))
+    gpus = [str(gpu) for gpu in range(count)] or [""]
+    each = (len(cores) - len(cores) // SPARE_CORES) // len(gpus)
+    lanes = [Lane(gpu, cores[i * each : (i + 1) * each]) for i, gpu in enumerate(gpus)]
+    return lanes, cores[each * len(gpus) :] or cores
+
+
+def run(out: Path, name: str, way: Way, number: int, lane: Lane) -> Run:
     """Run a program once."""
     program = table().programs[name]
     folder = folder_of(out, program)
     work = out / "work" / name
     work.mkdir(parents=True, exist_ok=True)
     times, trace, printed = work / f"{number}.json", work / "recorded.trace.json.gz", work / f"{number}.txt"
+    caches = {name: str(work / f"{number}.cache" / name) for name in CACHES}
     leading = {
         "plain": [],
         "clock": [str(CLOCK), str(times), program.step],
         "recorded": ["-m", "overlapscope", "run", "--force", "-o", str(trace)],
     }[way]
+    for wanted in program.data:
+        if wanted["make"] == "empty_folder":  # what an earlier run left there, such as a checkpoint, changes the next
+            shutil.rmtree(folder / str(wanted["at"]), ignore_errors=True)
+            (folder / str(wanted["at"])).mkdir(parents=True)
     command = [sys.executable, *leading, *_arguments(program, folder)]
     with printed.open("wb") as file:
         began = time.monotonic()
         process = subprocess.Popen(
             command,
             cwd=folder,
-            env=_environment(program, folder),
+            env=_environment(program, folder) | caches | {"CUDA_VISIBLE_DEVICES": lane.gpu},
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -202,7 +253,8 @@ def run(out: Path, name: str, way: Way, number: int) -> Run:
             process.wait()
         wall_s = time.monotonic() - began
     ends = msgspec.json.decode(times.read_bytes(), type=tuple[int, ...]) if times.exists() else ()
-    return Run(way, round(wall_s, 3), exit_code, printed.read_text(errors="replace")[-TAIL:], ends)
+    kept = printed.read_text(errors="replace")[-TAIL:] if exit_code != 0 or way == "recorded" else ""
+    return Run(way, round(wall_s, 3), exit_code, kept, ends)
 
 
 def finish(out: Path, name: str, runs: tuple[Run, ...]) -> None:
@@ -215,11 +267,27 @@ def finish(out: Path, name: str, runs: tuple[Run, ...]) -> None:
         timed = _output("-c", _PLAIN_STEPS, str(traces[-1]))
         measured = msgspec.structs.replace(
             measured,
-            report=msgspec.json.decode(shown) if shown else None,
+            report=_shown(msgspec.json.decode(shown)) if shown else None,
             trace_bytes=traces[-1].stat().st_size,
             plain_ns=msgspec.json.decode(timed, type=tuple[int, ...]) if timed else (),
         )
     (out / "measured" / f"{name}.json").write_bytes(msgspec.json.encode(measured))
+
+
+def _shown(report: Any) -> Any:
+    """Return the parts of a JSON report that the page shows."""
+    traces = [
+        {
+            "step_source": trace.get("step_source"),
+            "devices": [{"steps": len(one["steps"]), "plain_step_ns": _plain_step_ns(one)} for one in trace["devices"]],
+        }
+        for trace in report["traces"]
+    ]
+    return {"traces": traces, "findings": [{"title": finding["title"]} for finding in report["findings"]]}
+
+
+def _plain_step_ns(device: Any) -> int | None:
+    return device["plain"]["step_ns"] if device.get("plain") else None
 
 
 def _output(*command: str) -> str:

@@ -33,9 +33,10 @@ _LONG_CALL_NS = 100_000
 _HOST_BYTES_PER_NS = 1
 """A copy that blocks may first have to pin the host's side, page by page."""
 
+_MEMSET = call_kinds.whole_name(r"(cuda|hip|cu)Memset\w*")
 _LAUNCHED: dict[re.Pattern[str], frozenset[Part]] = {
     call_kinds.whole_name(r"(cuda|hip|cu)Memcpy\w*"): frozenset({"copies", "other"}),
-    call_kinds.whole_name(r"(cuda|hip|cu)Memset\w*"): frozenset({"other"}),
+    _MEMSET: frozenset({"other"}),
     call_kinds.whole_name(r"(cuda|hip|cu)Launch\w*Kernel\w*|hipModuleLaunchKernel|hipExt\w*Launch\w*"): frozenset(
         {"compute", "comm"}
     ),
@@ -77,6 +78,16 @@ def launched_parts(trace: Trace, launches: Index) -> frozenset[Part]:
     calls = trace.runtime_calls.take(launches)
     launched = (parts for pattern, parts in _LAUNCHED.items() if call_kinds.named(calls, pattern).any())
     return frozenset().union(*launched)
+
+
+def only_empty_memsets(trace: Trace, launches: Index, answered: Bool) -> bool:
+    """Return whether all launches without an op are memsets of no bytes, such as cuDNN makes.
+
+    The size of a memset is not in the trace. A profiler that drops ops or is stopped early loses kernels and other
+    memsets, too, so these must be complete.
+    """
+    memsets = call_kinds.named(trace.runtime_calls, _MEMSET)[launches]
+    return bool(memsets[~answered].all() and memsets[answered].any() and not memsets[answered].all())
 
 
 def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> Missing:

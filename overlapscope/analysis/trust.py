@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from overlapscope.analysis.missing_ops import launched_parts, recorded_launches
+from overlapscope.analysis.missing_ops import launched_parts, only_empty_memsets, recorded_launches
 from overlapscope.analysis.results import Check, Trust
 from overlapscope.base.kept import kept
 from overlapscope.base.words import plural
@@ -163,6 +163,14 @@ def _activity(trace: Trace) -> Check:
             "probably cut off: copy or record the trace again.",
             EVERYTHING,
         )
+    timeless = Counter({part: count for part, count in trace.damage.impossible_by.items() if part in GPU_OPS}).total()
+    if timeless:
+        ops = plural(timeless, "GPU op")
+        return Check.fail(
+            "gpu-activity",
+            f"The profiler recorded {ops} without a possible time, so overlap cannot be measured: record again.",
+            {*GPU_OPS, "calls", "syncs", "clocks"},
+        )
     return Check.fail(
         "gpu-activity",
         "The trace has no GPU activity: it was recorded without a GPU or without "
@@ -193,6 +201,9 @@ def _dropped(trace: Trace) -> Check:
     dropped = launches[~answered]
     if not len(trace.gpu_ops) or not len(dropped):
         return Check.ok("dropped-ops", "Every recorded launch has its GPU op.")
+    if only_empty_memsets(trace, launches, answered):
+        empty = plural(len(dropped), "memset")
+        return Check.ok("dropped-ops", f"Every recorded launch has its GPU op, except {empty} of no bytes.")
     parts = launched_parts(trace, dropped)
     return Check.warn(
         "dropped-ops",

@@ -159,10 +159,8 @@ class Recording:
         if max_size_bytes <= 0:
             raise UsageError(f"max_size_bytes is {max_size_bytes}; it must be more than 0.")
         # Steps around a slow one say nothing of it.
-        plain_steps = 0 if check_hazards or slow_step is not None else plain_steps
-        self._schedule = Schedule(
-            wait, warmup, active, plain_steps, delay_s, duration_s, capture_range, slow_step, repeat
-        )
+        plain = 0 if check_hazards or slow_step is not None else plain_steps
+        self._schedule = Schedule(wait, warmup, active, plain, delay_s, duration_s, capture_range, slow_step, repeat)
         # With no last step, the whole program was asked for.
         self._bounded = self._whole_program and self._schedule.at_once and active is not None
         self._driver = Driver(self._schedule, bounded=self._bounded, worked=self._worked)

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from overlapscope.analysis import analyze_trace
+from overlapscope.analysis.results import Check
 from overlapscope.budgets.check import check
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.settings import Budget, Scope, Settings
@@ -26,7 +27,7 @@ from overlapscope.pytest_plugin import assert_overlap
 from overlapscope.report.model import Report
 from overlapscope.rules import RULES
 from overlapscope.trace.lost import CAUSES, FIGURES, HOST, WORDS, Part
-from overlapscope.trace.model import Kind
+from overlapscope.trace.model import Kind, Trace
 from tests.support.helpers import Host, Op, make_trace, thorough
 from tests.support.stepped_traces import write_steps
 
@@ -220,6 +221,34 @@ def test_lost_copies_are_no_good_news_anywhere(way: str, tmp_path: Path, capsys:
 def test_a_launch_without_its_op_tells_what_is_lost(call: str, parts: set[Part]) -> None:
     trace = make_trace([Op(Kind.COMPUTE, 20, 30, launch=(0, 10))], calls=[Host(call, 12, 15)])
     assert analyze_trace(trace).result.trust.lost == parts
+
+
+def test_memsets_of_no_bytes_are_not_lost() -> None:
+    ops = [
+        Op(Kind.COMPUTE, 20, 30, launch=(0, 10)),
+        Op(Kind.OTHER, 40, 45, launch=(20, 30), call="cudaMemsetAsync"),
+    ]
+    check = trust_check(make_trace(ops, calls=[Host("cudaMemsetAsync", 12, 15)]), "dropped-ops")
+    assert (check.status, check.detail) == ("ok", "Every recorded launch has its GPU op, except 1 memset of no bytes.")
+    kernel_lost = [Host("cudaMemsetAsync", 12, 15), Host("cudaLaunchKernel", 16, 18)]
+    assert trust_check(make_trace(ops, calls=kernel_lost), "dropped-ops").status == "warn"
+
+
+def test_gpu_ops_without_times_are_not_called_absent(tmp_path: Path) -> None:
+    path = Path(write_steps(tmp_path / "trace.json"))
+    trace = json.loads(path.read_text())
+    for event in trace["traceEvents"]:
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
+            event["dur"] = -1
+    path.write_text(json.dumps(trace))
+    [check] = [one for one in read_report([path]).traces[0].trust.checks if one.id == "gpu-activity"]
+    assert check.status == "fail"
+    assert "without a possible time, so overlap cannot be measured: record again" in check.detail
+
+
+def trust_check(trace: Trace, check_id: str) -> Check:
+    """Return a trust check of a trace."""
+    return next(one for one in analyze_trace(trace).result.trust.checks if one.id == check_id)
 
 
 @pytest.mark.parametrize(
