@@ -40,6 +40,7 @@ whole seconds, so a change within the tick of the one before leaves no mark."""
 _BLOCK_BYTES = 4 << 20
 _BESIDES = (
     "base/columns.py",
+    "base/disk.py",
     "base/intervals.py",
     "base/kept.py",
     "base/marks.py",

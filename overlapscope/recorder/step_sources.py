@@ -67,8 +67,9 @@ class StepSources:
 
         def called(backward: Callable[..., Any], *args: Any, **options: Any) -> Any:
             result = backward(*args, **options)
-            frame: Any = sys._getframe(2)
-            if frame.f_code is method:
+            frame: Any = sys._getframe(1)
+            # Others of ours may watch it, too.
+            while frame.f_code is method or frame.f_globals.get("__name__", "").startswith("overlapscope."):
                 frame = frame.f_back
             line = frame.f_code.co_filename, frame.f_lineno
             self._tell(Kind.BACKWARD, line, lambda: f"backward() in {PurePath(line[0]).name}:{line[1]}")

@@ -380,8 +380,6 @@ def test_what_is_no_file_in_a_directory_keeps_nobody_waiting(
         directory.mkdir()
     (ranks / "rank0.json.gz").write_bytes(GOOD.read_bytes())
     make(ranks / "rank1.json.gz")
-    make(tmp_path / "overlapscope.toml")
-    make(tmp_path / "pyproject.toml")
     make(tmp_path / "overlapscope-laboratory" / "calibration.json")
     make(laboratory / "results.json")
     monkeypatch.chdir(tmp_path)
@@ -391,6 +389,8 @@ def test_what_is_no_file_in_a_directory_keeps_nobody_waiting(
     assert "internal error" not in capfd.readouterr().err
     assert main(["whatif", "ranks/rank0.json.gz", "--pin"]) == 0
     assert main(["scenarios", "report", "--results", "laboratory"]) == 2
+    make(tmp_path / "overlapscope.toml")
+    assert main(["check", "ranks"]) == 2
 
 
 @pytest.mark.parametrize("make", [_as_pipe, _as_circle, _as_directory, _as_device])

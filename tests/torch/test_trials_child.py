@@ -192,6 +192,20 @@ class TestSteps:
         # The output of the whole model, in the 13th step.
         assert computed[0].sketches[0].norm == pytest.approx(4 * 12 * math.sqrt(2))
 
+    def test_are_calls_of_backward_in_a_program_that_updates_its_parameters_by_hand(self, tmp_path: Path) -> None:
+        program = UNMARKED.partition("with torch.no_grad")[0] + (
+            "model = Model()\n"
+            "for number in range(60):\n"
+            "    model(torch.ones(4)).sum().backward()\n"
+            "    model.zero_grad()\n"
+        )
+        seen = told(program, tmp_path, survey=True)
+        assert seen.steps_by is not None and seen.steps_by.kind == "BACKWARD"
+        assert seen.complete
+        place = tmp_path / "timed"
+        place.mkdir()
+        assert told(program, place, steps_by=seen.steps_by).complete
+
     def test_of_an_optimizer_come_before_those_of_the_model_that_it_trains(self, tmp_path: Path) -> None:
         model = UNMARKED.partition("with torch.no_grad")[0]
         program = model + (
