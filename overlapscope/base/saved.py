@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -37,8 +38,12 @@ def published(contract: type[msgspec.Struct], name: str) -> dict[str, Any]:
 
 
 def encode(thing: Any, *, indent: int = 2) -> bytes:
-    """What is written for programs to read, as indented JSON ending in a newline."""
-    return msgspec.json.format(msgspec.json.encode(thing), indent=indent) + b"\n"
+    """Return indented JSON that ends in a newline. What is no UTF-8 in the name of a file is replaced by `?`."""
+    try:
+        data = msgspec.json.encode(thing)
+    except UnicodeEncodeError:
+        data = json.dumps(msgspec.to_builtins(thing), ensure_ascii=False).encode("utf-8", "replace")
+    return msgspec.json.format(data, indent=indent) + b"\n"
 
 
 def decode(data: bytes, kind: type[_Kind]) -> _Kind:

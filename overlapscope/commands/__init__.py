@@ -110,6 +110,8 @@ def main(args: Sequence[str] | None = None) -> int:
         raise KeyboardInterrupt from None
     except KeyboardInterrupt:
         return INTERRUPTED
+    except MemoryError:
+        return _refused("there is not enough memory; use a machine with more, or a smaller trace.")
     except Exception as error:
         tell_defect(error)
         return DEFECT
@@ -120,18 +122,14 @@ def tell_defect(error: Exception) -> None:
     """Say that what happened is nobody's fault but overlapscope's, and what to do with it."""
     import traceback
 
-    with contextlib.suppress(MemoryError, RecursionError):
+    with contextlib.suppress(RecursionError):
         for line in "".join(traceback.format_exception(error)).splitlines():
             streams.tell(line)
     what = f"{type(error).__name__}: {error}".strip(".: ")
-    if isinstance(error, MemoryError):
-        remedy = "This machine ran out of memory; use one with more memory, or a smaller trace."
-    else:
-        remedy = (
-            f"Please report this bug of overlapscope {__version__}, with the lines above, at "
-            "https://github.com/overlapscope/overlapscope/issues."
-        )
-    streams.tell(f"overlapscope: internal error: {what}. {remedy}")
+    streams.tell(
+        f"overlapscope: internal error: {what}. Please report this bug of overlapscope {__version__}, with the lines "
+        "above, at https://github.com/overlapscope/overlapscope/issues."
+    )
 
 
 def console() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -163,7 +163,7 @@ def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
                 )
             if not glob.has_magic(str(source)):
                 raise UnreadableTrace(f"{source}: the file does not exist; check the path.")
-            matches = sorted((Path(match) for match in glob.glob(str(source), recursive=True)), key=natural)
+            matches = sorted(_matches(str(source)), key=natural)
             files = [entry for entry in matches if _may_be_read(entry)]
             if not files:
                 raise UnreadableTrace(f"{source}: the pattern matches no file; check it.")
@@ -174,6 +174,17 @@ def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
             f"{source}: cannot be read ({error.strerror or error}); check the path and its permissions."
         ) from None
     return [path], []
+
+
+def _matches(pattern: str) -> Iterator[Path]:
+    """Yield the paths that match a pattern, in which `**` follows no links: one may lead to a folder above itself."""
+    if "**" not in pattern:
+        yield from map(Path, glob.glob(pattern))
+        return
+    anchor = Path(pattern).anchor
+    for path in Path(anchor or ".").glob(pattern.removeprefix(anchor)):
+        if not any(part.startswith(".") for part in path.parts if part not in Path(pattern).parts):
+            yield path
 
 
 def _may_be_read(path: Path) -> bool:

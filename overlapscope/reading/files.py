@@ -229,7 +229,7 @@ STDIN = Path("<stdin>")
 """What `-` stands for, by the name that it is shown by."""
 _BLOCK_BYTES = 1 << 20
 
-_copies: dict[Path, IO[bytes]] = {}
+_copies: dict[Path, tuple[IO[bytes], str]] = {}
 _exports: dict[Path, tempfile.TemporaryDirectory[str]] = {}
 """By the path that was named; each is removed when the program ends."""
 
@@ -265,10 +265,10 @@ def place(path: Path, limit_bytes: int) -> Path:
         return path
     if path not in _copies:
         _copies[path] = _copied(path, limit_bytes)
-    return Path(_copies[path].name)
+    return Path(_copies[path][1])
 
 
-def _copied(path: Path, limit_bytes: int) -> IO[bytes]:
+def _copied(path: Path, limit_bytes: int) -> tuple[IO[bytes], str]:
     with ExitStack() as opened:
         if path == STDIN and sys.stdin is None:
             raise UnreadableTrace(f"{path}: is closed; pipe a trace into it.")
@@ -278,7 +278,7 @@ def _copied(path: Path, limit_bytes: int) -> IO[bytes]:
                 f"{path}: is a terminal; pipe a trace into it, as in `zcat trace.json.gz | overlapscope analyze -`."
             )
         try:
-            copy = tempfile.NamedTemporaryFile(prefix="overlapscope-", suffix=".trace")  # noqa: SIM115
+            copy, name = _unnamed_file()
             atexit.register(copy.close)
             for block in _blocks(path, source, limit_bytes):
                 copy.write(block)
@@ -288,9 +288,21 @@ def _copied(path: Path, limit_bytes: int) -> IO[bytes]:
                 f"{path}: cannot be stored in a temporary file ({error.strerror or error}); write it to a file and "
                 "name that file."
             ) from None
-    if not os.path.getsize(copy.name):
+    if not os.path.getsize(name):
         raise UnreadableTrace(f"{path}: the pipe was empty; check whether the command that writes to it failed.")
-    return copy
+    return copy, name
+
+
+def _unnamed_file() -> tuple[IO[bytes], str]:
+    """Return a temporary file and a path to it.
+
+    On Linux no directory has it, so a process that is killed leaves nothing.
+    """
+    if os.path.isdir("/proc/self/fd"):
+        unnamed = tempfile.TemporaryFile()  # noqa: SIM115
+        return unnamed, f"/proc/{os.getpid()}/fd/{unnamed.fileno()}"
+    named = tempfile.NamedTemporaryFile(prefix="overlapscope-", suffix=".trace")  # noqa: SIM115
+    return named, named.name
 
 
 def _blocks(path: Path, source: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
