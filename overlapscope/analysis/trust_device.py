@@ -70,7 +70,7 @@ def _launches(trace: Trace, timeline: Timeline) -> Check:
 
 def _lead_in(trace: Trace, timeline: Timeline, steps: Periods) -> Check:
     ends_with_orphan = (timeline.ops.end_ns[timeline.ops.launch < 0] == timeline.lead_in_end_ns).any()
-    if trace.warm_up_steps and trace.period is not None:
+    if trace.warm_up_steps and trace.period is not None and not ends_with_orphan:
         return Check.ok(
             "lead-in", "Start-up before the first repetition is left out; causes, steps and findings begin after it."
         )

@@ -218,16 +218,16 @@ def other_program(baseline: Baseline, report: Report) -> str:
     Most programs keep most of their kernels when they change. Scripts of different names need more in common.
     """
     job, kernels = _job(report), _kernels(report)
-    if not kernels or not baseline.kernels:
-        return ""
-    common_pct = sum(min(pct, kernels.get(name, 0.0)) for name, pct in baseline.kernels.items())
     named = None not in (job, baseline.job)
+    scripts = (
+        f"job {clean(baseline.job or '', 80)}, here {clean(job or '', 80)}" if job != baseline.job and named else ""
+    )
+    if not kernels or not baseline.kernels:
+        return scripts
+    common_pct = sum(min(pct, kernels.get(name, 0.0)) for name, pct in baseline.kernels.items())
     if common_pct >= (COMMON_PCT if not named else COMMON_PCT_OF_ONE if job == baseline.job else COMMON_PCT_OF_TWO):
         return ""
-    scripts = (
-        f"job {clean(baseline.job or '', 80)}, here {clean(job or '', 80)}; " if job != baseline.job and named else ""
-    )
-    return f"{scripts}{percent(common_pct)} of kernel launches in common"
+    return "; ".join(filter(None, (scripts, f"{percent(common_pct)} of kernel launches in common")))
 
 
 def doubts(baseline: Baseline) -> tuple[str, ...]:

@@ -34,10 +34,15 @@ class Reporter:
             self._answers, answers = os.pipe()
             streams = [(os.POSIX_SPAWN_DUP2, here, there) for here, there in ((tasks, 0), (answers, 1), (errors, 2))]
             command = [sys.executable, "-I", "-S", __file__]
-            # Unlike `subprocess` this is not taken for the program's doing (`recorder.children`).
-            process = os.posix_spawn(sys.executable, command, os.environ, file_actions=streams)
-            os.close(tasks)
-            os.close(answers)
+            try:
+                # Unlike `subprocess` this is not taken for the program's doing (`recorder.children`).
+                process = os.posix_spawn(sys.executable, command, os.environ, file_actions=streams)
+            except (OSError, ValueError):
+                self._forget()
+                return
+            finally:
+                os.close(tasks)
+                os.close(answers)
             os.register_at_fork(after_in_child=self._forget)
             os.waitpid(process, 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import linecache
 from types import CodeType
@@ -40,9 +41,21 @@ def _python(cell: str) -> str:
     # A magic that times or captures a cell leaves it in Python; others, as for a shell, do not.
     if cell.startswith("%%") and not cell.startswith(("%%time", "%%capture", "%%prun")):
         return "\n".join(f"# {line}" for line in lines)
-    return "\n".join(map(_line, lines))
+    for _ in range(len(lines)):
+        try:
+            ast.parse("\n".join(lines))
+        except SyntaxError as error:
+            # A line of a string, or one that goes on with `%`, is Python.
+            place = (error.lineno or 0) - 1
+            if not 0 <= place < len(lines) or not lines[place].lstrip().startswith(_IPYTHON):
+                break
+            lines[place] = _without_magic(lines[place])
+        else:
+            break
+    return "\n".join(lines)
 
 
-def _line(line: str) -> str:
+def _without_magic(line: str) -> str:
     code = line.lstrip()
-    return f"{line[: len(line) - len(code)]}pass  # {code}" if code.startswith(_IPYTHON) else line
+    # A block needs a statement; at the beginning of a line, `__future__` may follow.
+    return f"{line[: len(line) - len(code)]}pass  # {code}" if code != line else f"# {code}"

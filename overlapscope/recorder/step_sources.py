@@ -9,13 +9,15 @@ from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from pathlib import PurePath
 from types import CodeType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from overlapscope.recorder.step_choice import Kind, Source
 from overlapscope.recorder.wrapping import Undo, around
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+
+_Value = TypeVar("_Value")
 
 _WRAPPERS = ("_orig_mod", "module")
 """Attributes under which `torch.compile`, DistributedDataParallel and others keep the module that they wrap."""
@@ -54,7 +56,7 @@ class StepSources:
     def _tell(self, kind: Kind, key: object, name: Callable[[], str], size: Callable[[], int] = lambda: 0) -> None:
         source = self._sources.get((kind, key))
         if source is None:
-            source = self._sources[kind, key] = Source(kind, name(), size())
+            source = self._sources[kind, key] = Source(kind, _or(name, kind.name.lower()), _or(size, 0))
         self._happened(source)
 
     def _optimizer_stepped(self, optimizer: Optimizer) -> None:
@@ -114,16 +116,28 @@ class StepSources:
         return around(record_function, "__exit__", left)
 
 
+def _or(function: Callable[[], _Value], otherwise: _Value) -> _Value:
+    """Return what a function returns, or `otherwise` if it raises: a program's classes may be of any kind."""
+    try:
+        return function()
+    except Exception:
+        return otherwise
+
+
 def _class_name(module: Any) -> str:
     for attribute in _WRAPPERS:
-        module = module._modules.get(attribute, module)
+        # TorchScript's dictionary of modules has no `get`.
+        module = module._modules[attribute] if attribute in module._modules else module  # noqa: SIM401
     return type(module).__name__
 
 
 def _size(module: Any) -> int:
+    from torch.nn import Module
     from torch.nn.parameter import is_lazy
 
-    return sum(parameter.numel() for parameter in module.parameters() if not is_lazy(parameter))
+    # Some classes have another `parameters` of their own.
+    parameters: Any = Module.parameters(module)
+    return sum(parameter.numel() for parameter in parameters if not is_lazy(parameter))
 
 
 class _Optimizers:
@@ -192,19 +206,21 @@ class _Optimizers:
                 self._undo.close()
             return result
 
-        # Schedulers of learning rates wrap a method.
-        ours: Any = MethodType(wrapped, optimizer)
+        # The bound method refers to the optimizer, which the program may drop before this is undone.
+        vars(wrapped)["own"] = own
+        ours = weakref.ref(wrapped)
 
         def undo() -> None:
-            optimizer = kept()
-            if optimizer is None or vars(optimizer).get("step") is not ours:
+            optimizer, function = kept(), ours()
+            if optimizer is None or getattr(vars(optimizer).get("step"), "__func__", None) is not function:
                 return
-            if own is None:
+            if (own := vars(function)["own"]) is None:
                 del optimizer.step
             else:
                 optimizer.step = own  # type: ignore[method-assign]
 
-        optimizer.step = ours  # type: ignore[method-assign]
+        # Schedulers of learning rates wrap a method.
+        optimizer.step = MethodType(wrapped, optimizer)  # type: ignore[method-assign]
         self._undo.callback(undo)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import pytest
@@ -204,3 +206,26 @@ def test_a_name_that_no_call_has_is_answered_with_the_names_there_are(tmp_path: 
     assert run.returncode == 0
     (said,) = [line for line in run.stderr.splitlines() if "--steps-by Encoder.* finds no steps; " in line]
     assert "Net.forward" in said and "SGD.step" in said and "backward() in program.py:" in said
+
+
+def test_modules_of_any_kind_are_named_and_run_as_they_would(tmp_path: Path) -> None:
+    class Odd(torch.nn.Linear):  # type: ignore[name-defined,misc]
+        def __init__(self) -> None:
+            super().__init__(4, 4)
+            self.__dict__["parameters"] = {"lr": 0.1}
+
+    for model in (torch.jit.script(torch.nn.Sequential(torch.nn.Linear(4, 4))), Odd()):
+        with overlapscope.record(tmp_path / "x.json", plain_steps=0), torch.no_grad():
+            for _ in range(20):
+                model(torch.ones(4, 4))
+        (tmp_path / "x.json").unlink()
+
+
+def test_an_optimizer_that_the_program_drops_is_freed(tmp_path: Path) -> None:
+    with overlapscope.record(tmp_path / "x.json", plain_steps=0):
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(3))])
+        optimizer.step()
+        gone = weakref.ref(optimizer)
+        del optimizer
+        gc.collect()
+        assert gone() is None

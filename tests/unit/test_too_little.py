@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 import overlapscope as ov
+from overlapscope.commands import main
 from overlapscope.report.headline import headlines
 from overlapscope.report.model import Report
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
 from overlapscope.trace.model import Kind, Memory
-from tests.support.helpers import MS, US, Host, Op, make_trace
+from tests.support.helpers import MS, TRACES, US, Host, Op, make_trace
 
 C, H2D, D2H = Kind.COMPUTE, Kind.H2D, Kind.D2H
 PINNED, PAGEABLE, DEVICE = Memory.PINNED, Memory.PAGEABLE, Memory.DEVICE
@@ -134,3 +138,15 @@ def test_a_verdict_that_all_copies_are_exposed_does_not_say_that_there_are_no_pr
     verdict = judge(section)
     assert verdict.level == "good"
     assert "Little to gain: all 1.20 ms of copies are exposed" in verdict.text
+
+
+def test_a_lead_in_that_takes_nearly_all_of_a_recording_without_steps_is_inconclusive(tmp_path: Path) -> None:
+    document = json.loads(gzip.decompress((TRACES / "further" / "training" / "naive.json.gz").read_bytes()))
+    events = [event for event in document["traceEvents"] if "ProfilerStep" not in event.get("name", "")]
+    kernels = [event for event in events if event.get("cat") == "kernel"]
+    begin, end = min(one["ts"] for one in kernels), max(one["ts"] for one in kernels)
+    orphan = json.loads(json.dumps(kernels[0])) | {"ts": begin + 0.97 * (end - begin), "dur": 1}
+    orphan["args"]["correlation"] = 1
+    document["traceEvents"] = [*events, orphan]
+    (tmp_path / "x.json").write_text(json.dumps(document))
+    assert main(["check", str(tmp_path / "x.json")]) == 3

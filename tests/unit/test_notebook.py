@@ -1,0 +1,28 @@
+"""Notebooks as programs: IPython's lines do nothing, and Python's are as they were."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from overlapscope.recorder.notebook import compiled
+
+
+@pytest.mark.parametrize(
+    ("cells", "value"),
+    [
+        (["%matplotlib inline\nfrom __future__ import annotations\nx = 1"], 1),
+        (["!pip install torch\nx = '%d' % (\n2\n)"], "2"),
+        (["x = ('loss %d'\n  % 3)"], "loss 3"),
+        (["%load_ext x\nx = ('loss %d'\n  % 3)"], "loss 3"),
+        (["%load_ext x\nx = '''\n% latex\n!y'''"], "\n% latex\n!y"),
+        (["if True:\n    %time f()\nx = 4", "?x"], 4),
+        (["%%bash\nls", "%%time\nx = 5"], 5),
+    ],
+)
+def test_only_lines_for_ipython_are_left_out(cells: list[str], value: object) -> None:
+    source = json.dumps({"cells": [{"cell_type": "code", "source": cell} for cell in cells]}).encode()
+    names: dict[str, object] = {}
+    exec(compiled("x.ipynb", source), names)
+    assert names["x"] == value
