@@ -236,7 +236,9 @@ class Finished:
             tied = np.flatnonzero(np.append(tie, False) | np.append(False, tie))
             equal = rows[tied]
             values = self._aligned(table, equal).reshape(len(equal), -1).T[::-1] if table in _SHAPES else ()
-            keys = (self._rank_of_names(equal), *values, self._thread[equal], -self.dur_ns[equal], start[tied])
+            # A trace holds the streams of 32 bits without a sign, as some recorders write them, with one.
+            held = [value.astype(np.int32) for value in values]
+            keys = (self._rank_of_names(equal), *values, *held, self._thread[equal], -self.dur_ns[equal], start[tied])
             rows[tied] = equal[np.lexsort(keys)]
         return rows
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
@@ -111,6 +111,7 @@ EVENTS = st.one_of(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(EVENTS, max_size=12), st.sampled_from([0, 1790857026000000000]))
+@example([kineto_files.kernel(0.0, 0.0, stream=stream) for stream in (0, 2**32 - 1)], 0)
 def test_any_events_are_read_back_as_they_were(tmp_path: Path, events: list[dict[str, Any]], base: int) -> None:
     top = {"baseTimeNanoseconds": base, "distributedInfo": {"rank": 3}, "with_stack": 1, "cupti_version": "007"}
     trace = ov.load(kineto_files.write(tmp_path / "made.json", events, **top))
