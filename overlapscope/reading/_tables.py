@@ -238,7 +238,7 @@ class Finished:
             values = self._aligned(table, equal).reshape(len(equal), -1).T[::-1] if table in _SHAPES else ()
             # A trace holds the streams of 32 bits without a sign, as some recorders write them, with one.
             held = [value.astype(np.int32) for value in values]
-            keys = (self._rank_of_names(equal), *values, *held, self._thread[equal], -self.dur_ns[equal], start[tied])
+            keys = (self._rank_of_names(equal), *values, self._thread[equal], *held, -self.dur_ns[equal], start[tied])
             rows[tied] = equal[np.lexsort(keys)]
         return rows
 
