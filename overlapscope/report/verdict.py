@@ -273,7 +273,8 @@ def steps_sentence(found: spread.Spread | None, trace: TraceResult) -> str:
         two = abs(found.mean_ns - found.median_ns) > _APART * found.median_ns
         middle = f"{duration(found.median_ns)} in the median, {duration(found.mean_ns)} on average"
         said.append(f"{plural(found.count, 'step')} take {length}{f': {middle}' if two else ''}.")
-        if found.long:
+        # Of two steps, neither is the usual one.
+        if found.long and found.count > 2:
             few = "1 of them takes" if found.long == 1 else f"{found.long:,} of them take"
             said.append(
                 f"{few} over {spread.LONG} times the median, mostly because of {clean(found.cause, 60)} "
