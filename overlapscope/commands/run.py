@@ -342,8 +342,6 @@ class _Run:
             children.record_all(asked.absolute(), options)
         self._started.watch()
         around(os, "_exit", self._exit)
-        # As a function of `os` it can be pickled, for a process to begin with.
-        os._exit.__module__ = "os"
         if not self._recording.rank:
             self._reporter.start()
             self._ask(State.NONE)

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextlib import ExitStack
+from types import ModuleType
 from typing import Any
 
 Undo = Callable[[], object]
@@ -13,13 +14,17 @@ Undo = Callable[[], object]
 
 def around(owner: Any, name: str, call: Callable[..., Any]) -> Undo:
     """Replace a function or a method by `call(it, ...)`. What is returned puts it back, unless it was replaced again;
-    one that was inherited is inherited then.
+    one that was inherited is inherited then. A function of a module can still be pickled.
     """
     function, own = getattr(owner, name), vars(owner).get(name)
 
     @functools.wraps(function)
     def wrapped(*args: Any, **options: Any) -> Any:
         return call(function, *args, **options)
+
+    if isinstance(owner, ModuleType):
+        # Python's own functions, such as `os._exit`, state the module that they are written in.
+        wrapped.__module__ = owner.__name__
 
     def undo() -> None:
         if vars(owner).get(name) is not wrapped:

@@ -225,3 +225,15 @@ def test_a_forked_child_that_exits_while_its_parent_is_recorded_exits_as_without
     run = forked.run([*FORKED, "program.py"], tmp_path)
     assert (run.returncode, run.stdout) == (0, "child\nbye\n5\n")
     assert len(list(tmp_path.glob("*.gz"))) == 1
+
+
+def test_a_process_of_the_program_can_begin_with_exit_itself(tmp_path: Path) -> None:
+    write(
+        tmp_path / "train.py",
+        "import multiprocessing, os, torch\n"
+        "if __name__ == '__main__':\n"
+        "    process = multiprocessing.get_context('spawn').Process(target=os._exit, args=(3,))\n"
+        "    process.start(); process.join(); print(process.exitcode)\n",
+    )
+    run = execute([*RUN, "train.py"], tmp_path)
+    assert (run.returncode, run.stdout) == (0, "3\n"), run.stderr
