@@ -225,7 +225,8 @@ def other_program(baseline: Baseline, report: Report) -> str:
     if not kernels or not baseline.kernels:
         return scripts
     common_pct = sum(min(pct, kernels.get(name, 0.0)) for name, pct in baseline.kernels.items())
-    if common_pct >= (COMMON_PCT if not named else COMMON_PCT_OF_ONE if job == baseline.job else COMMON_PCT_OF_TWO):
+    least_pct = COMMON_PCT_OF_TWO if scripts else COMMON_PCT_OF_ONE if named else COMMON_PCT
+    if common_pct >= least_pct:
         return ""
     return "; ".join(filter(None, (scripts, f"{percent(common_pct)} of kernel launches in common")))
 

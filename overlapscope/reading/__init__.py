@@ -181,9 +181,10 @@ def _matches(pattern: str) -> Iterator[Path]:
     if "**" not in pattern:
         yield from map(Path, glob.glob(pattern))
         return
-    anchor = Path(pattern).anchor
+    anchor, spelled = Path(pattern).anchor, Path(pattern).parts
     for path in Path(anchor or ".").glob(pattern.removeprefix(anchor)):
-        if not any(part.startswith(".") for part in path.parts if part not in Path(pattern).parts):
+        # As for a shell, `*` stands for no hidden name.
+        if not any(part.startswith(".") for part in path.parts if part not in spelled):
             yield path
 
 

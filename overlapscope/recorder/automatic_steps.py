@@ -176,15 +176,12 @@ class AutomaticSteps:
             self._choice, self._thread, self._counted = single(source), thread, 0
 
     def _take(self, found: Choice, thread: int) -> None:
-        before, self._choice, self.settled = (self._choice, self._thread), found, True
+        before, thread_before = self._choice, self._thread
+        self._choice, self.settled = found, True
         # The event under way is counted next.
         self._thread, self._counted = thread, (found.begun - 1) % found.each
         self._others.clear()
-        if before[0] is not None and (before[0].source, before[0].each, before[1]) != (
-            found.source,
-            found.each,
-            thread,
-        ):
+        if before is not None and (before.source, before.each, thread_before) != (found.source, found.each, thread):
             self._changed()
 
     def _short_enough(self, found: Choice, source: Source) -> Choice:
