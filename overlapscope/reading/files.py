@@ -11,7 +11,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, Literal, get_args
 
@@ -298,11 +298,33 @@ def _unnamed_file() -> tuple[IO[bytes], str]:
 
     On Linux no directory has it, so a process that is killed leaves nothing.
     """
-    if os.path.isdir("/proc/self/fd"):
-        unnamed = tempfile.TemporaryFile()  # noqa: SIM115
-        return unnamed, f"/proc/{os.getpid()}/fd/{unnamed.fileno()}"
+    if sys.platform == "linux":
+        # Some file systems, and systems without /proc, can't do this. Python's TemporaryFile can't be named later.
+        with suppress(OSError):
+            descriptor = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            path = f"/proc/{os.getpid()}/fd/{descriptor}"
+            unnamed = open(descriptor, "w+b")  # noqa: SIM115
+            if os.path.exists(path):
+                return unnamed, path
+            unnamed.close()
     named = tempfile.NamedTemporaryFile(prefix="overlapscope-", suffix=".trace")  # noqa: SIM115
     return named, named.name
+
+
+@contextmanager
+def named_in_directory(path: Path) -> Iterator[Path]:
+    """Give an unnamed temporary file a name until the block ends; yield the path of any other file as it is.
+
+    SQLite resolves the links of /proc itself, so it can't open a file that no directory has.
+    """
+    if not (path.is_symlink() and path.parent.name == "fd" and path.is_relative_to("/proc")):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="overlapscope-") as folder:
+        name = Path(folder) / "trace"
+        # Without a directory's descriptor, Python calls link(), which would link the link.
+        os.link(path, name, src_dir_fd=0)
+        yield name
 
 
 def _blocks(path: Path, source: BinaryIO, limit_bytes: int) -> Iterator[bytes]:

@@ -21,6 +21,7 @@ from overlapscope.base import disk
 from overlapscope.base.bounded_database import BoundedConnection, is_endless
 from overlapscope.base.words import clean
 from overlapscope.errors import UnreadableTrace
+from overlapscope.reading.files import named_in_directory
 from overlapscope.trace.model import I32, I64
 
 _PLAIN_TABLE: Final = re.compile(r"\s*create\s+table\b", re.IGNORECASE)
@@ -47,9 +48,9 @@ class Database:
                 f"{shown}: {wal.name} beside it holds changes that are not in the file yet; close the program that "
                 f"writes it, or run `sqlite3 {path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'`."
             )
-        with self._errors():
+        with self._errors(), named_in_directory(path) as name:
             self._connection = sqlite3.connect(
-                f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1", uri=True, factory=BoundedConnection
+                f"file:{quote(str(name.absolute()))}?mode=ro&immutable=1", uri=True, factory=BoundedConnection
             )
             size = path.stat().st_size
             self._most_rows = size // _LEAST_ROW_BYTES
