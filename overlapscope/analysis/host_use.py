@@ -59,6 +59,10 @@ def describe_host(trace: Trace) -> HostUse | None:
             names or ["window"], starts.tolist(), ends.tolist(), loading_ns.tolist(), ops_ns.tolist(), strict=True
         )
     )
+    # A loop that calls `profiler.step()` after its work opens a step after the last iteration, which holds nothing.
+    if len(steps) > 1 and not steps[-1].ops_ns + steps[-1].loading_ns and any(step.ops_ns for step in steps[:-1]):
+        steps = steps[:-1]
+        windows = union(starts[:-1], ends[:-1])
     return HostUse(
         by_steps=bool(names),
         steps=steps,

@@ -55,6 +55,8 @@ _ENDING = re.compile(r"(\.(pt\.)?trace)?\.json(\.gz|\.zst)?$")
 def summary(page: Page) -> Table:
     """One row for each device of several: ranks next to one another, in one unit."""
     sections = list(page.sections())
+    if all(section.trace.host is not None for section in sections):
+        return _summary_of_hosts(page)
     unit = unit_for(max((section.device.span_ns for section in sections if section.device), default=0))
     ranked = any(section.trace.rank is not None for section in sections)
     by_device = any(len(trace.devices) > 1 or trace.rank is None for trace in page.report.traces)
@@ -203,6 +205,22 @@ def stalls(section: Section, device: Device) -> Table:
         for stall in kept
     )
     return Table("Host stalls", tuple(columns), rows(lines), note)
+
+
+def _summary_of_hosts(page: Page) -> Table:
+    """Return one row for each trace of a program that used no GPU: an average step of each, in one unit."""
+    hosts = [(trace, trace.host) for trace in page.report.traces if trace.host is not None]
+    unit = unit_for(max(sum(step.span_ns for step in host.steps) // len(host.steps) for _, host in hosts))
+    lines = []
+    for trace, host in hosts:
+        count = len(host.steps)
+        parts = (
+            [getattr(step, part) for step in host.steps] for part in ("span_ns", "loading_ns", "ops_ns", "rest_ns")
+        )
+        name = _ENDING.sub("", source_name(page, trace))
+        lines.append((name, str(count) if host.by_steps else NOTHING, *(unit.number(sum(ns) // count) for ns in parts)))
+    titles = ("steps", f"step {unit.name}", "loading", "ops", "neither")
+    return Table("Traces", (words("trace", flexible=True, heads=True), *map(Column, titles)), rows(lines))
 
 
 def steps(section: Section, device: Device) -> Table:
