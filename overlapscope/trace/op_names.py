@@ -57,7 +57,8 @@ _COMM_LIBRARY = re.compile(
     | (?<![a-z]) rccl | msccl                             # RCCL, MSCCL, MSCCL++
     | oneccl | oneapi::ccl | (?<![a-z]) ccl:: | (?<![a-z]) hccl
     | nvshmem | roc_?shmem | (?<![a-z]) ishmem
-    | deep_ep:: | userbuffers_                            # DeepEP; Transformer Engine's user buffers
+    | deep_ep:: | (?<![a-z]) (?:inter|intra)node(?:_ll)?::  # DeepEP, under any namespace
+    | userbuffers_                                        # Transformer Engine's user buffers
     | symmetric_memory::
     | quick_?reduce::
     """,
