@@ -35,6 +35,14 @@ def distinct_rows(columns: Sequence[Column]) -> list[tuple[int, ...]]:
     return [tuple(row) for row in np.stack([column[first] for column in columns], axis=1).tolist()]
 
 
+def group_starts(*columns: Column) -> I64:
+    """Return the first row of each group of equal rows; the columns are sorted together, the first column first."""
+    opens = np.ones(len(columns[0]), np.bool_)
+    if len(opens):
+        opens[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    return np.flatnonzero(opens)
+
+
 def distinct(values: Column) -> I64:
     """The values that occur, in ascending order.
 
@@ -43,8 +51,7 @@ def distinct(values: Column) -> I64:
     if not len(values) or (values == values[0]).all():
         return values[:1].astype(np.int64)
     ordered = np.sort(values).astype(np.int64)
-    found: I64 = ordered[np.append(True, ordered[1:] != ordered[:-1])]
-    return found
+    return ordered[group_starts(ordered)]
 
 
 def rows_by(values: Column) -> list[tuple[int, I64]]:
@@ -57,7 +64,7 @@ def rows_by(values: Column) -> list[tuple[int, I64]]:
     # Small numbers sort in linear time.
     order = np.argsort(values.astype(np.int16) if low >= -_SMALL and high < _SMALL else values, kind="stable")
     ordered = values[order]
-    first = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    first = group_starts(ordered)
     return list(zip(ordered[first].tolist(), np.split(order, first[1:]), strict=True))
 
 

@@ -224,9 +224,9 @@ class Library:
         shown = entry.name or str(entry.path)
         result = attempt(shown, make)
         if isinstance(result, OverlapscopeError) and entry.name is not None:
-            result = UnreadableTrace(str(result).replace(str(entry.path), entry.name))
+            result = UnreadableTrace(entry.name, result.reason.replace(str(entry.path), entry.name))
         if isinstance(result, OverlapscopeError) and job.makes == "reduced":
-            return Unreadable(source=shown, reason=str(result))
+            return Unreadable(source=shown, reason=result.reason)
         return result
 
 

@@ -17,7 +17,7 @@ from overlapscope.ranks.clocks import SHARED_NS, Offsets, find_offsets
 from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import Clocks, Matching
-from overlapscope.ranks.waits import Waits, find_waits
+from overlapscope.ranks.waits import RankWaits, find_waits
 
 _PART = re.compile(r"@\d+$")
 """Behind a file's name: which of the recordings in it."""
@@ -31,7 +31,7 @@ class Comparison(Struct, frozen=True, eq=False):
     symmetric: Meetings
     """Those in which every member waits for every other: clocks and waits were found from them."""
     offsets: Offsets
-    waits: Waits
+    waits: RankWaits
     contradicted: bool
     """Whether matches by name alone were given up again."""
 

@@ -90,8 +90,7 @@ def reduce_one(location: Location, limit_bytes: int) -> Outcome:
             trace = load(path, limit_bytes=limit_bytes, progress=False, cache=False, periodic=False)
         return reduce(replace(trace, source=location.source))
     except OverlapscopeError as error:
-        reason = str(error).replace(opened, location.source).removeprefix(f"{location.source}: ")
-        return Unreadable(source=location.source, reason=reason)
+        return Unreadable(source=location.source, reason=error.reason.replace(opened, location.source))
 
 
 def _reduce_here(location: Location, limit_bytes: int) -> Outcome:

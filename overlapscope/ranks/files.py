@@ -102,11 +102,11 @@ def fetched(
         try:
             _download(location, target, limit_bytes)
         except FileNotFoundError:
-            raise UnreadableTrace(f"{location.source}: the file does not exist; check the URL.") from None
+            raise UnreadableTrace(location.source, "the file does not exist; check the URL.") from None
         except PermissionError as error:
             raise UnreadableTrace(
-                f"{location.source}: access is denied ({said(error)}); check the credentials on the machine that "
-                "reads it."
+                location.source,
+                f"access is denied ({said(error)}); check the credentials on the machine that reads it.",
             ) from None
         yield target
 
@@ -133,7 +133,7 @@ def _of_path(source: str | Path) -> list[Location]:
         # A report that was written beside its traces is none of them.
         paths = [path for path in paths if kind_of(path) != "ranks"]
         if not paths:
-            raise UnreadableTrace(f"{source}: this directory has a report of ranks, but no trace; name another.")
+            raise UnreadableTrace(source, "this directory has a report of ranks, but no trace; name another.")
     return [Location(str(path), str(place(path, LIMIT_BYTES).absolute())) for path in paths]
 
 
@@ -162,13 +162,13 @@ def _of_url(url: str) -> list[Location]:
     except Exception as error:
         # Each plugin has errors of its own. For the web, "not found" may as well mean that no server answered.
         if isinstance(error, FileNotFoundError) and error.__cause__ is None:
-            raise UnreadableTrace(f"{shown}: the file or directory does not exist; check the URL.") from None
+            raise UnreadableTrace(shown, "the file or directory does not exist; check the URL.") from None
         error = error.__cause__ if isinstance(error.__cause__, Exception) else error
         raise UnreadableTrace(
-            f"{shown}: cannot be accessed ({said(error)}); check the URL and the credentials."
+            shown, f"cannot be accessed ({said(error)}); check the URL and the credentials."
         ) from None
     if not paths:
-        raise UnreadableTrace(f"{shown}: {wrong}.")
+        raise UnreadableTrace(shown, f"{wrong}.")
     return [_location(filesystem, entry, url, path) for entry in sorted(paths, key=lambda entry: natural(Path(entry)))]
 
 
@@ -181,7 +181,7 @@ def filesystem_of(url: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        raise MissingPackage(f"{shown_url(url)}: URLs need fsspec. {how_to_install('cluster')}") from None
+        raise MissingPackage(shown_url(url), f"URLs need fsspec. {how_to_install('cluster')}") from None
     protocol = url.partition("://")[0].rpartition("::")[2]
     try:
         filesystem, path = url_to_fs(url, **_options(protocol))
@@ -194,7 +194,7 @@ def filesystem_of(url: str) -> tuple[Any, str]:
         ) from None
     except Exception as error:
         raise UnreadableTrace(
-            f"{shown_url(url)}: cannot be reached ({said(error)}); check the URL and the credentials."
+            shown_url(url), f"cannot be reached ({said(error)}); check the URL and the credentials."
         ) from None
     return filesystem, path
 
@@ -214,7 +214,7 @@ def _options(protocol: str) -> dict[str, Any]:
 def _no_plugin(shown: str, protocol: str, error: ImportError) -> MissingPackage:
     plugin = _PLUGINS.get(protocol)
     remedy = f"pip install {plugin}" if plugin else "install the missing package"
-    return MissingPackage(f"{shown}: fsspec lacks its plugin for {protocol}:// here ({said(error)}); {remedy}.")
+    return MissingPackage(shown, f"fsspec lacks its plugin for {protocol}:// here ({said(error)}); {remedy}.")
 
 
 def _protocols(filesystem: Any) -> set[str]:
@@ -262,7 +262,7 @@ def _limit(source: str, limit_bytes: int) -> Any:
     def check(total: int | None, done: int, **_: Any) -> None:
         if max(total or 0, done) > limit_bytes:
             raise UnreadableTrace(
-                f"{source}: holds more than {size(limit_bytes)}; raise --max-size if the trace really is that large."
+                source, f"holds more than {size(limit_bytes)}; raise --max-size if the trace really is that large."
             )
 
     return Callback(hooks={"limit": check})

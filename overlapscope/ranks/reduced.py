@@ -138,7 +138,7 @@ def reduce(trace: Trace) -> tuple[ReducedRank, ...]:
     trust = analysis.result.trust
     if trust.verdict == "unusable":
         said = [check.detail for check in trust.checks if check.status == "fail"]
-        raise UnreadableTrace(f"{trace.source}: {' '.join(said)}")
+        raise UnreadableTrace(trace.source, " ".join(said))
     findings = find_all([analysis], replayed=False)
     return tuple(_reduced(analysis, device, findings) for device in analysis.devices)
 

@@ -151,8 +151,7 @@ def doubts(report: RanksReport) -> tuple[str, ...]:
         said.append(f"Missing: {plural(len(report.missing), 'rank')}{expected}: {runs(report.missing)}.")
     for unreadable in report.unreadable[:_MOST_FILES]:
         name = f"rank {unreadable.rank}, " if unreadable.rank is not None else ""
-        why = unreadable.reason.removeprefix(f"{unreadable.source}: ")
-        said.append(f"Unreadable: {name}{clean(unreadable.source, NAME_LIMIT)}: {clean(why, 500)}")
+        said.append(f"Unreadable: {name}{clean(unreadable.source, NAME_LIMIT)}: {clean(unreadable.reason, 500)}")
     said += _more(len(report.unreadable), "more unreadable trace")
     for twice in report.duplicated[:_MOST_FILES]:
         files = listed([clean(source, NAME_LIMIT) for source in twice.sources])

@@ -68,7 +68,7 @@ def load(
     """
     path = named(source)
     if path.is_dir():
-        raise UnreadableTrace(f"{path}: is a directory; name a trace file in it, or load all of them with load_all.")
+        raise UnreadableTrace(path, "is a directory; name a trace file in it, or load all of them with load_all.")
     request = Request(limit_bytes, progress, Crew(meanwhile=meanwhile))
     trace = read_once(path, limit_bytes, lambda: _read_or_cached(path, request, cache))
     if steps_by is not None:
@@ -159,19 +159,19 @@ def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
         if not path.exists():
             if "://" in str(source):
                 raise UnreadableTrace(
-                    f"{source}: is a URL, which only `overlapscope ranks` reads; download the file first."
+                    source, "is a URL, which only `overlapscope ranks` reads; download the file first."
                 )
             if not glob.has_magic(str(source)):
-                raise UnreadableTrace(f"{source}: the file does not exist; check the path.")
+                raise UnreadableTrace(source, "the file does not exist; check the path.")
             matches = sorted(_matches(str(source)), key=natural)
             files = [entry for entry in matches if _may_be_read(entry)]
             if not files:
-                raise UnreadableTrace(f"{source}: the pattern matches no file; check it.")
+                raise UnreadableTrace(source, "the pattern matches no file; check it.")
             # What lies below a directory is matched itself where that is meant.
             return files, [] if "**" in str(source) else _left_out(entry for entry in matches if entry not in {*files})
     except OSError as error:
         raise UnreadableTrace(
-            f"{source}: cannot be read ({error.strerror or error}); check the path and its permissions."
+            source, f"cannot be read ({error.strerror or error}); check the path and its permissions."
         ) from None
     return [path], []
 

@@ -41,7 +41,7 @@ def unpacked_ahead(file: SourceFile) -> Iterator[bytes]:
                 if length < 0:
                     file.broken, error = pickle.loads(data)
                     if error is not None:
-                        raise UnreadableTrace(error)
+                        raise UnreadableTrace(*error)
                     return
                 file.unpacked_bytes += length
                 received += length
@@ -75,7 +75,7 @@ def _write(file: SourceFile, pipe: BinaryIO) -> None:
             _all(pipe, _HEADER.pack(len(block), file.packed_bytes_read))
             _all(pipe, block)
     except UnreadableTrace as refused:
-        error = str(refused)
+        error = refused.args
     end = pickle.dumps((file.broken, error))
     _all(pipe, _HEADER.pack(-len(end), file.packed_bytes_read))
     _all(pipe, end)

@@ -98,7 +98,7 @@ class EventStream:
         losses = self.losses
         if not self._read_any and (losses.lost_bytes or losses.lost_events or losses.truncated):
             raise UnreadableTrace(
-                f"{self._path}: none of its events can be read; it is damaged beyond repair, so record it again."
+                self._path, "none of its events can be read; it is damaged beyond repair, so record it again."
             )
 
     def _take(self, block: bytes) -> Batch | None:
@@ -111,8 +111,8 @@ class EventStream:
         self._read_any |= batch.count > 0
         if not self._ended and len(self._rest) > MAX_PENDING_BYTES:
             raise UnreadableTrace(
-                f"{self._path}: an event is longer than {size(MAX_PENDING_BYTES)}, so this is not a trace; record "
-                "it again."
+                self._path,
+                f"an event is longer than {size(MAX_PENDING_BYTES)}, so this is not a trace; record it again.",
             )
         # An event longer than a block: look again only when there is much more of it.
         self._least = 2 * len(self._rest) if len(self._rest) == held + len(block) else 0
@@ -167,7 +167,7 @@ class EventStream:
             ):
                 break
         if self.file.broken is None and not head.strip(BLANK):
-            raise UnreadableTrace(f"{self._path}: contains only white space; record the trace again.")
+            raise UnreadableTrace(self._path, "contains only white space; record the trace again.")
         fallback = _ARRAY.search(head)
         if fallback is not None:
             self.metadata.update(self._loose_header(head[: fallback.start()]))
@@ -198,22 +198,22 @@ class EventStream:
 
     def _no_json(self) -> UnreadableTrace:
         return UnreadableTrace(
-            f"{self._path}: is not JSON; pass a Chrome trace of torch.profiler (`export_chrome_trace`)."
+            self._path, "is not JSON; pass a Chrome trace of torch.profiler (`export_chrome_trace`)."
         )
 
     def _no_events(self, head: bytes) -> UnreadableTrace:
         if self.file.broken is not None:
-            return UnreadableTrace(f"{self._path}: {self.file.broken} before its first event; copy or record it again.")
+            return UnreadableTrace(self._path, f"{self.file.broken} before its first event; copy or record it again.")
         try:
             msgspec.json.decode(head)
         except UNDECODABLE:
             if b":" not in head[:4096] and b'"' not in head[:4096]:
                 return self._no_json()
             return UnreadableTrace(
-                f"{self._path}: has no `traceEvents` and is not valid JSON; if it was cut, record the trace again."
+                self._path, "has no `traceEvents` and is not valid JSON; if it was cut, record the trace again."
             )
         return UnreadableTrace(
-            f"{self._path}: is JSON without `traceEvents`, so it is not a trace; pass a Chrome trace of torch.profiler."
+            self._path, "is JSON without `traceEvents`, so it is not a trace; pass a Chrome trace of torch.profiler."
         )
 
     # -- the events

@@ -74,10 +74,10 @@ class SourceFile:
         except OSError as error:
             raise self._unreadable(error) from None
         if not self._head:
-            raise UnreadableTrace(f"{path}: the file is empty; record the trace again.")
+            raise UnreadableTrace(path, "the file is empty; record the trace again.")
         for magic, what in _FOREIGN.items():
             if self._head.startswith(magic):
-                raise UnreadableTrace(f"{path}: this is {what}.")
+                raise UnreadableTrace(path, f"this is {what}.")
 
     def __iter__(self) -> Iterator[bytes]:
         """Blocks of at most about BLOCK_BYTES. Raises UnreadableTrace past the limit."""
@@ -85,8 +85,9 @@ class SourceFile:
             self.unpacked_bytes += len(block)
             if self.unpacked_bytes > self.limit_bytes:
                 raise UnreadableTrace(
-                    f"{self.path}: holds more than {size(self.limit_bytes)} when unpacked; "
-                    f"raise --max-size if the trace really is that large."
+                    self.path,
+                    f"holds more than {size(self.limit_bytes)} when unpacked; "
+                    f"raise --max-size if the trace really is that large.",
                 )
             yield block
 
@@ -190,12 +191,12 @@ class SourceFile:
         path = self.path
         match error:
             case FileNotFoundError():
-                return UnreadableTrace(f"{path}: the file does not exist; check the path.")
+                return UnreadableTrace(path, "the file does not exist; check the path.")
             case IsADirectoryError():
-                return UnreadableTrace(f"{path}: is a directory; name a trace file in it.")
+                return UnreadableTrace(path, "is a directory; name a trace file in it.")
             case PermissionError():
-                return UnreadableTrace(f"{path}: is not readable; check its permissions.")
-        return UnreadableTrace(f"{path}: cannot be read ({error.strerror or error}); check the file.")
+                return UnreadableTrace(path, "is not readable; check its permissions.")
+        return UnreadableTrace(path, f"cannot be read ({error.strerror or error}); check the file.")
 
 
 def _salvage(unpack: Any, packed: bytes) -> Iterator[bytes]:
@@ -213,7 +214,7 @@ def _zstd_classes(path: Path) -> tuple[Any, type[Exception]]:
         zstd = module()
     except ImportError:
         raise UnreadableTrace(
-            f"{path}: is packed with zstd, which this Python cannot read; install backports.zstd or unpack the file."
+            path, "is packed with zstd, which this Python cannot read; install backports.zstd or unpack the file."
         ) from None
     return zstd.ZstdDecompressor, zstd.ZstdError
 
@@ -271,11 +272,11 @@ def place(path: Path, limit_bytes: int) -> Path:
 def _copied(path: Path, limit_bytes: int) -> tuple[IO[bytes], str]:
     with ExitStack() as opened:
         if path == STDIN and sys.stdin is None:
-            raise UnreadableTrace(f"{path}: is closed; pipe a trace into it.")
+            raise UnreadableTrace(path, "is closed; pipe a trace into it.")
         source = sys.stdin.buffer if path == STDIN else opened.enter_context(path.open("rb"))
         if source.isatty():
             raise UnreadableTrace(
-                f"{path}: is a terminal; pipe a trace into it, as in `zcat trace.json.gz | overlapscope analyze -`."
+                path, "is a terminal; pipe a trace into it, as in `zcat trace.json.gz | overlapscope analyze -`."
             )
         try:
             copy, name = _unnamed_file()
@@ -285,11 +286,12 @@ def _copied(path: Path, limit_bytes: int) -> tuple[IO[bytes], str]:
             copy.flush()
         except OSError as error:
             raise UnreadableTrace(
-                f"{path}: cannot be stored in a temporary file ({error.strerror or error}); write it to a file and "
-                "name that file."
+                path,
+                f"cannot be stored in a temporary file ({error.strerror or error}); write it to a file and "
+                "name that file.",
             ) from None
     if not os.path.getsize(name):
-        raise UnreadableTrace(f"{path}: the pipe was empty; check whether the command that writes to it failed.")
+        raise UnreadableTrace(path, "the pipe was empty; check whether the command that writes to it failed.")
     return copy, name
 
 
@@ -342,8 +344,9 @@ def _blocks(path: Path, source: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
         done += len(block)
         if done > limit_bytes:
             raise UnreadableTrace(
-                f"{path}: more than {limit_bytes:,} bytes came through the pipe; raise --max-size if the trace really "
-                "is that large."
+                path,
+                f"more than {limit_bytes:,} bytes came through the pipe; raise --max-size if the trace really "
+                "is that large.",
             )
 
 

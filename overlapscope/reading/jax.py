@@ -61,7 +61,7 @@ def _read(path: Path, request: Request) -> Trace:
     others = {match[1] for line in recording.lines if (match := _OTHER_DEVICE.search(line.plane))}
     if others and not any("/device:GPU:" in line.plane for line in recording.lines):
         raise UnreadableTrace(
-            f"{path}: was recorded on a {sorted(others)[0]}; overlapscope reads recordings of GPUs and of CPUs."
+            path, f"was recorded on a {sorted(others)[0]}; overlapscope reads recordings of GPUs and of CPUs."
         )
     columns = Columns()
     columns.add(batch_of(recording.lines))
@@ -81,11 +81,11 @@ def _decoded(path: Path, data: bytes) -> Recording:
         return read_xspace(data) if _XSPACE.match(data) else read_json(data)
     except NotAnXSpace as error:
         raise UnreadableTrace(
-            f"{path}: is cut off or damaged ({error}); copy or record it again, or name the .trace.json.gz beside it."
+            path, f"is cut off or damaged ({error}); copy or record it again, or name the .trace.json.gz beside it."
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableTrace(
-            f"{path}: is damaged ({error}); copy or record it again, or name the .xplane.pb beside it."
+            path, f"is damaged ({error}); copy or record it again, or name the .xplane.pb beside it."
         ) from None
 
 

@@ -139,7 +139,7 @@ def _damage(source: str, finished: Finished, losses: Losses, repaired: int, begi
     impossible, example = _drop_impossible(finished, begin_ns, end_ns)
     if finished.total_ns() > LARGEST_TOTAL_NS:
         raise UnreadableTrace(
-            f"{source}: its events last more than two years in total, so its times are damaged; record it again."
+            source, "its events last more than two years in total, so its times are damaged; record it again."
         )
     return Damage(
         truncated=losses.truncated,

@@ -14,7 +14,7 @@ from overlapscope.base.intervals import union
 from overlapscope.ranks.clocks import Offsets
 from overlapscope.ranks.collectives import Meetings, gather, match
 from overlapscope.ranks.reduced import CommKind, ReducedRank
-from overlapscope.ranks.waits import TOGETHER, Waits, find_waits
+from overlapscope.ranks.waits import TOGETHER, RankWaits, find_waits
 from tests.support.ranks_schedules import Job, Ran, jobs, made_rank
 
 ALL_REDUCE = CommKind("allreduce", "0", "[0, 1, 2]", 3)
@@ -26,7 +26,7 @@ def clocks(offsets: Sequence[int], errors: Sequence[int]) -> Offsets:
     return Offsets("estimated", offset, error, offset, error, np.where(error >= 0, 0, -1), none, none > 0, True)
 
 
-def waits_of(ranks: Sequence[ReducedRank], offsets: Offsets, within: int = 1000) -> tuple[Meetings, Waits]:
+def waits_of(ranks: Sequence[ReducedRank], offsets: Offsets, within: int = 1000) -> tuple[Meetings, RankWaits]:
     met = match(gather(ranks), len(ranks)).symmetric()
     offsets = replace(offsets, odd=np.zeros(len(met), np.bool_), within_ns=np.full(len(met), within))
     return met, find_waits(ranks, met, offsets)
@@ -180,13 +180,13 @@ def test_with_one_clock_waits_are_exactly_what_the_last_arrival_made_of_them(job
     )
 
 
-def three(arrivals: Sequence[int], errors: Sequence[int]) -> Waits:
+def three(arrivals: Sequence[int], errors: Sequence[int]) -> RankWaits:
     end = max(arrivals) + 10
     ranks = [made_rank(number, [Ran(ALL_REDUCE, at, end, step=0)]) for number, at in enumerate(arrivals)]
     return waits_of(ranks, clocks([0] * len(ranks), errors))[1]
 
 
-def made_wait(waits: Waits, ranks: int) -> list[int]:
+def made_wait(waits: RankWaits, ranks: int) -> list[int]:
     return [int(waits.pairs.waited_ns[waits.pairs.late == rank].sum()) for rank in range(ranks)]
 
 

@@ -45,8 +45,9 @@ class Database:
         # Where a link leads must not matter: it may lead out of what may be read.
         if disk.may_be_file(wal) and wal.lstat().st_size:
             raise UnreadableTrace(
-                f"{shown}: {wal.name} beside it holds changes that are not in the file yet; close the program that "
-                f"writes it, or run `sqlite3 {path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'`."
+                shown,
+                f"{wal.name} beside it holds changes that are not in the file yet; close the program that "
+                f"writes it, or run `sqlite3 {path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'`.",
             )
         with self._errors(), named_in_directory(path) as name:
             self._connection = sqlite3.connect(
@@ -82,8 +83,9 @@ class Database:
         missing = [column for column in columns if column not in self.columns[table]]
         if missing:
             raise UnreadableTrace(
-                f"{self.shown}: its table {table} has no column {', '.join(missing)}; export the report again with "
-                "a current `nsys export --type sqlite`."
+                self.shown,
+                f"its table {table} has no column {', '.join(missing)}; export the report again with "
+                "a current `nsys export --type sqlite`.",
             )
 
     def rows(self, table: str) -> int:
@@ -112,8 +114,9 @@ class Database:
                     block = [np.fromiter(column, np.int64, len(rows)) for column in values]
                 except (ValueError, TypeError, OverflowError):
                     raise UnreadableTrace(
-                        f"{self.shown}: its table {table} holds something else than whole numbers in one of "
-                        f"{', '.join(there)}; export the report again."
+                        self.shown,
+                        f"its table {table} holds something else than whole numbers in one of "
+                        f"{', '.join(there)}; export the report again.",
                     ) from None
                 block.append(np.fromiter(map(numbers.__getitem__, texts), np.int64, len(rows)))
                 for column, part in zip(parts, block, strict=True):
@@ -162,8 +165,9 @@ class Database:
 
     def _endless(self) -> UnreadableTrace:
         return UnreadableTrace(
-            f"{self.shown}: the database is damaged: its pages refer to each other, so that its tables have more rows "
-            "than it can hold; copy or export the report again."
+            self.shown,
+            "the database is damaged: its pages refer to each other, so that its tables have more rows "
+            "than it can hold; copy or export the report again.",
         )
 
     @contextmanager
@@ -175,8 +179,7 @@ class Database:
                 raise self._endless() from None
             # Of a damaged database, SQLite's own words and names of columns may be no text.
             raise UnreadableTrace(
-                f"{self.shown}: the database cannot be read ({clean(str(error), 200)}); copy or export the report "
-                "again."
+                self.shown, f"the database cannot be read ({clean(str(error), 200)}); copy or export the report again."
             ) from None
 
 

@@ -64,16 +64,16 @@ def read(path: Path, request: Request) -> Trace:
     located = place(file, request.limit_bytes)
     size = located.stat().st_size
     if size > request.limit_bytes:
-        raise UnreadableTrace(f"{path}: is larger than --max-size allows ({size:,} bytes); raise it.")
+        raise UnreadableTrace(path, f"is larger than --max-size allows ({size:,} bytes); raise it.")
     with closing(Database(located, path)) as database:
         _check(database, path)
         processes = _processes(database)
         if part is None and len(processes) > 1:
             parts = [f"{path}@{number}" for number in range(len(processes))]
             what = "write it to a file, and name that" if is_pipe(file) else f"name one of {listed(parts, 8)}"
-            raise UnreadableTrace(f"{path}: holds {len(processes)} processes; {what}.")
+            raise UnreadableTrace(path, f"holds {len(processes)} processes; {what}.")
         if part is not None and part >= max(len(processes), 1):
-            raise UnreadableTrace(f"{path}: {file.name} has {len(processes)} processes, counted from 0.")
+            raise UnreadableTrace(path, f"{file.name} has {len(processes)} processes, counted from 0.")
         process = processes[part or 0] if processes else None
         rows = max(sum(database.rows(table) for table in _TABLES), 1)
         with ReadingBar(str(path), size, request.progress) as bar:
@@ -109,8 +109,9 @@ def _check(database: Database, path: Path) -> None:
         name.startswith(("CUPTI_", "META_DATA_", "NVTX_", "TARGET_INFO_")) for name in database.columns
     ):
         raise UnreadableTrace(
-            f"{path}: this is an SQLite database, but none that `nsys export --type sqlite` writes: it has no table "
-            "StringIds beside tables of CUDA."
+            path,
+            "this is an SQLite database, but none that `nsys export --type sqlite` writes: it has no table "
+            "StringIds beside tables of CUDA.",
         )
 
 
@@ -124,7 +125,7 @@ def _processes(database: Database) -> list[int]:
             first_device[process] = min(device, first_device.get(process, device))
     if len(first_device) > _MOST_PROCESSES:
         raise UnreadableTrace(
-            f"{database.shown}: names {len(first_device):,} processes, so it is damaged; export the report again."
+            database.shown, f"names {len(first_device):,} processes, so it is damaged; export the report again."
         )
     return sorted(first_device, key=lambda process: (first_device[process], process))
 
@@ -141,9 +142,7 @@ def _assemble(database: Database, process: int | None, ranges: Callable[[Names],
     rows, damage = _possible(tables)
     lasting = sum(float((table["end_ns"] - table["start_ns"]).sum(dtype=np.float64)) for table in rows.values())
     if lasting > LARGEST_TOTAL_NS:
-        raise UnreadableTrace(
-            f"{database.shown}: its events last more than two years in total; export the report again."
-        )
+        raise UnreadableTrace(database.shown, "its events last more than two years in total; export the report again.")
     base_ns = next((utc for utc, _ in database.pairs("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "utcEpochNs")), 0)
     base_ns = base_ns if isinstance(base_ns, int) and 0 < base_ns < _LARGEST_BASE_NS else 0
     for table in rows.values():
