@@ -144,7 +144,11 @@ def _rows(
     rows = [_row(rank, step_names) for rank in ranks]
     waits, offsets, clocked = comparison.waits, comparison.offsets, comparison.clocked
     for place, number in enumerate(compared):
-        told: dict[str, object] = {"joined": True, "meetings": int(waits.judged[place])}
+        told: dict[str, object] = {
+            "joined": True,
+            "meetings": int(waits.judged[place]),
+            "unjudged_comm_ns": int(waits.unjudged_ns[place]),
+        }
         if waits.judged[place]:
             told["waited_ns"] = int(waits.waited_ns[place])
             told["waited_exposed_ns"] = int(waits.exposed_ns[place])

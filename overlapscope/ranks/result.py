@@ -51,6 +51,9 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     """Both None as well where copies take less than 1% of the window."""
     comm_ns: int
     exposed_comm_ns: int
+    unjudged_comm_ns: int | None = None
+    """Part of `exposed_comm_ns` after the lead-in whose waiting could not be judged: point-to-point, collectives whose
+    counterparts on other ranks or whose arrivals are not known. None for a rank that was not compared."""
     comm_compute_pct: float | None
     median_step_ns: int | None
     """Over its whole steps: neither cut by the lead-in nor the recording's last one where there are others."""
@@ -73,6 +76,16 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     """The offset may be off by this much either way."""
     top_causes: tuple[CauseTime, ...]
     """Up to four, longest first."""
+
+    @property
+    def unjudged_comm_pct(self) -> float:
+        """`unjudged_comm_ns` as a share of the window."""
+        return 100 * (self.unjudged_comm_ns or 0) / self.span_ns if self.span_ns else 0.0
+
+    @property
+    def idle_pct(self) -> float:
+        """Idle time as a share of the window."""
+        return 100 * self.buckets.idle_ns / self.span_ns if self.span_ns else 0.0
 
     @property
     def exposed_comm_pct(self) -> float | None:

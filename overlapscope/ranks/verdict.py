@@ -7,12 +7,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import PurePath
+from statistics import median_low
 from typing import Final, Literal
 
 from msgspec import Struct
 
 from overlapscope.base.words import Unit, clean, listed, percent, plural, unit_for
-from overlapscope.ranks.result import LateIn, Meeting, RankRow, RanksReport, Spread, Straggler
+from overlapscope.ranks.result import LEAST_PCT, LateIn, Meeting, RankRow, RanksReport, Spread, Straggler
 
 Level = Literal["good", "fair", "poor", "unknown", "unusable"]
 
@@ -62,7 +63,8 @@ def judge(report: RanksReport) -> Verdict:
 
 
 def _waiting(report: RanksReport) -> tuple[Level, str]:
-    joined = sum(row.joined for row in report.ranks)
+    rows = [row for row in report.ranks if row.joined]
+    joined = len(rows)
     if not report.ranks:
         return "unusable", "No rank could be read."
     if joined < 2:
@@ -72,12 +74,40 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
     if straggler is not None:
         return "poor" if (straggler.lost_pct or 0) >= POOR_PCT else "fair", _straggler(report, straggler)
     if not report.matching.judged:
-        return "unknown", f"Delays between ranks cannot be measured: {_lower(clean(report.clocks.reason, 500))}"
+        reason = f"Delays between ranks cannot be measured: {_lower(clean(report.clocks.reason, 500))}"
+        return "unknown", " ".join((reason, *_waited_for(rows)))
+    if unjudged := _unjudged(report, rows):
+        return "unknown", " ".join((unjudged, *_waited_for(rows)))
     said = f"The {joined:,} ranks are balanced: no rank delays the others by 1% of their time."
     if report.stragglers:
         most = report.stragglers[0]
         said = f"{said[:-1]}; rank {most.rank} delays them most, by {cost(report, most)}."
     return "good", said
+
+
+def _unjudged(report: RanksReport, rows: Sequence[RankRow]) -> str | None:
+    """Return why ranks can't be called balanced: much exposed communication that could not be compared."""
+    most = max(rows, key=lambda row: row.unjudged_comm_pct)
+    if most.unjudged_comm_pct < LEAST_PCT:
+        return None
+    return (
+        f"The balance of the {len(rows):,} ranks is not judged: exposed communication that could not be compared "
+        f"between ranks takes up to {percent(most.unjudged_comm_pct)} of the time (rank {most.rank})."
+    )
+
+
+def _waited_for(rows: Sequence[RankRow]) -> Iterator[str]:
+    """Name a rank whose GPU idles while the others are in communication that could not be compared."""
+    idle = max(rows, key=lambda row: row.idle_pct)
+    others = [row for row in rows if row is not idle]
+    usual_pct = median_low(row.idle_pct for row in others)
+    unjudged_pct = median_low(row.unjudged_comm_pct for row in others)
+    if min(idle.idle_pct - usual_pct, unjudged_pct - idle.unjudged_comm_pct) >= POOR_PCT:
+        idle_share = f"{percent(idle.idle_pct)} of the time (others: {percent(usual_pct)})"
+        yield (
+            f"Rank {idle.rank}'s GPU is idle for {idle_share}, while the others spend {percent(unjudged_pct)} in such "
+            "communication: they probably wait for it."
+        )
 
 
 def _straggler(report: RanksReport, late: Straggler) -> str:

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from overlapscope.analysis.grouping import group_starts
 from overlapscope.base.columns import Columns
-from overlapscope.base.intervals import I64, Bool, Intervals, covered, intersect, union
+from overlapscope.base.intervals import I64, Bool, Intervals, covered, intersect, subtract, union
 from overlapscope.ranks.clocks import Offsets
 from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.reduced import ReducedRank
@@ -84,6 +84,8 @@ class RankWaits(Struct, frozen=True, eq=False):
     """Time that all other ranks waited for each rank."""
     last_in: I64
     """Number of meetings in which each rank is charged for arriving last."""
+    unjudged_ns: I64
+    """Each rank's exposed communication after its lead-in, outside the kernels of judged meetings."""
 
 
 def find_waits(ranks: Sequence[ReducedRank], met: Meetings, offsets: Offsets) -> RankWaits:
@@ -94,10 +96,13 @@ def find_waits(ranks: Sequence[ReducedRank], met: Meetings, offsets: Offsets) ->
         met: Symmetric meetings of these ranks.
         offsets: The clocks, found from the same meetings.
     """
-    judged = _judged(met, np.array([rank.judged_from_ns for rank in ranks], np.int64), offsets)
+    judged_from = np.array([rank.judged_from_ns for rank in ranks], np.int64)
+    judged = _judged(met, judged_from, offsets)
     arrivals = _arrivals(met.take(judged), offsets, offsets.within_ns[judged])
     axis = _Axis(ranks)
     start = arrivals.meetings.start_ns + axis.shift[arrivals.rank]
+    judged_kernels = union(start, arrivals.meetings.end_ns + axis.shift[arrivals.rank])
+    after_lead_in = union(np.clip(judged_from + axis.shift, axis.begin[:-1], axis.begin[1:]), axis.begin[1:])
     waits = union(start, start + arrivals.waited_ns)
     exposed_waits = intersect(waits, axis.exposed)
     charges = _charges(arrivals, start)
@@ -111,6 +116,7 @@ def find_waits(ranks: Sequence[ReducedRank], met: Meetings, offsets: Offsets) ->
         exposed_ns=axis.by_rank(exposed_waits),
         made_wait_ns=sum_by(pairs.late, pairs.waited_ns, len(ranks)),
         last_in=np.bincount(arrivals.rank[np.unique(charges.late)], minlength=len(ranks)),
+        unjudged_ns=axis.by_rank(subtract(intersect(axis.exposed, after_lead_in), judged_kernels)),
     )
 
 

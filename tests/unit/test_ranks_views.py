@@ -112,6 +112,22 @@ def test_ranks_that_cost_each_other_next_to_nothing_are_even() -> None:
     assert words.judge(replace(even, missing=(2,))).level == "fair"
 
 
+def test_ranks_whose_communication_was_not_compared_are_not_called_balanced() -> None:
+    report = real()
+    busy, idle = report.ranks
+    unmatched = replace(busy, unjudged_comm_ns=busy.span_ns // 2)
+    verdict = words.judge(replace(report, stragglers=(), ranks=(unmatched, idle)))
+    assert verdict.level == "unknown"
+    assert verdict.first == (
+        "The balance of the 2 ranks is not judged: exposed communication that could not be compared between ranks "
+        "takes up to 50.0% of the time (rank 0)."
+    )
+    buckets = replace(idle.buckets, idle_ns=9 * idle.span_ns // 10)
+    verdict = words.judge(replace(report, stragglers=(), ranks=(unmatched, replace(idle, buckets=buckets))))
+    assert "Rank 1's GPU is idle for 90.0% of the time" in verdict.first
+    assert verdict.first.endswith("while the others spend 50.0% in such communication: they probably wait for it.")
+
+
 def test_where_nothing_can_be_compared_it_is_said_why() -> None:
     nothing = Matching(kernels=9, matched=0, unmatched=9, not_collective=0, meetings=0, judged=0, by="none")
     clocks = Clocks(

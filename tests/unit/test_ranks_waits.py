@@ -69,6 +69,10 @@ class Account:
         self.own: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
         self.last_in: defaultdict[int, set[int]] = defaultdict(set)
         self.judged: defaultdict[int, int] = defaultdict(int)
+        self.unjudged = {
+            place: {ns for ns in self.exposed[place] if rank.judged_from_ns <= ns <= rank.end_ns}
+            for place, rank in enumerate(ranks)
+        }
         judged: list[list[tuple[int, int, int, tuple[str, str]]]] = []
         for number in range(len(met)):
             rows = met.row[met.first[number] : met.first[number + 1]].tolist()
@@ -85,6 +89,7 @@ class Account:
             last = max(arrival.values())
             for rank, start, end, _ in members:
                 self.judged[rank] += 1
+                self.unjudged[rank] -= set(range(start, end))
                 self.waited[rank] |= set(range(start, start + min(last - arrival[rank], end - start)))
         for number, (members, arrival) in enumerate(zip(judged, arrived, strict=True)):
             self._charge(number, judged, members, arrival, offsets.error_ns.tolist())
@@ -141,6 +146,7 @@ def test_every_figure_is_that_of_an_account_by_the_nanosecond(
     assert waits.judged.tolist() == [account.judged[rank] for rank in everyone]
     assert waits.waited_ns.tolist() == [len(account.waited[rank]) for rank in everyone]
     assert waits.exposed_ns.tolist() == [len(account.waited[rank] & account.exposed[rank]) for rank in everyone]
+    assert waits.unjudged_ns.tolist() == [len(account.unjudged[rank]) for rank in everyone]
     assert waits.last_in.tolist() == [len(account.last_in[rank]) for rank in everyone]
     pairs = waits.pairs
     found = {
