@@ -314,6 +314,20 @@ def test_times_that_cannot_be_are_left_out_and_counted(tmp_path: Path, database:
     assert trace.damage.impossible_by == {"compute": 2}
 
 
+def test_marks_among_calls_of_the_system_are_no_calls(tmp_path: Path, database: sqlite3.Connection) -> None:
+    database.execute(STRINGS)
+    database.execute(KERNELS)
+    database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1000, 9000, 0, 7, 1, 1)")
+    database.execute("INSERT INTO StringIds VALUES (70, 'OS runtime libraries profiling started'), (71, 'poll')")
+    database.execute("CREATE TABLE OSRT_API (start INT, end INT, globalTid INT, nameId INT)")
+    database.execute("INSERT INTO OSRT_API VALUES (500, 500, 1, 70), (1500, 4500, 1, 71)")
+    database.commit()
+    trace = ov.load(tmp_path / "report.sqlite")
+    assert [trace.cpu_ops.name(row) for row in range(len(trace.cpu_ops))] == ["poll"]
+    [times] = [check for check in ov.analyze(trace).traces[0].trust.checks if check.id == "durations"]
+    assert times.status == "ok"
+
+
 # -- everything behind the trace -----------------------------------------------------------------------
 
 

@@ -61,6 +61,9 @@ def operators_and_ranges(database: Database, names: Names, process: int | None) 
     Operators are PyTorch's, as its `emit_nvtx` marks them, libraries' own ranges, and calls of the operating system.
     """
     system, _ = _host(database, SYSTEM, names, process)
+    # Nsight Systems records calls of at least a microsecond (`--osrt-threshold`). Rows without a length are its own marks,
+    # such as "OS runtime libraries profiling started".
+    system = kept(system, system["start_ns"] != system["end_ns"])
     columns = ("start", "end", "globalTid", "domainId")
     if RANGES not in database.columns:
         return system, {name: column[:0] for name, column in system.items()}
