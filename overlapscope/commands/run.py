@@ -6,7 +6,6 @@ import argparse
 import atexit
 import os
 import shlex
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from overlapscope.base.child import overlapscope_command, run_overlapscope
 from overlapscope.base.output import show, tell
 from overlapscope.base.words import clean
 from overlapscope.commands import ProgramInterrupted, tell_defect
@@ -32,8 +32,6 @@ from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.torch_import import require_torch
 from overlapscope.recorder.wrapping import around
 
-_COMMAND = "import sys; sys.path.append(sys.argv.pop(1)); from overlapscope.commands import main; sys.exit(main())"
-_ROOT = Path(__file__).parents[2]
 _DEFAULTS = Schedule(wait=3, warmup=2, active=5, plain_steps=DEFAULT_PLAIN_STEPS)
 _PAUSE_S = 20
 """Time after the last recording of the program's own profiler until the report is printed, in seconds."""
@@ -381,11 +379,13 @@ class _Run:
             if printed:
                 self._tell(f"`{shlex.join(['overlapscope', *self._analysis(shown=True)])}` shows the report again.")
             else:
-                apart(*self._analysis())
+                run_overlapscope(*self._analysis())
             if self._args.open:
                 # Ctrl-C ends the dashboard; the program has ended already.
                 with suppress(KeyboardInterrupt):
-                    apart("dashboard", str(recording.path if recording.rank is None else recording.job), *self._limit)
+                    run_overlapscope(
+                        "dashboard", str(recording.path if recording.rank is None else recording.job), *self._limit
+                    )
             if recording.rank is not None:
                 job = shlex.quote(str(recording.shown(recording.job)))
                 self._tell(f"this is rank 0; `overlapscope analyze {job}` shows all ranks.")
@@ -432,7 +432,7 @@ class _Run:
         else:
             self._tell_former()
             wait_s = {State.COMPLETE: 0, State.PROGRAMS: _PAUSE_S}.get(state)
-            self._reporter.ask(commands=[command(*self._analysis())], wait_s=wait_s)
+            self._reporter.ask(commands=[overlapscope_command(*self._analysis())], wait_s=wait_s)
 
     def _exit(self, leave: Callable[[int], NoReturn], status: int) -> NoReturn:
         """Finish the recording before `os._exit`. Where that cannot be, the reporter says what is left."""
@@ -523,20 +523,6 @@ class _Run:
         # The program may have put anything in the place of stderr, or closed it.
         with suppress(Exception):
             show(text, sys.__stderr__)
-
-
-def apart(*arguments: str) -> None:
-    """A command of overlapscope in a process of its own, with its output on stderr.
-
-    The program may have left anything in this one: threads, another directory, modules named like ours, little memory.
-    """
-    with suppress(OSError, ValueError):
-        subprocess.run(command(*arguments), stdin=subprocess.DEVNULL, stdout=sys.__stderr__, check=False)
-
-
-def command(*arguments: str) -> list[str]:
-    """Return the command line of a command of overlapscope, with this Python and this overlapscope."""
-    return [sys.executable, "-P", "-c", _COMMAND, str(_ROOT), *arguments]
 
 
 def _name(args: argparse.Namespace) -> str:
