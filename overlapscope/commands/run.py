@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,13 +26,12 @@ from overlapscope.commands._reporter import Reporter
 from overlapscope.errors import UsageError
 from overlapscope.recorder import children, devices, race_words, script
 from overlapscope.recorder.destination import kept_name, rank_by_launcher, window_path
+from overlapscope.recorder.options import DEFAULT_MAX_SIZE_BYTES, Options
 from overlapscope.recorder.program import ProgramRecording, State
-from overlapscope.recorder.recording import DEFAULT_MAX_SIZE_BYTES, DEFAULT_PLAIN_STEPS
-from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.torch_import import require_torch
 from overlapscope.recorder.wrapping import around
 
-_DEFAULTS = Schedule(wait=3, warmup=2, active=5, plain_steps=DEFAULT_PLAIN_STEPS)
+_DEFAULTS = Options(wait=3, warmup=2, active=5)
 _PAUSE_S = 20
 """Time after the last recording of the program's own profiler until the report is printed, in seconds."""
 _ENDED_EARLY = (
@@ -143,7 +142,7 @@ _WINDOWS: tuple[tuple[str, type, Any, str], ...] = (
         int,
         None,
         "steps to time without the profiler, right before and right after the recording (default: "
-        f"{DEFAULT_PLAIN_STEPS}, for which a program needs {_DEFAULTS.needed_steps} steps in all; 0 for none, for "
+        f"{_DEFAULTS.plain_steps}, for which a program needs {_DEFAULTS.needed_steps} steps in all; 0 for none, for "
         f"which {replace(_DEFAULTS, plain_steps=0).needed_steps} suffice)",
     ),
     (
@@ -246,32 +245,22 @@ def _execute(args: argparse.Namespace) -> script.Ending:
     return script.run_script(args.script, args.arguments)
 
 
-_OPTIONS = (
-    *("wait", "warmup", "active", "plain_steps", "delay_s", "duration_s", "capture_range", "slow_step", "repeat"),
-    "steps_by",
-    *("stacks", "shapes", "memory", "light", "max_size_bytes", "check_hazards", "ignore_own_profiler"),
-)
-"""Those of the command line that are `Recording`'s, too."""
-
-
-def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """`Recording`'s options."""
-    options = {name: getattr(args, name) for name in _OPTIONS}
-    by_steps = all(options[name] is None for name in ("delay_s", "duration_s", "capture_range"))
+def _options(args: argparse.Namespace) -> Options:
+    """Return the options of the recording. Raises UsageError for a contradiction between two of them."""
+    asked = {field.name: getattr(args, field.name) for field in fields(Options)}
+    by_steps = all(asked[name] is None for name in ("delay_s", "duration_s", "capture_range"))
     if args.whole:
-        for spelled, *_ in _WINDOWS[:-1]:
-            if getattr(args, _dest(spelled)) is not None:
-                raise UsageError(
-                    f"--whole and {spelled.split()[0]} both choose what is recorded; use only one of them."
-                )
-        return options | {"wait": 0, "warmup": 0, "plain_steps": 0}
+        for option, *_ in _WINDOWS[:-1]:
+            if getattr(args, _dest(option)) is not None:
+                raise UsageError(f"--whole and {option.split()[0]} both choose what is recorded; use only one of them.")
+        return Options(**asked | {"wait": 0, "warmup": 0, "plain_steps": 0})
     defaults = {
         "wait": _DEFAULTS.wait if by_steps else 0,
         "warmup": _DEFAULTS.warmup,
         "active": _DEFAULTS.active if by_steps and args.slow_step is None else None,
         "plain_steps": _DEFAULTS.plain_steps,
     }
-    return options | {name: value for name, value in defaults.items() if options[name] is None}
+    return Options(**asked | {name: default for name, default in defaults.items() if asked[name] is None})
 
 
 class _FormerTraces:
@@ -309,15 +298,15 @@ class _Run:
         self._args = args
         self._recording = ProgramRecording(
             asked,
+            options,
             self._tell,
             self._changed,
             overwrites=force,
             stops=args.stop_after_recording,
             late=args.subprocesses,
-            **options,
         )
         self._children = children.traces(asked) if args.subprocesses else None
-        self._started = children.Started()
+        self._started = children.StartedProcesses()
         self._began_ns = time.time_ns()
         self._process = os.getpid()
         self._reporter = Reporter()
@@ -326,7 +315,6 @@ class _Run:
         self._asked_for: tuple[State, tuple[Path, ...]] | None = None
         self._told: set[str] = set()
         """Sentences that are not repeated."""
-        self._schedule = Schedule(**{name: options[name] for name in Schedule.__dataclass_fields__})
         require_torch()
         if args.open:
             from overlapscope.dashboard.launch import require_packages
@@ -411,7 +399,7 @@ class _Run:
         recording = self._recording
         if recording.rank or self.in_forked_child or self._ending:
             return
-        schedule = self._schedule
+        schedule = recording.options
         if self._asked_for is None and schedule.active is not None and schedule.at_once and schedule.repeat == 1:
             self._tell(
                 f"a complete recording takes {schedule.needed_steps} steps; a program that makes fewer is recorded "

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.open_ranges import OpenRanges
-from overlapscope.recorder.schedule import Schedule, Window
-from overlapscope.recorder.session import Options, Session, profiler_running
+from overlapscope.recorder.options import Options
+from overlapscope.recorder.schedule import Window
+from overlapscope.recorder.session import Session, profiler_running
 from overlapscope.recorder.step_times import SlowSteps, StepTimer, StepTimes
 from overlapscope.recorder.takes import Take
 from overlapscope.recorder.trace_file import TraceFiles
@@ -81,12 +82,10 @@ class Recorder:
     def __init__(
         self,
         path: Callable[[], Path],
-        schedule: Schedule,
         options: Options,
         *,
         since_ns: int,
         bounded: bool,
-        max_size_bytes: int,
         on_too_much: Callable[[], None],
         step_source: Callable[[], str | None] = lambda: None,
         steps_are_settled: Callable[[], bool] = lambda: True,
@@ -96,10 +95,8 @@ class Recorder:
 
         `on_too_much` is called on a thread of the memory guard's; `make_room` should follow on the right one.
         """
-        self._schedule = schedule
         self._options = options
         self._bounded = bounded
-        self._max_size_bytes = max_size_bytes
         self._on_too_much = on_too_much
         self._step_source, self._steps_are_settled = step_source, steps_are_settled
         self._stage = Stage.DONE
@@ -110,13 +107,13 @@ class Recorder:
         """Recording without a step that is in the file, until a step is recorded."""
         self._unmarked_windows = 0
         self._ranges = OpenRanges()
-        self._timer = StepTimer(schedule.plain_steps)
+        self._timer = StepTimer(options.plain_steps)
         """Of steps before the recording, and then of those behind it."""
         self._before: TimedSteps | None = None
-        self._slow = None if schedule.slow_step is None else SlowSteps(schedule.slow_step)
-        self._opens = schedule.wait
+        self._slow = None if options.slow_step is None else SlowSteps(options.slow_step)
+        self._opens = options.wait
         """The next window opens at the end of that many steps, or later."""
-        self._files = TraceFiles(path, schedule.repeat, since_ns=since_ns)
+        self._files = TraceFiles(path, options.repeat, since_ns=since_ns)
         self._done: list[Take] = []
         """What is in the files of earlier windows."""
         self._steps = 0
@@ -171,7 +168,7 @@ class Recorder:
         """How long a step took while nothing was recorded, and while the one that counts was."""
         plain = self._files.plain_steps
         recorded_ns = () if self._last is None else tuple(self._last.judged_ns)
-        return StepTimes(plain.before.host_ns, plain.after.host_ns, recorded_ns, self._schedule.plain_steps)
+        return StepTimes(plain.before.host_ns, plain.after.host_ns, recorded_ns, self._options.plain_steps)
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -236,7 +233,7 @@ class Recorder:
         """Mark the end of a step, and do what is due then."""
         self._steps += 1
         if self._running is not None:
-            self._running.allow(self._max_size_bytes)
+            self._running.allow(self._options.max_size_bytes)
             self._running.end_step(self._steps)
         match self._stage:
             case Stage.PUT_OFF:
@@ -267,7 +264,7 @@ class Recorder:
 
     def finish(self) -> None:
         """Stop, write what is not written, and add to the trace what was timed behind it."""
-        if self.put_off and self._schedule.at_once:
+        if self.put_off and self._options.at_once:
             self._fail(
                 "There is no trace: the program used no GPU and marked no step. If it works in other processes, add "
                 "--subprocesses; overlapscope.step() at the end of an iteration marks steps."
@@ -280,7 +277,7 @@ class Recorder:
             self._notes += self._what_is_missing()
         self._stage = Stage.DONE
         self._add_behind()
-        if self._done and self._schedule.plain_steps and not (self._schedule.by_steps or self._files.timed):
+        if self._done and self._options.plain_steps and not (self._options.by_steps or self._files.timed):
             self._notes.append(
                 "No step ended before or after the recording, so no step was timed without the profiler."
             )
@@ -340,7 +337,7 @@ class Recorder:
         if take is None or not take.takes_too_much(self._steps):
             return
         if self._bounded and not self.marked:
-            if self._max_size_bytes > _UNMARKED_BYTES:
+            if self._options.max_size_bytes > _UNMARKED_BYTES:
                 # A larger --max-size would change nothing.
                 take.notes.pop()
             self._end_unmarked()
@@ -356,14 +353,14 @@ class Recorder:
     # -- from stage to stage --------------------------------------------------------------------------
 
     def _start_first(self) -> None:
-        rehearsal = self._schedule.rehearsal
-        if not self._schedule.at_once:
+        rehearsal = self._options.rehearsal
+        if not self._options.at_once:
             # Takes upon itself what the first start costs, which would make a window late.
-            self._recording = self._start_session(self._schedule.recording(self._steps), Stage.RECORDING)
+            self._recording = self._start_session(self._options.recording(self._steps), Stage.RECORDING)
             self._stop()
             self._recording, self._stage = None, Stage.BETWEEN
         elif rehearsal is None:
-            self._recording = self._start_session(self._schedule.whole.begun(self._steps), Stage.RECORDING)
+            self._recording = self._start_session(self._options.whole.begun(self._steps), Stage.RECORDING)
         elif rehearsal.over(self._steps):
             self._stage = Stage.BETWEEN
         else:
@@ -398,10 +395,10 @@ class Recorder:
             self._stage = Stage.BETWEEN
         else:
             self._rehearsal, self._recording = None, take
-            whole = self._schedule.whole.begun(take.window.first)
+            whole = self._options.whole.begun(take.window.first)
             del take.judged_ns[: whole.judged - take.window.judged]
             take.window = whole
-            if self._schedule.plain_steps:
+            if self._options.plain_steps:
                 take.notes.append(
                     "A record_function stays open around several steps, so none could be timed before the recording."
                 )
@@ -409,8 +406,8 @@ class Recorder:
             self._step_in_recording()
 
     def _recording_is_due(self) -> bool:
-        due = self._schedule.by_steps and self._steps >= self._opens and self._timer.full
-        settled = not self._schedule.plain_steps or self._steps_are_settled()
+        due = self._options.by_steps and self._steps >= self._opens and self._timer.full
+        settled = not self._options.plain_steps or self._steps_are_settled()
         return due and settled and self._undisturbed()
 
     def _undisturbed(self) -> bool:
@@ -423,8 +420,8 @@ class Recorder:
         if self._done:
             self._files.time_behind(self._before)
         # The step under way, in whose middle another may open the window, is no step of it.
-        first = self._steps if self._schedule.by_steps else self._steps + 1
-        self._recording = self._start_session(self._schedule.recording(first), Stage.RECORDING)
+        first = self._steps if self._options.by_steps else self._steps + 1
+        self._recording = self._start_session(self._options.recording(first), Stage.RECORDING)
 
     def _step_in_recording(self) -> None:
         take = self._recording
@@ -443,7 +440,7 @@ class Recorder:
     def _end_recording(self) -> None:
         take = self._recording
         assert take is not None
-        again = not take.wanted or len(self._done) + 1 < self._schedule.repeat
+        again = not take.wanted or len(self._done) + 1 < self._options.repeat
         with self._timer.pausing(self._steps):
             if again:
                 self._ranges.look()
@@ -452,9 +449,9 @@ class Recorder:
             self._stage = Stage.DONE
         elif again:
             # A step lies between two windows: see `open_ranges`.
-            self._opens = self._steps + (max(1, self._schedule.wait) if take.wanted else 1)
+            self._opens = self._steps + (max(1, self._options.wait) if take.wanted else 1)
             self._stage = Stage.BETWEEN
-        elif self._schedule.plain_steps and self._last is take and self._steps:
+        elif self._options.plain_steps and self._last is take and self._steps:
             self._stage = Stage.BEHIND
         else:
             self._stage = Stage.DONE
@@ -465,9 +462,9 @@ class Recorder:
         if not done and self._slow is not None:
             yield self._slow.none()
         elif not done and not self._failures:
-            self._fail(self._schedule.why_none())
-        elif done < self._schedule.repeat and not self._failures:
-            yield f"The program ended after {done} of {self._schedule.repeat} windows."
+            self._fail(self._options.why_none())
+        elif done < self._options.repeat and not self._failures:
+            yield f"The program ended after {done} of {self._options.repeat} windows."
 
     @property
     def _last(self) -> Take | None:
@@ -495,11 +492,11 @@ class Recorder:
                 self._rehearsal = self._recording = None
                 self._fail(f"There is no trace: the program marked no step, used no GPU and {reason}.")
                 return
-        if take is None or not take.wanted or (self._done and self._schedule.by_steps and not take.judged_ns):
+        if take is None or not take.wanted or (self._done and self._options.by_steps and not take.judged_ns):
             self._recording = None
             return
         if take is not self._unmarked and (take is self._rehearsal or not take.judged_ns):
-            short = self._schedule.why_short(self._steps, len(take.judged_ns))
+            short = self._options.why_short(self._steps, len(take.judged_ns))
             if short is not None:
                 take.notes.append(short)
         if take is self._recording:
@@ -522,17 +519,21 @@ class Recorder:
         return self._recording if self._stage is Stage.RECORDING else None
 
     def _start_session(self, window: Window, stage: Stage) -> Take:
-        waits = stage is Stage.REHEARSAL and self._schedule.wait > 0
+        waits = stage is Stage.REHEARSAL and self._options.wait > 0
         unmarked = self._bounded and not self.marked
-        options = replace(self._options, stacks=self._options.stacks and not waits)
+        max_size_bytes = self._options.max_size_bytes
+        options = replace(
+            self._options,
+            stacks=self._options.stacks and not waits,
+            max_size_bytes=min(max_size_bytes, _UNMARKED_BYTES) if unmarked else max_size_bytes,
+        )
         take = Take(
             window,
             options,
-            max_size_bytes=min(self._max_size_bytes, _UNMARKED_BYTES) if unmarked else self._max_size_bytes,
             on_too_much=self._on_too_much,
             wanted=self._slow is None,
         )
-        if options != self._options:
+        if options.stacks != self._options.stacks:
             take.notes.append(_NO_STACKS)
         self._stage = stage
         return take
