@@ -43,17 +43,17 @@ class Command:
     """Run a Python script or module as Python would, record a trace with
     torch.profiler, and report whether copies overlap with compute.
 
-    The script needs no change. A step is what it does again and again: updates
-    by its optimizers, calls of backward(), of a model or of a loader (--steps-
-    by), or what it marks with overlapscope.step(). The first steps are skipped
+    The script needs no change. A step ends with a call that the script repeats
+    (--steps-by), such as an optimizer's step, backward(), or the call of a
+    model or a loader; or with overlapscope.step(). The first steps are skipped
     (--wait), the next are recorded but not judged, so that the pipeline is
     full (--warmup), and the next are recorded and judged (--active). Then the
     trace is written, the report is printed, and the script goes on without the
     profiler. Since the profiler slows programs down, steps are also timed
     without it right before and right after the recording (--plain-steps). A
-    script that makes too few steps for all this is recorded from its start. Of
-    one without steps, a few seconds are recorded (--whole: all of it). A
-    script that uses torch.profiler itself keeps it, and its traces are
+    script that makes too few steps for all this is recorded from its start. A
+    script without steps is recorded for a few seconds (--whole: until its
+    end). A script that uses torch.profiler itself keeps it, and its traces are
     analysed, side by side if there are several.
 
     Under torchrun, mpirun and srun each rank writes a file to NAME.traces:
@@ -188,7 +188,7 @@ class _RecordedProgram:
         self._process = os.getpid()
         self._reporter = Reporter()
         self._ending = False
-        """Whether the program has ended, so that the report follows."""
+        """True if the program has ended, so that the report follows."""
         self._asked_for: tuple[State, tuple[Path, ...]] | None = None
         """State and traces that the reporter was last asked to report on."""
         self._printed: set[str] = set()
@@ -212,7 +212,7 @@ class _RecordedProgram:
         self._recording.begin_with_torch()
 
     def _paths(self, *, force: bool) -> list[Path]:
-        """Return the files that will be written. Raises UsageError for one that cannot be, or needs `force`."""
+        """Return the files that will be written. Raises UsageError if that is impossible."""
         args, path = self._args, self._recording.path
         paths = [path] if args.repeat == 1 else [window_path(path, number + 1) for number in range(args.repeat)]
         inputs = () if args.module or args.code else (args.script,)
@@ -223,7 +223,7 @@ class _RecordedProgram:
 
     @property
     def in_forked_child(self) -> bool:
-        """Whether this process is a fork of the program that has reached the program's end, too."""
+        """True if this process is a fork of the program that has reached the program's end, too."""
         return os.getpid() != self._process
 
     def put_back(self) -> None:
@@ -320,10 +320,8 @@ class _RecordedProgram:
         sentences = [note for note in self._recording.notes if note != self._recording.failure]
         source = self._recording.step_source
         if written and times is not None:
-            steps = None if source is None else f"Steps: {source}."
-            sentences += (
-                [" ".join(filter(None, [times.sentence(), steps]))] if times.sentence() else filter(None, [steps])
-            )
+            about_steps = filter(None, [times.sentence(), None if source is None else f"Steps: {source}."])
+            sentences += filter(None, [" ".join(about_steps)])
         if written and len(devices.activities(cuda=devices.cuda_is_up())) == 1:
             sentences.append(f"no GPU was used, so the report is on the host alone: {devices.why_unused()}.")
         self._tell_once(sentences)
