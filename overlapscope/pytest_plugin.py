@@ -159,11 +159,12 @@ class OverlapProfile:
         test.stash[_PROFILE] = self
 
     def __enter__(self) -> Recording:
+        from overlapscope.recorder.options import Options
         from overlapscope.recorder.recording import SilentRecording
 
         number = len(self.recordings) + 1
         name = self._stem.name if number == 1 else f"{self._stem.name}-{number}"
-        recording = SilentRecording(self._stem.with_name(f"{name}.trace.json.gz"), stacks=self._stacks)
+        recording = SilentRecording(self._stem.with_name(f"{name}.trace.json.gz"), Options(stacks=self._stacks))
         recording.begin()
         self.recordings.append(recording)
         return recording

@@ -23,6 +23,7 @@ from overlapscope.laboratory import machine
 from overlapscope.prediction.calibration import Calibration, Constants, SizedTime
 from overlapscope.prediction.observed_hardware import observe
 from overlapscope.reading import load
+from overlapscope.recorder.options import Options
 from overlapscope.recorder.recording import SilentRecording
 
 COPY_BYTES = tuple(1 << power for power in range(10, 29, 2))
@@ -85,7 +86,7 @@ def record(path: Path) -> None:
         program = _Program()
         program.run()  # What is slow for the first time only stays out of the recording.
         torch.cuda.synchronize()
-        with SilentRecording(path, plain_steps=0):
+        with SilentRecording(path, Options(plain_steps=0)):
             for _ in range(_PASSES):
                 program.run()
             torch.cuda.synchronize()
@@ -267,7 +268,7 @@ def _plain_ns(event: Callable[[], object]) -> float:
 
 def _recorded_ns(event: Callable[[], object], *, stacks: bool) -> float:
     with tempfile.TemporaryDirectory() as directory:
-        recording = SilentRecording(Path(directory) / "costs.json", plain_steps=0, stacks=stacks)
+        recording = SilentRecording(Path(directory) / "costs.json", Options(plain_steps=0, stacks=stacks))
         with recording:
             return _plain_ns(event)
 

@@ -147,10 +147,10 @@ class _Run:
         return prepared if isinstance(prepared, Program) else Program(prepared)
 
     def _record(self, experiment: Experiment, program: Program) -> None:
-        from overlapscope.recorder.recording import Recording
+        from overlapscope.recorder.recording import record
 
         step = program.recorded_step or program.step
-        recording = Recording(
+        recording = record(
             self._asked.trace,
             wait=0,
             warmup=experiment.warmup_steps,

@@ -67,24 +67,29 @@ class Window:
         return self.judged - self.first if self.judged_steps(finished) else 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Schedule:
-    """`wait` steps, then `warmup`, then `active` (None: all that follow), and `plain_steps` timed on either side.
+    """When windows open and close, by steps counted from 0, by time, by a range of the program, or by a slow step."""
 
-    Steps are counted from 0. Instead of steps to wait for and active ones a window can be `duration_s` long and open
-    `delay_s` after the start, or be the time between entering and leaving `capture_range`; with `slow_step` it is one
-    that has a step of so many times the median. There are `repeat` windows.
-    """
-
-    wait: int
-    warmup: int
-    active: int | None
+    wait: int = 0
+    """Number of steps to skip at the start."""
+    warmup: int = 1
+    """Number of steps to record next, but not to judge."""
+    active: int | None = None
+    """Number of steps to record and judge; None for all that follow."""
     plain_steps: int = 0
+    """Number of steps to time without the profiler on either side of the recording."""
     delay_s: float | None = None
+    """Time from the start until a window opens, in seconds, instead of `wait`."""
     duration_s: float | None = None
+    """Length of a window in seconds, instead of `active`; None for the rest of the program."""
     capture_range: str | None = None
+    """Name of a range of the program that is a window; "cudaProfilerApi" is between the two calls of the CUDA runtime.
+    """
     slow_step: float | None = None
+    """Record all the time, and keep a window only if one of its steps takes more than this many times the median."""
     repeat: int = 1
+    """Number of windows, each with a file."""
 
     def __post_init__(self) -> None:
         least = {"wait": 0, "warmup": 0, "active": 1, "plain_steps": 0, "delay_s": 0, "repeat": 1}

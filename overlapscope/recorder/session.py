@@ -16,35 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from overlapscope.base.marks import METADATA, ORIGIN, PLAIN_STEPS, STEP_SOURCE, TORCH, WARM_UP_STEPS
 from overlapscope.base.revision import job_name, revision, running_script
-from overlapscope.base.words import listed
-from overlapscope.errors import UsageError
 from overlapscope.recorder import all_threads, devices
 from overlapscope.recorder.cupti import detached
 from overlapscope.recorder.main_thread import undisturbed
+from overlapscope.recorder.options import Options
 from overlapscope.version import __version__
 
 if TYPE_CHECKING:
     from overlapscope.trace.model import PlainSteps, TraceOrigin
 
 _LOG_LEVEL, _ERRORS_ONLY = "KINETO_LOG_LEVEL", "6"
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the profiler notes of each op, besides its time; `light` leaves out the ops."""
-
-    stacks: bool = False
-    shapes: bool = False
-    memory: bool = False
-    light: bool = False
-
-    def __post_init__(self) -> None:
-        told_of_ops = [name for name in ("stacks", "shapes", "memory") if getattr(self, name)]
-        if self.light and told_of_ops:
-            raise UsageError(
-                f"a light recording has no PyTorch ops, so {listed(told_of_ops)} cannot be recorded; leave out "
-                f"light or {listed(told_of_ops)}."
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ class SlowSteps:
             f"{unit.text(usual_ns)} ({plural(len(lengths_ns) - 1, 'step')}, recorded ones like it)."
         )
 
-    def none(self) -> str:
+    def why_none(self) -> str:
         """A sentence where none came."""
         if self._seen <= _FEWEST:
             return f"There is no trace: only {plural(self._seen, 'step')} could be judged, too few to tell a slow one."

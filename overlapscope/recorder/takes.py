@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from overlapscope.base import clock
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.memory_guard import MemoryGuard
+from overlapscope.recorder.options import Options
 from overlapscope.recorder.schedule import Window
-from overlapscope.recorder.session import Metadata, Options, Session
+from overlapscope.recorder.session import Metadata, Session
 
 if TYPE_CHECKING:
     from overlapscope.trace.model import TimedSteps
@@ -27,7 +28,6 @@ class Take:
         window: Window,
         options: Options,
         *,
-        max_size_bytes: int,
         on_too_much: Callable[[], None],
         wanted: bool = True,
     ) -> None:
@@ -44,7 +44,7 @@ class Take:
             self.session = Session(options)
         except Exception as error:
             raise RecordingFailed(f"torch.profiler failed to start: {_first_line(error)}") from error
-        self._guard = MemoryGuard(max_size_bytes, on_too_much, stacks=options.stacks)
+        self._guard = MemoryGuard(options.max_size_bytes, on_too_much, stacks=options.stacks)
         self._begun_ns = clock.now_ns()
         """When the present step began."""
         self._annotation: Any = None
