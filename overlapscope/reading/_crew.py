@@ -56,7 +56,6 @@ class StretchStream(EventStream):
         self._rest = b"".join(file.stretch(stretch.begin - stretch.held, stretch.begin))
         self._blocks = file.stretch(stretch.begin, stretch.end)
         self._left = stretch.end - stretch.begin
-        self._began_exact = self.exact = whole.exact
 
     def batches(self) -> Iterator[Batch]:
         """The events, but for what is `held` at the end."""
@@ -70,8 +69,8 @@ class StretchStream(EventStream):
 
     @property
     def held(self) -> int | None:
-        """None also where the stretch was not read to its end, or what follows it has to be read in another way."""
-        return None if self._left or self.exact != self._began_exact else super().held
+        """None also where the stretch was not read to its end."""
+        return None if self._left else super().held
 
 
 class Piece(Struct):

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from msgspec import Struct, field
 
 from overlapscope.reading._categories import Table, table_of
-from overlapscope.reading._events import ExactComplete, Instant, convert
+from overlapscope.reading._events import Complete, Instant, convert
 from overlapscope.reading._times import decimal
 
 BOUNDARY = re.compile(r"\}(?=[\s,]*\{)|\}(?=\s*\](?:\s*\}|\s*,\s*\"|\s*$))")
@@ -54,7 +54,7 @@ _CUT = object()
 class Recovered(Struct):
     """What was found in a stretch of the events array."""
 
-    events: list[ExactComplete | Instant | None] = field(default_factory=list)
+    events: list[Complete | Instant | None] = field(default_factory=list)
     """None for an event of no interest."""
     rest: str | None = None
     """Text after the last event that could be decided on; None where the array ended."""
@@ -224,9 +224,9 @@ class _Recovery:
         return not near and _FOOTER.match(self._text, at) is not None
 
 
-def _is_read(event: ExactComplete | Instant | None, value: dict[str, Any]) -> bool:
+def _is_read(event: Complete | Instant | None, value: dict[str, Any]) -> bool:
     """Return whether bytes that are not UTF-8 stand in what is read of an event: elsewhere no way of decoding looks."""
-    if not isinstance(event, ExactComplete) or table_of[event.cat] == Table.IGNORED:
+    if not isinstance(event, Complete) or table_of[event.cat] == Table.IGNORED:
         return False
     texts = (value.get(key) for key in ("cat", "name", "pid", "tid"))
     return any(isinstance(text, str) and _SURROGATE.search(text) is not None for text in texts)

@@ -18,9 +18,9 @@ from msgspec import field
 
 from overlapscope.base.words import size
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading._batch import Batch, exact_batch, fast_batch, has_odd_starts, usual_batch
+from overlapscope.reading._batch import Batch, batch_of_events
 from overlapscope.reading._cuts import BLANK, array_ends, at_end, boundaries
-from overlapscope.reading._events import UNDECODABLE, any_events, convert, exact_events, fast_events, usual_events
+from overlapscope.reading._events import UNDECODABLE, any_events, convert, typed_events
 from overlapscope.reading._metadata import loose_metadata
 from overlapscope.reading._repair import END_SIGHT, recover
 from overlapscope.reading._scan import scanner
@@ -69,8 +69,6 @@ class EventStream:
         self._least = 0
         """Bytes that must be at hand before decoding is tried again."""
         self._read_any = False
-        self.exact = False
-        """Starts are read from their text, as they are too large for a double to hold."""
         self._ended = False
         """The events array's closing bracket has been seen."""
         self.metadata: dict[str, Any] = {}
@@ -259,21 +257,16 @@ class EventStream:
             pending[end] = behind
 
     def _typed_array(self, array: memoryview) -> tuple[str, Batch]:
+        batch = self.scan(array)
+        if batch is not None:
+            return "valid", batch
         try:
             with suppress(msgspec.ValidationError):
-                if not self.exact:
-                    batch = self.scan(array) or _usual(array) or fast_batch(fast_events.decode(array))
-                    if batch is not None:
-                        return "valid", batch
-                    self.exact = True
-                events = exact_events.decode(array)
-                batch = exact_batch(events)
-                if not has_odd_starts(events, batch):
-                    return "valid", batch
+                return "valid", batch_of_events(typed_events.decode(array))
             values = any_events.decode(array)
         except UNDECODABLE as error:
             return ("cut" if at_end(str(error), len(array)) else "broken"), Batch()
-        return "valid", exact_batch(self._convert(values))
+        return "valid", batch_of_events(self._convert(values))
 
     def _convert(self, values: list[Any]) -> list[Any]:
         events: list[Any] = []
@@ -304,7 +297,7 @@ class EventStream:
             self._rest = b""
         else:
             self._rest = recovered.rest.encode("utf-8", "surrogateescape")
-        return exact_batch(recovered.events)
+        return batch_of_events(recovered.events)
 
     # -- after the events
 
@@ -338,10 +331,3 @@ class EventStream:
             else:
                 losses.truncated = True
                 losses.lost_bytes += len(footer)
-
-
-def _usual(array: memoryview) -> Batch | None:
-    """The events where all of them are of the usual kind, and doubles hold their times."""
-    with suppress(msgspec.ValidationError):
-        return usual_batch(usual_events.decode(array))
-    return None
