@@ -25,8 +25,9 @@ from overlapscope.reading._ahead import unpacked_ahead
 from overlapscope.reading._batch import Batch
 from overlapscope.reading._columns import Columns, Renumbering, Share
 from overlapscope.reading._cuts import BLANK, boundaries
+from overlapscope.reading._losses import Losses
 from overlapscope.reading._processes import alone, fork, reap, signals_later, usable_cores
-from overlapscope.reading._stream import EventStream, Losses
+from overlapscope.reading._stream import EventStream
 from overlapscope.reading.files import SourceFile
 
 _STRETCH_BLOCKS = 4
