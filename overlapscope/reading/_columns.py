@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct
 
+from overlapscope.reading._arguments import EventArguments
 from overlapscope.reading._batch import Batch, Numbered
 from overlapscope.reading._categories import Table, table_of
 from overlapscope.reading._events import ABSENT
-from overlapscope.reading._said import Said
 from overlapscope.trace.model import I32, I64, Index, Sync
 
 _SYNCS = {
@@ -98,17 +98,17 @@ class Columns:
         self.parts.append(
             (category[batch.category], name[batch.name], batch.start_ns, batch.dur_ns, batch.thread, place)
         )
-        for table, (at, said) in batch.parts.items():
+        for table, (at, args) in batch.parts.items():
             match table:
                 case Table.RUNTIME:
-                    self._add(table, at, said.number("correlation"))
+                    self._add(table, at, args.number("correlation"))
                 case Table.GPU:
-                    self._add(table, at, self._ops(said))
-                    self._add_collectives(said, at)
+                    self._add(table, at, self._ops(args))
+                    self._add_collectives(args, at)
                 case Table.SYNC:
-                    self._add(table, at, self._syncs(said, [batch.words[word] for word in batch.name[at].tolist()]))
+                    self._add(table, at, self._syncs(args, [batch.words[word] for word in batch.name[at].tolist()]))
                 case Table.DEVICE_ANNOTATION:
-                    self._add(table, at, self._device_annotations(said))
+                    self._add(table, at, self._device_annotations(args))
         self._rows += len(place)
 
     def _add(self, table: Table, at: Index, values: I64) -> None:
@@ -162,65 +162,65 @@ class Columns:
         """The table of each category number."""
         return np.array([table_of[category] for category in self.categories], dtype=np.int32)
 
-    def _ops(self, said: Said) -> I64:
-        stated = [_bandwidth(text) if text else -1.0 for text in said.text("bandwidth")]
+    def _ops(self, args: EventArguments) -> I64:
+        stated = [_bandwidth(text) if text else -1.0 for text in args.text("bandwidth")]
         # The bits of doubles, as all columns are of one type.
         bandwidth = np.array(stated, dtype=np.float64).view(np.int64)
-        numbers = said.number("correlation"), said.number("bytes")
-        return np.column_stack((self._devices(said), self._op_streams(said), *numbers, bandwidth))
+        numbers = args.number("correlation"), args.number("bytes")
+        return np.column_stack((self._devices(args), self._op_streams(args), *numbers, bandwidth))
 
-    def _add_collectives(self, said: Said, at: Index) -> None:
-        chosen = np.flatnonzero([collective != "" for collective in said.text("collective")])
+    def _add_collectives(self, args: EventArguments, at: Index) -> None:
+        chosen = np.flatnonzero([collective != "" for collective in args.text("collective")])
         if not len(chosen):
             return
-        told = said.take(chosen)
+        stated = args.take(chosen)
         values = np.empty((len(chosen), 8), dtype=np.int64)
-        texts = zip(*map(told.text, ("collective", "group", "ranks", "dtype")), strict=True)
+        texts = zip(*map(stated.text, ("collective", "group", "ranks", "dtype")), strict=True)
         values[:, :4] = [[self.texts[text] if text else -1 for text in row] for row in texts]
         for column, attribute in enumerate(("group_size", "elements_in", "elements_out", "sequence"), 4):
-            values[:, column] = told.number(attribute)
+            values[:, column] = stated.number(attribute)
         self._add(Table.COLLECTIVE, at[chosen], values)
 
-    def _device_annotations(self, said: Said) -> I64:
+    def _device_annotations(self, args: EventArguments) -> I64:
         """A device's annotations stand in the lanes of their streams and say nothing of them in their arguments."""
-        devices = said.number("pid")
+        devices = args.number("pid")
         possible = (devices >= 0) & (devices < _MOST_DEVICES)
-        return np.column_stack((np.where(possible, devices, -1), self._streams(said.number("tid"))))
+        return np.column_stack((np.where(possible, devices, -1), self._streams(args.number("tid"))))
 
-    def _syncs(self, said: Said, names: list[str]) -> I64:
-        kinds = map(_sync_kind, said.text("sync_kind"), said.text("sync_type"), names)
+    def _syncs(self, args: EventArguments, names: list[str]) -> I64:
+        kinds = map(_sync_kind, args.text("sync_kind"), args.text("sync_type"), names)
         # Never the row's thread: since kineto #1356 it is the stream + 1,000,000, and on XPU a host
         # thread.
-        streams = self._streams(said.number("stream"))
+        streams = self._streams(args.number("stream"))
         return np.column_stack(
             (
                 np.array([*kinds], dtype=np.int64),
-                self._devices(said),
+                self._devices(args),
                 streams,
-                said.number("correlation"),
-                said.number("event"),
-                self._streams(said.number("source_stream")),
-                said.number("record_correlation"),
+                args.number("correlation"),
+                args.number("event"),
+                self._streams(args.number("source_stream")),
+                args.number("record_correlation"),
             )
         )
 
     @staticmethod
-    def _devices(said: Said) -> I64:
+    def _devices(args: EventArguments) -> I64:
         """A GPU op's process is its device. Copies between devices name three and no `device`."""
-        devices = said.number("device")
+        devices = args.number("device")
         for attribute in ("in_device", "pid", "from_device"):
             missing = (devices < 0) | (devices >= _MOST_DEVICES)
             if missing.any():
-                devices[missing] = said.number(attribute)[missing]
+                devices[missing] = args.number(attribute)[missing]
         devices[(devices < 0) | (devices >= _MOST_DEVICES)] = -1
         return devices
 
-    def _op_streams(self, said: Said) -> I64:
-        streams = said.number("stream")
+    def _op_streams(self, args: EventArguments) -> I64:
+        streams = args.number("stream")
         for attribute in ("sycl_queue", "tid"):
             missing = streams == ABSENT
             if missing.any():
-                streams[missing] = said.number(attribute)[missing]
+                streams[missing] = args.number(attribute)[missing]
         return self._streams(streams)
 
     def _streams(self, streams: I64) -> I64:

@@ -25,8 +25,9 @@ from overlapscope.reading._ahead import unpacked_ahead
 from overlapscope.reading._batch import Batch
 from overlapscope.reading._columns import Columns, Renumbering, Share
 from overlapscope.reading._cuts import BLANK, boundaries
+from overlapscope.reading._losses import Losses
 from overlapscope.reading._processes import alone, fork, reap, signals_later, usable_cores
-from overlapscope.reading._stream import EventStream, Losses
+from overlapscope.reading._stream import EventStream
 from overlapscope.reading.files import SourceFile
 
 _STRETCH_BLOCKS = 4
@@ -56,7 +57,6 @@ class StretchStream(EventStream):
         self._rest = b"".join(file.stretch(stretch.begin - stretch.held, stretch.begin))
         self._blocks = file.stretch(stretch.begin, stretch.end)
         self._left = stretch.end - stretch.begin
-        self._began_exact = self.exact = whole.exact
 
     def batches(self) -> Iterator[Batch]:
         """The events, but for what is `held` at the end."""
@@ -70,8 +70,8 @@ class StretchStream(EventStream):
 
     @property
     def held(self) -> int | None:
-        """None also where the stretch was not read to its end, or what follows it has to be read in another way."""
-        return None if self._left or self.exact != self._began_exact else super().held
+        """None also where the stretch was not read to its end."""
+        return None if self._left else super().held
 
 
 class Piece(Struct):

@@ -14,11 +14,11 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
+from overlapscope.reading._arguments import DecodedArguments
 from overlapscope.reading._batch import Batch, batch_of_rows, rows_of
 from overlapscope.reading._categories import table_of
 from overlapscope.reading._events import CallArgs, OpArgs
 from overlapscope.reading._jax_lines import Event, Line
-from overlapscope.reading._said import SaidByStructs
 from overlapscope.reading._times import UNREADABLE
 from overlapscope.trace.op_names import XLA_WAIT
 
@@ -84,7 +84,7 @@ def batch_of(lines: list[Line]) -> Batch:
     tables = np.array([table_of[category] for category in categories], np.int32)
     for table, at in rows_of(tables[batch.category]):
         chosen = [rows[row] for row in at.tolist()]
-        batch.parts[table] = at, SaidByStructs(chosen, [row.args for row in chosen])
+        batch.parts[table] = at, DecodedArguments(chosen, [row.args for row in chosen])
     return batch
 
 

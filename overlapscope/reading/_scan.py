@@ -12,25 +12,39 @@ import weakref
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
 from msgspec import Raw
 
-from overlapscope.reading._batch import TABLE_OF, Batch, rows_of
-from overlapscope.reading._categories import Table
-from overlapscope.reading._events import CATEGORIES, PASSED_OVER, SHAPES, UNDECODABLE, Op, OpArgs, decoded_text
-from overlapscope.reading._said import number
-from overlapscope.trace.model import I64, Index
+from overlapscope.reading._arguments import number
+from overlapscope.reading._batch import Batch, rows_of
+from overlapscope.reading._categories import Table, table_of
+from overlapscope.reading._events import UNDECODABLE, OpArgs, decoded_text
+from overlapscope.trace.model import I32, I64, Index
 
 LIBRARY = Path(__file__).with_name("libscan.so")
 _SOURCE = LIBRARY.with_name("scan.c")
 
 _T = TypeVar("_T", bound=np.generic)
 
+CATEGORIES = (
+    *("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "cpu_op", "python_function"),
+    *("user_annotation", "gpu_user_annotation", "cuda_sync", "overhead", "Trace", "xpu_runtime", "xpu_driver"),
+)
+"""Frequent categories. An array with an event of any other category is left to Python."""
+_TABLE_OF: Final[I32] = np.array([table_of[category] for category in CATEGORIES], dtype=np.int32)
+"""Table of each of the categories."""
+_PASSED_OVER_IN = {
+    **dict.fromkeys(("ac2g", "fwdbwd"), "stf"),
+    "cpu_instant_event": "i",
+    **dict.fromkeys(("cuda_event", "cuda_profiler_range"), "X"),
+}
+"""Frequent categories that no table takes, with the phases that they come in."""
+
 _PLAIN, _CALL, _OP, _PASSED_OVER = range(4)
-_SHAPES = {table: _OP if shape is Op else _CALL for table, shape in SHAPES.items()}
+_SHAPES = {Table.GPU: _OP, Table.SYNC: _OP, Table.DEVICE_ANNOTATION: _OP, Table.RUNTIME: _CALL}
 _IS_OP = np.array([_SHAPES.get(table) == _OP for table in Table])
 _TYPES = {int: 0, str: 1, Raw: 2}
 _TEXT = -(1 << 62)
@@ -83,7 +97,7 @@ class _Columns(ctypes.Structure):
 _PLACES = {attribute: place for place, attribute in enumerate(("pid", *OpArgs.__struct_fields__))}
 
 
-class _Said(msgspec.Struct, frozen=True):
+class ScannedArguments(msgspec.Struct, frozen=True):
     """What GPU ops, synchronisation records and runtime calls say, as the library wrote it."""
 
     thread: I64
@@ -101,9 +115,9 @@ class _Said(msgspec.Struct, frozen=True):
         numbers = self.values[:, self.places[attribute]].tolist()
         return [decoded_text(self.texts[at]) if at >= 0 else "" for at in numbers]
 
-    def take(self, rows: Index) -> _Said:
+    def take(self, rows: Index) -> ScannedArguments:
         """Some of them."""
-        return _Said(self.thread[rows], self.values[rows], self.places, self.texts)
+        return ScannedArguments(self.thread[rows], self.values[rows], self.places, self.texts)
 
 
 @cache
@@ -129,9 +143,9 @@ def is_compiled() -> bool:
 
 @cache
 def _wanted() -> _Wanted:
-    shapes = [_SHAPES.get(Table(table), _PLAIN) for table in TABLE_OF]
+    shapes = [_SHAPES.get(Table(table), _PLAIN) for table in _TABLE_OF]
     categories = list(map(_word, CATEGORIES, shapes))
-    categories += [_word(name, _PASSED_OVER, phases) for name, phases in PASSED_OVER.items()]
+    categories += [_word(name, _PASSED_OVER, phases) for name, phases in _PASSED_OVER_IN.items()]
     keys, defaults = OpArgs.__struct_encode_fields__, OpArgs.__struct_defaults__
     arguments = [_word(key, _TYPES[type(default)]) for key, default in zip(keys, defaults, strict=True)]
     return _Wanted(
@@ -189,16 +203,16 @@ def _batch(columns: _Columns) -> Batch | None:
         repaired=columns.no_duration,
         count=columns.events,
     )
-    tables = TABLE_OF[batch.category]
+    tables = _TABLE_OF[batch.category]
     ops = _array(columns.ops, columns.n_ops * len(_PLACES), np.int64).reshape(-1, len(_PLACES))
     ops[:, 0] = _identities(ops[:, 0], texts)
     shown = _IS_OP[tables]
     for table, at in rows_of(tables):
         if table == Table.RUNTIME:
             calls = _array(columns.calls, columns.n_calls, np.int64).reshape(-1, 1)
-            batch.parts[table] = at, _Said(thread[at], calls, {"correlation": 0}, texts)
+            batch.parts[table] = at, ScannedArguments(thread[at], calls, {"correlation": 0}, texts)
         else:
-            batch.parts[table] = at, _Said(thread[at], ops[tables[shown] == table], _PLACES, texts)
+            batch.parts[table] = at, ScannedArguments(thread[at], ops[tables[shown] == table], _PLACES, texts)
     return batch
 
 

@@ -20,7 +20,7 @@ from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
     from overlapscope.reading._jax_lines import Recording
-    from overlapscope.reading._stream import Losses
+    from overlapscope.reading._losses import Losses
 
 _XSPACE: Final = re.compile(
     rb"\n[\x80-\xff]{0,9}[\0-\x7f](?:\x08[\x80-\xff]{0,9}[\0-\x7f])?\x12[\x01-\x7f](?:/host:|/device:|Task Environment)"
@@ -90,11 +90,12 @@ def _decoded(path: Path, data: bytes) -> Recording:
 
 
 def _losses(recording: Recording) -> Losses:
-    from overlapscope.reading._stream import Losses
+    from overlapscope.reading._losses import Losses
 
     dropped = sum(int(match[1] or match[2]) for text in recording.warnings for match in _DROPPED.finditer(text))
     losses = Losses(truncated=recording.truncated, lost_events=dropped)
-    losses.remember([f"the profiler says: {text}" for text in recording.warnings])
+    for text in recording.warnings:
+        losses.remember(f"the profiler says: {text}")
     return losses
 
 

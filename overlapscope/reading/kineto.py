@@ -15,6 +15,7 @@ from overlapscope.reading._categories import Table
 from overlapscope.reading._columns import Columns
 from overlapscope.reading._crew import Crew
 from overlapscope.reading._events import valid_text
+from overlapscope.reading._losses import Losses
 from overlapscope.reading._metadata import (
     device_names,
     flags,
@@ -29,7 +30,7 @@ from overlapscope.reading._metadata import (
     warm_up_steps,
 )
 from overlapscope.reading._progress import Progress, ReadingBar
-from overlapscope.reading._stream import EventStream, Losses
+from overlapscope.reading._stream import EventStream
 from overlapscope.reading._tables import Finished
 from overlapscope.reading._times import LARGEST_TOTAL_NS, UNREADABLE, possible, recording
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile, rank_in_name, shown_source
