@@ -71,7 +71,7 @@ class Columns(Struct, frozen=True, eq=False):
     def __len__(self) -> int:
         return len(getattr(self, next(iter(_dtypes(type(self))))))
 
-    def take(self, rows: Integers | Bool) -> Self:
+    def take(self, rows: Integers | Bool | slice) -> Self:
         """The table of the given rows (an index array or a boolean mask)."""
         return replace(self, **{name: getattr(self, name)[rows] for name in _dtypes(type(self))})
 

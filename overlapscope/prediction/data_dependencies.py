@@ -105,36 +105,54 @@ class _Lane:
         self._unknown = self._kernel & ~pick(shapes.known, self._row, False)
 
     def readers(self, elements: tuple[int, ...], alike: I64, copies: I64) -> tuple[I64, I64, Bool]:
-        """Of copies of so many elements: the first kernel behind each that may read such a tensor, and the last before.
+        """Find the kernels that may read what copies move, by the number of elements of their ops' inputs.
 
-        Also whether nothing speaks against the first: its op has such an input. One behind is looked for until the next
-        of the copies that are `alike`, and in the same step; where there is none, neither is given (-1). One before is
-        looked for in the same step and the step before.
+        Args:
+            elements: Numbers of elements of the tensors that the copies may be a part of.
+            alike: All copies with these elements and this direction.
+            copies: Those of them to find the kernels of.
+
+        Returns:
+            For each copy: the first such kernel behind it, before the next copy that is alike, and in the same step;
+            the last one before it, in the same step or the step before, if there is a first; -1 for none. And whether
+            the first is certain: its op has such an input.
         """
         reads = np.zeros(len(self._line), np.bool_)
         for count in elements:
             reads |= pick(self._shapes.reading(count), self._row, False)
         certain = np.flatnonzero(self._kernel & reads)
         possible = np.flatnonzero(self._unknown | (self._kernel & reads))
-        parts = np.sort(np.concatenate([self._shapes.parts_ns(count) for count in elements]))
+        parts_ns = np.sort(np.concatenate([self._shapes.parts_ns(count) for count in elements]))
+        at = np.searchsorted(self._line, copies)
+        first = self._first_reader(possible, parts_ns, at, np.searchsorted(self._line, alike))
+        last = np.where(first >= 0, self._last_reader(possible, parts_ns, at), -1)
+        rows = np.append(self._line, -1)
+        return rows[first], rows[last], (first >= 0) & (first == _next(certain, at, -1))
 
-        at, others = np.searchsorted(self._line, copies), np.searchsorted(self._line, alike)
-        ends = np.minimum(_next(others, at, len(self._line)), np.searchsorted(self._step, self._step[at], side="right"))
-        first = np.minimum(_next(possible, at, len(self._line)), self._behind_parts(parts, at))
-        sure = first == _next(certain, at, -1)
-        first = np.where(first < ends, first, -1)
+    def _first_reader(self, possible: I64, parts_ns: I64, at: I64, alike: I64) -> I64:
+        """Return the place of the first possible reader behind each copy, or kernel behind a part being taken.
 
+        -1 where there is none before the next of the `alike` copies and the end of the step.
+        """
+        end_of_step = np.searchsorted(self._step, self._step[at], side="right")
+        ends = np.minimum(_next(alike, at, len(self._line)), end_of_step)
+        first = np.minimum(_next(possible, at, len(self._line)), self._behind_parts(parts_ns, at))
+        return np.where(first < ends, first, -1)
+
+    def _last_reader(self, possible: I64, parts_ns: I64, at: I64) -> I64:
+        """Return the place of the last possible reader before each copy, since the beginning of the step before.
+
+        -1 where there is none, or where a part was taken of such a tensor meanwhile, which any kernel may read.
+        """
         begins = np.searchsorted(self._step, self._step[at] - 1)
         last = pick(possible, np.searchsorted(possible, at) - 1)
-        taken = np.searchsorted(parts, self._called_ns[at]) > np.searchsorted(parts, self._since_ns[begins])
-        last = np.where((last >= begins) & ~taken & (first >= 0), last, -1)
-        rows = np.append(self._line, -1)
-        return rows[first], rows[last], sure
+        taken = np.searchsorted(parts_ns, self._called_ns[at]) > np.searchsorted(parts_ns, self._since_ns[begins])
+        return np.where((last >= begins) & ~taken, last, -1)
 
-    def _behind_parts(self, parts: I64, at: I64) -> I64:
-        """The first kernel launched after the first part of such a tensor was taken behind each copy."""
+    def _behind_parts(self, parts_ns: I64, at: I64) -> I64:
+        """Return the place of the first kernel launched after a part of such a tensor was taken behind each copy."""
         never = np.iinfo(np.int64).max
-        taken = pick(parts, np.searchsorted(parts, self._called_ns[at], side="right"), never)
+        taken = pick(parts_ns, np.searchsorted(parts_ns, self._called_ns[at], side="right"), never)
         behind = np.maximum(np.searchsorted(self._since_ns, taken), at + 1)
         kernels = np.flatnonzero(self._kernel)
         return pick(kernels, np.searchsorted(kernels, behind), len(self._line))

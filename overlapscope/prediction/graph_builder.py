@@ -8,6 +8,7 @@ the graph is wrong.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from overlapscope.analysis.edges import HANDOVER_NS, HIGH, LOW, find_edges, own_stream_waits
 from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.timeline import build as build_timeline
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import Bool, covered, union
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import Calls, Graph, Items, Orders, Recorded, Why
@@ -122,17 +123,26 @@ class _EventWait(NamedTuple):
 
 
 class _Hold(NamedTuple):
-    """What keeps an item from beginning."""
+    """An item that keeps another from beginning."""
 
     item: int
     confidence: int
     asked_ns: int
+    """When the host asked for the wait."""
+
+
+class _Tie(NamedTuple):
+    """An item that waits for another: a row of `Orders`."""
+
+    first: int
+    then: int
+    confidence: int
 
 
 def _event_orders(trace: Trace, items: Items, calls: Calls, item_of_op: I64) -> Orders:
     """The event waits, without lags. Of those in doubt, the ones that explain when the held item began."""
     called_ns = trace.runtime_calls.start_ns
-    ties: set[tuple[int, int, int]] = set()
+    ties: set[_Tie] = set()
     for device in trace.devices:
         edges = find_edges(trace, build_timeline(trace, device))
         then = item_of_op[np.flatnonzero(trace.gpu_ops.device == device)[edges.held]]
@@ -147,34 +157,51 @@ def _event_orders(trace: Trace, items: Items, calls: Calls, item_of_op: I64) -> 
     return orders.take(possible & ((orders.confidence >= HIGH) | (waited <= HANDOVER_NS)))
 
 
-def _with_inherited(waits: list[_EventWait], items: Items, called_ns: I64) -> set[tuple[int, int, int]]:
-    """The waits as `(first, then, confidence)`, and those that they pass on. `called_ns`: of each item, its call.
+def _with_inherited(waits: list[_EventWait], items: Items, called_ns: I64) -> set[_Tie]:
+    """Return a tie for each wait, and one for each that it inherits.
 
-    An event that was recorded after a stream had been told to wait, but before its next op, is not reached before that
-    wait is over: whoever waits for the event waits for what it waited for.
+    The host may have told a stream to wait, and then recorded an event there before it launched anything more. The
+    event is reached only after that wait, so another stream that waits for the event inherits the wait.
+
+    Args:
+        called_ns: When the host launched each item.
     """
     on_lane = dict(rows_by(items.lane))
-    result: set[tuple[int, int, int]] = set()
     holding: dict[int, dict[tuple[int, bool], _Hold]] = {}
-    """By held item: the last item of each lane that holds it, surely or not. It implies those before it on its lane."""
-    for first, then, confidence, asked, recorded in sorted(waits, key=lambda wait: wait.asked_ns):
-        holds = [_Hold(first, confidence, asked)]
-        if recorded != _UNKNOWN:
-            rows = on_lane[int(items.lane[first])]
-            following = int(np.searchsorted(called_ns[rows], recorded))
-            if following < len(rows):
-                holds += [
-                    _Hold(earlier.item, min(confidence, earlier.confidence), asked)
-                    for earlier in holding.get(int(rows[following]), {}).values()
-                    if earlier.asked_ns < recorded and earlier.item != then
-                ]
-        held = holding.setdefault(then, {})
+    """For each held item, the last item of each lane that holds it, and whether surely: it implies the earlier ones."""
+
+    def inherited(wait: _EventWait) -> Iterator[_Hold]:
+        rows = on_lane[int(items.lane[wait.first])]
+        following = int(np.searchsorted(called_ns[rows], wait.recorded_ns))
+        if wait.recorded_ns == _UNKNOWN or following == len(rows):
+            return
+        for hold in holding.get(int(rows[following]), {}).values():
+            if hold.asked_ns < wait.recorded_ns and hold.item != wait.then:
+                yield _Hold(hold.item, min(wait.confidence, hold.confidence), wait.asked_ns)
+
+    ties: set[_Tie] = set()
+    for wait in sorted(waits, key=lambda wait: wait.asked_ns):
+        holds = [_Hold(wait.first, wait.confidence, wait.asked_ns), *inherited(wait)]
+        held = holding.setdefault(wait.then, {})
         for hold in holds:
             key = int(items.lane[hold.item]), hold.confidence >= HIGH
             if key not in held or held[key].item <= hold.item:
                 held[key] = hold
-        result.update((hold.item, then, hold.confidence) for hold in holds)
-    return result
+        ties.update(_Tie(hold.item, wait.then, hold.confidence) for hold in holds)
+    return ties
+
+
+class _Earlier(Columns, frozen=True):
+    """For each item, when that which it waits for was over; `_UNKNOWN` where there is no such thing."""
+
+    call_ns: I64
+    """End of its launch call, or the start where the item began during the call; without a call, its release."""
+    after_call: Bool
+    """It began after its call had returned."""
+    queue_ns: I64
+    """End of the item before it on its lane."""
+    engine_ns: I64
+    """End of the latest copy before it on its engine."""
 
 
 class _Precedent(NamedTuple):
@@ -183,10 +210,10 @@ class _Precedent(NamedTuple):
     over_ns: I64
     """When it was over; `_UNKNOWN` where there is none."""
     usual_ns: I64
-    """How long after that an item usually begins."""
+    """Usual time from there to the item's start."""
 
     def lag_ns(self, begins_ns: I64, last: Bool) -> I64:
-        """As measured where it was the `last` that an item waited for, else at most the usual."""
+        """Return the lag: as measured where this is the item's `last` precedent, else at most the usual."""
         measured = begins_ns - self.over_ns
         return np.where(last, measured, np.minimum(measured, self.usual_ns))
 
@@ -194,52 +221,68 @@ class _Precedent(NamedTuple):
 def _with_lags(
     items: Items, calls: Calls, orders: Orders, known: Constants
 ) -> tuple[Items, Orders, I64, frozenset[int]]:
-    """The items and orders with their lags, and what of each item's wait nothing explains.
+    """Return items and orders with their lags, each item's unexplained wait, and the devices that keep such waits.
 
-    Orders are added where an item began right when one on another lane ended, and nothing else explains its start.
-    Also the devices on which such waits are kept.
+    Where an item began right when one on another lane ended, and nothing else explains its start, an order is added.
     """
-    start, launched = items.start_ns, items.call >= 0
-    call_end = pick(calls.end_ns, items.call, 0)
-    after_call = launched & (start >= call_end)
-    called = np.where(launched, np.where(after_call, call_end, pick(calls.start_ns, items.call, 0)), items.release_ns)
-    queued = _ends_before(items, items.lane, running=False)
-    engine_of = np.where(items.on_engine, items.device << 8 | items.kind, -1)
-    engine = np.where(items.on_engine, _ends_before(items, engine_of, running=True), _UNKNOWN)
-
-    # How long each could at most have taken to begin, from each of what it waits for.
-    at_most = np.where(launched, call_end + AFTER_CALL_NS, start)
-    explained = np.maximum.reduce([at_most, queued + QUEUE_NS, engine + QUEUE_NS])
-    late = start > np.maximum(explained, _held_until(orders, items) + HANDOVER_NS)
+    earlier = _earlier(items, calls)
+    returned = pick(calls.end_ns, items.call, 0) + AFTER_CALL_NS
+    # The latest start that launches, queues and engines explain.
+    explained = np.maximum.reduce(
+        [np.where(items.call >= 0, returned, items.start_ns), earlier.queue_ns + QUEUE_NS, earlier.engine_ns + QUEUE_NS]
+    )
+    late = items.start_ns > np.maximum(explained, _held_until(orders, items) + HANDOVER_NS)
     orders = Orders.joined([orders, _seen_orders(items, np.flatnonzero(late))])
-    held = _held_until(orders, items)
-    unexplained = np.maximum(start - np.maximum(explained, held + HANDOVER_NS), 0)
+    explained = np.maximum(explained, _held_until(orders, items) + HANDOVER_NS)
+    unexplained = np.maximum(items.start_ns - explained, 0)
     devices = distinct(items.device).tolist()
     keeping = frozenset(device for device in devices if _few(items, unexplained, device))
-    begins = np.where(np.isin(items.device, list(keeping)), start, start - unexplained)
+    begins = items.start_ns - np.where(np.isin(items.device, list(keeping)), 0, unexplained)
+    return *_lagged(items, orders, earlier, begins, known), unexplained, keeping
 
+
+def _earlier(items: Items, calls: Calls) -> _Earlier:
+    launched, returned = items.call >= 0, pick(calls.end_ns, items.call, 0)
+    after_call = launched & (items.start_ns >= returned)
+    called = np.where(after_call, returned, pick(calls.start_ns, items.call, 0))
+    engine_of = np.where(items.on_engine, items.device << 8 | items.kind, -1)
+    return _Earlier(
+        call_ns=np.where(launched, called, items.release_ns),
+        after_call=after_call,
+        queue_ns=_ends_before(items, items.lane, running=False),
+        engine_ns=np.where(items.on_engine, _ends_before(items, engine_of, running=True), _UNKNOWN),
+    )
+
+
+def _lagged(items: Items, orders: Orders, earlier: _Earlier, begins: I64, known: Constants) -> tuple[Items, Orders]:
+    """Return the items and orders with their lags.
+
+    What an item waited for last has the measured lag; everything else that it waits for has at most the usual one.
+    """
     latency = np.where(items.is_copy, known.copy_latency_ns or 0, known.launch_latency_ns or 0)
-    latency = np.where(items.is_copy & (items.host_memory == Memory.PAGEABLE), _staging(items, called, queued), latency)
+    staged = items.is_copy & (items.host_memory == Memory.PAGEABLE)
+    latency = np.where(staged, _staging(items, earlier.call_ns, earlier.queue_ns), latency)
     gap, handover = (np.full(len(items), usual or 0) for usual in (known.kernel_gap_ns, known.handover_ns))
-    by_call = _Precedent(called, np.where(after_call, 0, latency))
-    by_queue, by_engine, by_order = _Precedent(queued, gap), _Precedent(engine, gap), _Precedent(held, handover)
-    precedents = (by_call, by_queue, by_engine, by_order)
+    held = _held_until(orders, items)
+    by_call = _Precedent(earlier.call_ns, np.where(earlier.after_call, 0, latency))
+    by_queue, by_engine = _Precedent(earlier.queue_ns, gap), _Precedent(earlier.engine_ns, gap)
+    precedents = (by_call, by_queue, by_engine, _Precedent(held, handover))
     last = np.argmax(np.stack([precedent.over_ns + precedent.usual_ns for precedent in precedents]), axis=0)
     launch_lag, queue_lag, engine_lag, _ = (
         precedent.lag_ns(begins, last == number) for number, precedent in enumerate(precedents)
     )
-    gaps = begins[orders.then] - items.end_ns[orders.first]
-    binding = (last[orders.then] == len(precedents) - 1) & (items.end_ns[orders.first] == held[orders.then])
-    orders = replace(orders, lag_ns=np.where(binding, gaps, np.minimum(gaps, known.handover_ns or 0)))
+    ended = items.end_ns[orders.first]
+    binding = (last[orders.then] == len(precedents) - 1) & (ended == held[orders.then])
+    gaps = begins[orders.then] - ended
     items = replace(
         items,
         duration_ns=_alone(items, known),
-        after_call=after_call,
-        launch_lag_ns=np.where(launched, launch_lag, 0),
-        queue_lag_ns=np.where(queued > _UNKNOWN, queue_lag, 0),
-        engine_lag_ns=np.where(engine > _UNKNOWN, engine_lag, 0),
+        after_call=earlier.after_call,
+        launch_lag_ns=np.where(items.call >= 0, launch_lag, 0),
+        queue_lag_ns=np.where(earlier.queue_ns > _UNKNOWN, queue_lag, 0),
+        engine_lag_ns=np.where(earlier.engine_ns > _UNKNOWN, engine_lag, 0),
     )
-    return items, orders, unexplained, keeping
+    return items, replace(orders, lag_ns=np.where(binding, gaps, np.minimum(gaps, known.handover_ns or 0)))
 
 
 def _few(items: Items, unexplained: I64, device: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -175,35 +176,55 @@ def _own_copies(calls: Calls, items: Items) -> tuple[I64, I64]:
     return items.call[copies], copies
 
 
+class _Synchronize(NamedTuple):
+    """A call that waits for the device."""
+
+    begin_ns: int
+    end_ns: int
+    lane: int
+    """The only stream that it waits for, as a record states it; -1 if unknown."""
+    whole: bool
+    """It waits for all streams of a device."""
+    frees: bool
+    """It frees memory, and may wait for nothing."""
+    recorded_ns: int | None
+    """When its event was recorded, if known."""
+
+    def waited_for(self, launches: _Launches, ends_ns: I64) -> list[int]:
+        """Return the items that it waited for."""
+        if not launches.before(self.begin_ns):
+            return []
+        latest_ns = self.end_ns + _SKEW_NS
+        before_event = -1 if self.recorded_ns is None else launches.last(self.recorded_ns)
+        if before_event >= 0 and ends_ns[before_event] <= latest_ns:
+            return [before_event]
+        if not self.whole and self.lane not in launches.lanes:
+            # It waits for an event: take what ended last before the call returned.
+            last_ended = launches.last_ended(self.begin_ns, self.end_ns - _RETURN_NS)
+            return [last_ended] if last_ended >= 0 else []
+        lanes = launches.lanes if self.whole else (self.lane,)
+        last = [launches.last_on(lane, self.begin_ns) for lane in lanes]
+        # The recording does not state the device: one whose work outlasts the call is another.
+        waited = [item for item in last if item >= 0 and ends_ns[item] <= latest_ns]
+        if self.frees and not any(ends_ns[item] > self.begin_ns for item in waited):
+            return []
+        return waited
+
+
 def _synchronized(trace: Trace, calls: Calls, items: Items) -> tuple[I64, I64]:
-    """Synchronizes and calls that free memory, and the items that each waited for: arrays of equal length."""
-    runtime, ends = trace.runtime_calls, items.end_ns
+    """Pair synchronizes and calls that free memory with the items that they waited for: arrays of equal length."""
+    runtime = trace.runtime_calls
     frees = call_kinds.named(runtime, _FREES)[calls.row]
+    waits = call_kinds.synchronises(runtime)[calls.row] | frees
     whole = call_kinds.named(runtime, _DEVICE_SYNC)[calls.row] | frees
+    stream, recorded_ns = stated_streams(trace, calls.row), _paired_events(trace, calls)
     launches = _Launches(calls, items)
-    stated, recorded_ns = stated_streams(trace, calls.row), _paired_events(trace, calls)
     pairs: list[tuple[int, int]] = []
-    for call in np.flatnonzero(call_kinds.synchronises(runtime)[calls.row] | frees).tolist():
-        begun, over = int(calls.start_ns[call]), int(calls.end_ns[call])
-        if not launches.before(begun):
-            continue
-        lane = int(stated[call])
-        recorded = launches.last(recorded_ns[call]) if call in recorded_ns else -1
-        if recorded >= 0 and ends[recorded] <= over + _SKEW_NS:
-            waited = [recorded]
-        elif whole[call] or lane in launches.lanes:
-            # The device that is synchronized is not stated: one whose work outlasts the call is another.
-            last = [
-                launches.last_on(lane_waited, begun) for lane_waited in (launches.lanes if whole[call] else (lane,))
-            ]
-            waited = [item for item in last if item >= 0 and ends[item] <= over + _SKEW_NS]
-            if frees[call] and not any(ends[item] > begun for item in waited):
-                waited = []
-        else:
-            # An event's: what ended last before the call returned.
-            last_ended = launches.last_ended(begun, over - _RETURN_NS)
-            waited = [last_ended] if last_ended >= 0 else []
-        pairs += [(call, item) for item in waited]
+    for call in np.flatnonzero(waits).tolist():
+        begin_ns, end_ns, lane = int(calls.start_ns[call]), int(calls.end_ns[call]), int(stream[call])
+        state = bool(whole[call]), bool(frees[call]), recorded_ns.get(call)
+        synchronize = _Synchronize(begin_ns, end_ns, lane, *state)
+        pairs += [(call, item) for item in synchronize.waited_for(launches, items.end_ns)]
     call_of_wait, item_of_wait = np.array(pairs, np.int64).reshape(-1, 2).T
     return call_of_wait, item_of_wait
 

@@ -91,34 +91,51 @@ def as_plain(base: Base, plain: PlainStep) -> Base:
     return replace(fitted, plain=plain)
 
 
-def _searched(base: Base, wanted_ns: int, at: Callable[[float], Base], *, first: float, most: float) -> Base:
-    """The base with its host's work shortened by the amount, from 0 to `most`, that brings its step nearest.
+class _Tried(NamedTuple):
+    """An amount of shortening, and by how much the step is too long with it; negative where it is too short."""
 
-    The step gets no longer as the work gets shorter, and is nearly linear in it: false position, where the value of an
-    end that stays is halved ("Illinois"; Dowell and Jarratt, BIT 11, 1971).
+    amount: float
+    over_ns: float
+
+    @property
+    def half(self) -> _Tried:
+        """The same with half the error, so that the next guess moves towards it."""
+        return self._replace(over_ns=self.over_ns / 2)
+
+
+def _searched(base: Base, wanted_ns: int, at: Callable[[float], Base], *, first: float, most: float) -> Base:
+    """Shorten the host's work by the amount, from 0 to `most`, that brings the step nearest to the wanted one.
+
+    The step gets no longer as the work gets shorter, and is nearly linear in it. So this is false position, with half
+    the error of an end that stays ("Illinois"; Dowell and Jarratt, BIT 11, 1971).
     """
-    low, low_over, amount = 0.0, _over(base, wanted_ns), first
-    high, high_over, above = most, 0.0, True
-    best, best_over = base, low_over
-    for _ in range(_TRIES if low_over > 0 else 0):
+    too_long, too_short = _Tried(0.0, _over(base, wanted_ns)), None
+    best, best_over, amount, was_long = base, too_long.over_ns, first, True
+    for _ in range(_TRIES if too_long.over_ns > 0 else 0):
         reached = at(amount)
-        over = _over(reached, wanted_ns)
-        if abs(over) < abs(best_over):
-            best, best_over = reached, over
-        if over == 0 or (over > 0 and amount >= most):
+        tried = _Tried(amount, _over(reached, wanted_ns))
+        if abs(tried.over_ns) < abs(best_over):
+            best, best_over = reached, tried.over_ns
+        if tried.over_ns == 0 or (tried.over_ns > 0 and amount >= most):
             break
-        if over > 0:
-            gained, since = low_over - over, amount - low
-            high_over /= 1 + above
-            low, low_over, above = amount, over, True
-            # Nothing is too short yet: somewhat further than the last stretch points to.
-            further = min(1.1 * since * over / gained, 3 * amount) if gained > 0 else 3 * amount
+        if tried.over_ns < 0:
+            too_long, too_short = too_long if was_long else too_long.half, tried
+        elif too_short is None:
+            too_long, amount = tried, min(amount + _further(too_long, tried), most)
         else:
-            low_over /= 2 - above
-            high, high_over, above, further = amount, over, False, 0.0
-        bracketed = low + (high - low) * low_over / (low_over - high_over) if high_over else 0.0
-        amount = bracketed if high_over else min(amount + further, most)
+            too_long, too_short = tried, too_short.half if was_long else too_short
+        was_long = tried.over_ns > 0
+        if too_short is not None:
+            low, high = too_long, too_short
+            amount = low.amount + (high.amount - low.amount) * low.over_ns / (low.over_ns - high.over_ns)
     return best
+
+
+def _further(before: _Tried, now: _Tried) -> float:
+    """Return how much to add where nothing is too short yet: somewhat more than the last two points suggest."""
+    gained = before.over_ns - now.over_ns
+    most = 3 * now.amount
+    return min(1.1 * (now.amount - before.amount) * now.over_ns / gained, most) if gained > 0 else most
 
 
 def _lightened(base: Base, cost: _HostCost, times: float, rest: float = 1.0) -> Base:

@@ -19,15 +19,18 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.grouping import distinct, rows_by
+from overlapscope.base.columns import Columns
 from overlapscope.base.intervals import I64, Bool
-from overlapscope.prediction.copy_engines import NEVER, Engine, Pair
+from overlapscope.prediction.copy_engines import NEVER, Engine, EnginePair, ReadyCopy
 from overlapscope.prediction.graph import Graph, Items
 from overlapscope.trace.model import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     _Actor = Iterator[list["_Actor"]]
+    _Steps = Generator[list["_Actor"], None, int]
+    """A part of an actor, which returns when the last of its items or calls ends."""
 
 _NEVER_NS = 2**61
 _UNKNOWN = 2**62
@@ -61,6 +64,48 @@ def replay(graph: Graph) -> Replay:
     return _Simulation(graph).run()
 
 
+class _Chain(Columns, frozen=True):
+    """Things that follow each other. Times count from the origin of the simulation."""
+
+    def rows(self) -> Iterator[tuple[int, ...]]:
+        """Yield the values of each row."""
+        return zip(*(getattr(self, name).tolist() for name in self.__struct_fields__), strict=True)
+
+
+class _LaneItems(_Chain, frozen=True):
+    """Items of a lane, in order."""
+
+    item: I64
+    """Row of `Graph.items`."""
+    call: I64
+    """Index in `_Simulation._call` of the instant that it waits for."""
+    launch_lag: I64
+    """Minimum time from that instant to its start."""
+    gap: I64
+    """Minimum time from the end of the item before it to its start."""
+    release: I64
+    """Its earliest start."""
+    engine: I64
+    """`trace.Kind` of the engine that it takes; `_NO_ENGINE` for none."""
+    length: I64
+    """How long it takes; of no meaning where it takes an engine."""
+
+
+class _ThreadCalls(_Chain, frozen=True):
+    """Calls of a thread, in order."""
+
+    call: I64
+    """Row of `Graph.calls`."""
+    gap: I64
+    """Host work before it."""
+    length: I64
+    """Without waiting."""
+    handed_by: I64
+    """The call of another thread that it comes after; -1 for none."""
+    release: I64
+    """Its earliest start."""
+
+
 class _Simulation:
     def __init__(self, graph: Graph) -> None:
         items, calls = graph.items, graph.calls
@@ -72,10 +117,7 @@ class _Simulation:
         # When each call begins, and when it ends; and, last, what an item without a call waits for.
         self._call = np.append(np.full(2 * len(calls), _UNKNOWN), -_NEVER_NS)
         self._called = memoryview(self._call.data)
-        self._after = np.where(items.call >= 0, 2 * items.call + items.after_call, -1)
-        """Of each item: what it waits for there."""
         self._go = _goes(graph)
-        self._duration = np.rint(np.where(items.gone, 0, items.duration_ns)).astype(np.int64)
         self._before = _by_row(graph.orders.then, graph.orders.first, graph.orders.lag_ns)
         self._waits = _by_row(graph.waits.call, graph.waits.item, graph.waits.lag_ns)
         self._todo: list[_Actor] = []
@@ -84,8 +126,8 @@ class _Simulation:
         self._for_call: dict[int, list[_Actor]] = defaultdict(list)
         known, lag = graph.constants, memoryview(np.maximum(items.engine_lag_ns, 0).data)
         work = memoryview(np.ascontiguousarray(items.duration_ns).data)
-        self._pairs = {
-            device: Pair(Engine(known.h2d_two_way or 1.0, lag), Engine(known.d2h_two_way or 1.0, lag), work)
+        self._engines = {
+            device: EnginePair(Engine(known.h2d_two_way or 1.0, lag), Engine(known.d2h_two_way or 1.0, lag), work)
             for device in distinct(items.device).tolist()
         }
 
@@ -107,97 +149,119 @@ class _Simulation:
         return Replay(*(times + self._origin for times in columns))
 
     def _lane(self, rows: I64, shared: Bool) -> _Actor:
-        """Runs the items of a lane in order; yields the list to be put on whenever something is not known yet.
+        """Run the items of a lane in order; yield the list to wait on whenever a time is unknown.
 
-        `shared`: which of them take an engine that others may want, or that others slow.
+        `shared` items take an engine that other lanes want too, or whose copies the other direction slows.
         """
-        items, before, todo = self._graph.items, self._before, self._todo
-        called, for_call, for_item = self._called, self._for_call, self._for_item
-        starts, ends, pair = self._starts, self._ends, self._pairs[int(items.device[rows[0]])]
-        after, launch_lag, length = self._after[rows], items.launch_lag_ns[rows], self._duration[rows]
-        gap = items.queue_lag_ns[rows]
-        alone, taken = items.on_engine[rows] & ~shared, np.where(shared, items.kind[rows], _NO_ENGINE)
-        gap[alone] = np.maximum(gap, np.maximum(items.engine_lag_ns[rows], 0))[alone]
-        release = np.maximum(items.release_ns[rows], self._origin - _NEVER_NS) - self._origin
+        lane = self._items_of_lane(rows, shared)
+        engines = self._engines[int(self._graph.items.device[rows[0]])]
         apart = np.isin(rows, self._graph.orders.then)
         ended = -_NEVER_NS
-        for part, long in _stretches(len(Kind) * self._go[after] + taken, apart, gap, length):
-            if long:
-                call, last = int(after[part].max()), int(rows[part][-1])
-                while called[call] == _UNKNOWN:
-                    yield for_call[call]
-                begins = np.maximum(self._call[after[part]] + launch_lag[part], release[part])
-                if kind := int(taken[part][0]):
-                    copies = zip(rows[part].tolist(), gap[part].tolist(), begins.tolist(), strict=True)
-                    for item, queue_lag, ready in copies:
-                        pair.of(kind).want(item, max(ended + queue_lag, ready), copies)
-                        break
-                    while ends[last] == _UNKNOWN:
-                        yield for_item[last]
-                else:
-                    self._start[rows[part]], self._end[rows[part]] = _run(ended, gap[part], begins, length[part])
-                    self._wake(for_item, ends)
-                ended = ends[last]
-                continue
-            columns = (rows, after, launch_lag, gap, release, taken, length)
-            for item, call, lag, queue_lag, earliest, kind, takes in zip(
-                *(column[part].tolist() for column in columns), strict=True
-            ):
-                while (at := called[call]) == _UNKNOWN:
-                    yield for_call[call]
-                ready = max(ended + queue_lag, earliest, at + lag)
-                for first, lag in before.get(item, ()):
-                    while (at := ends[first]) == _UNKNOWN:
-                        yield for_item[first]
-                    if at + lag > ready:
-                        ready = at + lag
-                if kind:
-                    pair.of(kind).want(item, ready, iter(()))
-                    while (at := ends[item]) == _UNKNOWN:
-                        yield for_item[item]
-                    ended = at
-                else:
-                    starts[item] = ready
-                    ends[item] = ended = ready + takes
-                    if item in for_item:
-                        todo += for_item.pop(item)
+        for part, long in _stretches(len(Kind) * self._go[lane.call] + lane.engine, apart, lane.gap, lane.length):
+            run = self._stretch_of_items if long else self._each_item
+            ended = yield from run(lane.take(part), engines, ended)
+
+    def _items_of_lane(self, rows: I64, shared: Bool) -> _LaneItems:
+        items = self._graph.items
+        gap, alone = items.queue_lag_ns[rows], items.on_engine[rows] & ~shared
+        gap[alone] = np.maximum(gap, np.maximum(items.engine_lag_ns[rows], 0))[alone]
+        return _LaneItems(
+            item=rows,
+            call=np.where(items.call >= 0, 2 * items.call + items.after_call, -1)[rows],
+            launch_lag=items.launch_lag_ns[rows],
+            gap=gap,
+            release=self._from_origin(items.release_ns[rows]),
+            engine=np.where(shared, items.kind[rows], _NO_ENGINE),
+            length=np.rint(np.where(items.gone, 0, items.duration_ns))[rows].astype(np.int64),
+        )
+
+    def _stretch_of_items(self, items: _LaneItems, engines: EnginePair, ended: int) -> _Steps:
+        """Run items that wait for nothing but each other and calls of one go; return when the last ends."""
+        # The last call of a go is known when all of them are.
+        last_call, last = int(items.call.max()), int(items.item[-1])
+        while self._called[last_call] == _UNKNOWN:
+            yield self._for_call[last_call]
+        ready = np.maximum(self._call[items.call] + items.launch_lag, items.release)
+        if kind := int(items.engine[0]):
+            copies = zip(items.item.tolist(), items.gap.tolist(), ready.tolist(), strict=True)
+            item, gap, ready_at = next(copies)
+            engines.of(kind).want(ReadyCopy(max(ended + gap, ready_at), item, copies))
+            while self._ends[last] == _UNKNOWN:
+                yield self._for_item[last]
+        else:
+            self._start[items.item], self._end[items.item] = _run(ended, items.gap, ready, items.length)
+            self._wake(self._for_item, self._ends)
+        return self._ends[last]
+
+    def _each_item(self, items: _LaneItems, engines: EnginePair, ended: int) -> _Steps:
+        """Run items one by one; return when the last ends."""
+        before, called, starts, ends = self._before, self._called, self._starts, self._ends
+        for_call, for_item = self._for_call, self._for_item
+        for item, call, lag, gap, release, kind, length in items.rows():
+            while (at := called[call]) == _UNKNOWN:
+                yield for_call[call]
+            ready = max(ended + gap, release, at + lag)
+            for first, lag in before.get(item, ()):
+                while (at := ends[first]) == _UNKNOWN:
+                    yield for_item[first]
+                if at + lag > ready:
+                    ready = at + lag
+            if kind:
+                engines.of(kind).want(ReadyCopy(ready, item, iter(())))
+                while (at := ends[item]) == _UNKNOWN:
+                    yield for_item[item]
+                ended = at
+            else:
+                starts[item] = ready
+                ends[item] = ended = ready + length
+                if item in for_item:
+                    self._todo += for_item.pop(item)
+        return ended
 
     def _thread(self, rows: I64) -> _Actor:
-        """Makes the calls of a thread in order; yields likewise."""
-        calls, waits, todo = self._graph.calls, self._waits, self._todo
-        called, ends, for_call, for_item = self._called, self._ends, self._for_call, self._for_item
-        gap, length, handed_by = calls.before_ns[rows], calls.length_ns[rows], calls.handed_by[rows]
-        release = np.maximum(calls.release_ns[rows], self._origin - _NEVER_NS) - self._origin
-        apart = (handed_by >= 0) | np.isin(rows, self._graph.waits.call)
+        """Make the calls of a thread in order; yield the list to wait on whenever a time is unknown."""
+        calls = self._graph.calls
+        release = self._from_origin(calls.release_ns[rows])
+        thread = _ThreadCalls(rows, calls.before_ns[rows], calls.length_ns[rows], calls.handed_by[rows], release)
+        apart = (thread.handed_by >= 0) | np.isin(rows, self._graph.waits.call)
         ended = -_NEVER_NS
-        for part, long in _stretches(self._go[2 * rows], apart, gap, length):
+        for part, long in _stretches(self._go[2 * rows], apart, thread.gap, thread.length):
+            made = thread.take(part)
             if long:
-                start, end = _run(ended, gap[part], release[part], length[part])
-                self._call[2 * rows[part]], self._call[2 * rows[part] + 1], ended = start, end, int(end[-1])
-                self._wake(for_call, called)
-                continue
-            columns = (rows, gap, length, handed_by, release)
-            for call, before, takes, other, earliest in zip(
-                *(column[part].tolist() for column in columns), strict=True
-            ):
-                if other >= 0:
-                    while (handed := called[2 * other + 1]) == _UNKNOWN:
-                        yield for_call[2 * other + 1]
-                    at = max(handed + before, ended)
-                else:
-                    at = max(ended + before, earliest)
-                called[2 * call] = at
-                if 2 * call in for_call:
-                    todo += for_call.pop(2 * call)
-                at += takes
-                for item, lag in waits.get(call, ()):
-                    while (over := ends[item]) == _UNKNOWN:
-                        yield for_item[item]
-                    if over + lag > at:
-                        at = over + lag
-                called[2 * call + 1] = ended = at
-                if 2 * call + 1 in for_call:
-                    todo += for_call.pop(2 * call + 1)
+                start, end = _run(ended, made.gap, made.release, made.length)
+                self._call[2 * made.call], self._call[2 * made.call + 1], ended = start, end, int(end[-1])
+                self._wake(self._for_call, self._called)
+            else:
+                ended = yield from self._each_call(made, ended)
+
+    def _each_call(self, calls: _ThreadCalls, ended: int) -> _Steps:
+        """Make calls one by one; return when the last ends."""
+        waits, todo, for_call, for_item = self._waits, self._todo, self._for_call, self._for_item
+        called, ends = self._called, self._ends
+        for call, gap, length, giver, release in calls.rows():
+            begin, end = 2 * call, 2 * call + 1
+            if giver >= 0:
+                while (handed_over := called[2 * giver + 1]) == _UNKNOWN:
+                    yield for_call[2 * giver + 1]
+                at = max(handed_over + gap, ended)
+            else:
+                at = max(ended + gap, release)
+            called[begin] = at
+            if begin in for_call:
+                todo += for_call.pop(begin)
+            at += length
+            for item, lag in waits.get(call, ()):
+                while (over := ends[item]) == _UNKNOWN:
+                    yield for_item[item]
+                if over + lag > at:
+                    at = over + lag
+            called[end] = ended = at
+            if end in for_call:
+                todo += for_call.pop(end)
+        return ended
+
+    def _from_origin(self, release_ns: I64) -> I64:
+        return np.maximum(release_ns, self._origin - _NEVER_NS) - self._origin
 
     def _wake(self, waiting: dict[int, list[_Actor]], known: memoryview[int]) -> None:
         """Let those go on who wait for something that has come to be known."""
@@ -207,7 +271,7 @@ class _Simulation:
     def _engine_event(self) -> bool:
         """Let the engines' events happen, the earliest first, up to one that somebody waits for; False if none is."""
         while True:
-            first, *others = sorted(self._pairs.values(), key=attrgetter("next"))
+            first, *others = sorted(self._engines.values(), key=attrgetter("next"))
             if first.next[0] == NEVER:
                 return False
             until = others[0].next[0] if others else NEVER

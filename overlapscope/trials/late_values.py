@@ -50,39 +50,55 @@ def _reads(node: ast.Call | ast.FormattedValue) -> bool:
 
 
 def _why_needed(value: ast.expr, parents: dict[ast.AST, ast.AST], seen: frozenset[str] = frozenset()) -> str:
-    """Follow it outwards, and where it gets a name or is added to one, all that is done with that name; empty where
-    nothing but adding, keeping and showing is done.
+    """Return why a value must come at once; empty if the program only adds, keeps and shows it.
 
-    `seen`: names that are followed already.
+    Where the value gets a name, or is added to one, every use of that name is followed, too, except of `seen` names.
     """
+    fate = _fate(value, parents)
+    if isinstance(fate, str):
+        return fate
+    while isinstance(fate, ast.Subscript):
+        fate = fate.value
+    if not isinstance(fate, ast.Name | ast.Attribute):
+        return _more(value)
+    name = ast.unparse(fate)
+    uses = () if name in seen else _uses(fate, parents)
+    return next((why for use in uses if (why := _why_needed(use, parents, seen | {name}))), "")
+
+
+def _fate(value: ast.expr, parents: dict[ast.AST, ast.AST]) -> ast.expr | str:
+    """Return what holds a value from here on; or else why the value must come at once, empty if it need not."""
     node: ast.AST = value
     parent = parents[value]
     while _passes_on(parent, node):
         node, parent = parent, parents[parent]
-    named: ast.expr | None = None
     if isinstance(parent, ast.Call):
-        kept = node is not parent.func and _name(parent) in _KEPT_BY and isinstance(parent.func, ast.Attribute)
-        touched = node is parent.func and _name(parent) in (*_KEPT_BY, *_EMPTIED_BY)
-        if kept or touched or (node is not parent.func and _name(parent) in _SHOWN_BY):
-            if not isinstance(parents[parent], ast.Expr):
-                return "What is done with the value is used further."
-            if not kept:
-                return ""
-            named = parent.func.value if isinstance(parent.func, ast.Attribute) else None
-    elif isinstance(parent, ast.Assign | ast.AugAssign) and node is not parent.value:
+        return _fate_in_call(value, node, parent, parents)
+    if isinstance(parent, ast.Assign | ast.AugAssign) and node is not parent.value:
         # A part of what is followed is set to something.
         return ""
-    elif isinstance(parent, ast.AugAssign) and isinstance(parent.op, ast.Add | ast.Sub):
-        named = parent.target
-    elif isinstance(parent, ast.Assign) and len(parent.targets) == 1:
-        named = None if isinstance(parent.targets[0], ast.Subscript) else parent.targets[0]
-    while isinstance(named, ast.Subscript):
-        named = named.value
-    if not isinstance(named, ast.Name | ast.Attribute):
-        return f"Line {value.lineno} does more with the value than add, keep or show it."
-    name = ast.unparse(named)
-    uses = () if name in seen else _uses(named, parents)
-    return next((why for use in uses if (why := _why_needed(use, parents, seen | {name}))), "")
+    if isinstance(parent, ast.AugAssign) and isinstance(parent.op, ast.Add | ast.Sub):
+        return parent.target
+    if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and not isinstance(parent.targets[0], ast.Subscript):
+        return parent.targets[0]
+    return _more(value)
+
+
+def _fate_in_call(value: ast.expr, node: ast.AST, call: ast.Call, parents: dict[ast.AST, ast.AST]) -> ast.expr | str:
+    """Return the fate of a value that is passed to a call, or whose own method is called."""
+    function, name = call.func, _name(call)
+    own_method = node is function
+    kept = not own_method and name in _KEPT_BY and isinstance(function, ast.Attribute)
+    harmless = name in (*_KEPT_BY, *_EMPTIED_BY) if own_method else kept or name in _SHOWN_BY
+    if not harmless:
+        return _more(value)
+    if not isinstance(parents[call], ast.Expr):
+        return "What is done with the value is used further."
+    return function.value if kept and isinstance(function, ast.Attribute) else ""
+
+
+def _more(value: ast.expr) -> str:
+    return f"Line {value.lineno} does more with the value than add, keep or show it."
 
 
 def _passes_on(parent: ast.AST, node: ast.AST) -> bool:

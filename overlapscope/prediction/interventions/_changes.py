@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -106,36 +107,43 @@ def time_in(recorded: Recorded, find: Callable[[Trace], HostEvents]) -> I64:
     return inside
 
 
-def without_time_in(graph: Graph, events: HostEvents) -> tuple[Graph, I64, int]:
-    """The graph without what threads did inside host events of theirs: work between calls, and calls' own. Also the
-    calls that changes, and how much time went in all."""
+class Spared(NamedTuple):
+    """What a graph becomes without some of the host's time."""
+
+    graph: Graph
+    calls: I64
+    """Calls that lost work before them, or their own length."""
+    host_ns: int
+    """Time that was removed."""
+
+
+def without_time_in(graph: Graph, events: HostEvents) -> Spared:
+    """Remove what threads did inside host events of theirs: work between calls, and whole calls."""
     if not len(events):
-        return graph, NOTHING, 0
+        return Spared(graph, NOTHING, 0)
     calls = graph.calls
     new = calls.copied("before_ns", "length_ns", "handed_by", "release_ns")
     spared, gone = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.bool_)
-    for thread, of_thread in graph.by_thread():
-        when = on_thread(events, thread)
-        began, ended, since = calls.start_ns[of_thread], calls.end_ns[of_thread], calls.since_ns[of_thread]
-        handed, before = calls.handed_by[of_thread], calls.before_ns[of_thread]
-        # What is left of each stretch of work that was measured.
-        left = np.where(began > since, before / np.maximum(began - since, 1), 1.0)
-        # Whoever handed over while the thread was in there is not waited for any more.
-        over = pick(calls.end_ns, handed, 0)
-        freed = (handed >= 0) & (covered(when, over, over + 1) > 0)
-        new.handed_by[of_thread[freed]] = -1
+    for thread, rows in graph.by_thread():
+        inside, its = on_thread(events, thread), calls.take(rows)
+        handed_over_ns = pick(calls.end_ns, its.handed_by, 0)
+        # A thread no longer waits for a handover that happened while it was inside.
+        freed = (its.handed_by >= 0) & (covered(inside, handed_over_ns, handed_over_ns + 1) > 0)
+        new.handed_by[rows[freed]] = -1
         if freed[0]:
             # A thread's first call then comes after nothing, and stays where it was.
-            new.release_ns[of_thread[0]] = began[0]
-        since = np.where(freed, np.append(began[:1], ended[:-1]), since)
-        spared[of_thread] = np.rint(left * covered(when, since, began))
-        new.before_ns[of_thread] = (
-            np.where(freed, np.rint(left * (began - since)).astype(np.int64), before) - spared[of_thread]
-        )
-        gone[of_thread] = covered(when, began, ended) == ended - began
+            new.release_ns[rows[0]] = its.start_ns[0]
+        since = np.where(freed, np.append(its.start_ns[:1], its.end_ns[:-1]), its.since_ns)
+        measured = its.start_ns - its.since_ns
+        # Earlier interventions may have left only a part of the measured work.
+        part = np.where(measured > 0, its.before_ns / np.maximum(measured, 1), 1.0)
+        before = np.where(freed, np.rint(part * (its.start_ns - since)).astype(np.int64), its.before_ns)
+        spared[rows] = np.rint(part * covered(inside, since, its.start_ns))
+        new.before_ns[rows] = before - spared[rows]
+        gone[rows] = covered(inside, its.start_ns, its.end_ns) == its.end_ns - its.start_ns
     new.length_ns[gone] = 0
     changed = replace(graph, calls=new, waits=graph.waits.take(~gone[graph.waits.call]))
-    return changed, np.flatnonzero((spared > 0) | gone), int(spared.sum() + calls.length_ns[gone].sum())
+    return Spared(changed, np.flatnonzero((spared > 0) | gone), int(spared.sum() + calls.length_ns[gone].sum()))
 
 
 def waits_of_copies(graph: Graph, *, values: bool = False) -> I64:

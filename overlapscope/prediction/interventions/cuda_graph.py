@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from msgspec.structs import replace
 
@@ -13,7 +15,7 @@ from overlapscope.base.intervals import I64, Bool, contains, union
 from overlapscope.base.kept import kept
 from overlapscope.base.words import duration, plural
 from overlapscope.catalog.interventions import WHOLE_STEP
-from overlapscope.prediction.graph import Graph, Recorded, by_thread
+from overlapscope.prediction.graph import Calls, Graph, Items, Recorded, by_thread
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import LONG_WORK_NS, NOTHING, time_in
 from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
@@ -26,56 +28,88 @@ _LONGER_NS = {Stance.BEST: 0, Stance.EXPECTED: 100, Stance.WORST: 200}
 two graphs on an H200 (traces/laboratory/forward_backward and cuda_graph)."""
 
 
-def _apply(graph: Graph, request: Request) -> Applied:
-    known, items, calls = graph.constants, graph.items, graph.calls
-    rows, run = _runs(graph, request)
-    launches = np.bincount(items.call[items.call >= 0], minlength=len(calls))
-    launched = np.bincount(run, weights=launches[rows]).astype(np.int64)
-    rows, run = rows[launched[run] >= _FEWEST], run[launched[run] >= _FEWEST]
-    begins = np.flatnonzero(np.append(True, run[1:] != run[:-1])[: len(run)])
-    first, rest = rows[begins], np.delete(rows, begins)
-    # The first kernel begins when the call has handed over all of them.
-    further = np.rint((launched[run[begins]] - 1) * (known.graph_node_call_ns or 0.0)).astype(np.int64)
-    before_ns, length_ns = calls.before_ns.copy(), calls.length_ns.copy()
-    before_ns[rest] = length_ns[rest] = 0
-    before_ns[first] -= np.rint(_dispatch_ns(graph, request.stance, first)).astype(np.int64)
-    length_ns[first] = (known.graph_call_ns or 0) + further
-    last_ns = np.maximum.reduceat(calls.end_ns[rows], begins) if len(rows) else calls.end_ns[:0]
-    spared = int((last_ns - calls.start_ns[first] - length_ns[first]).sum())
+class _GraphLaunches(NamedTuple):
+    """The graph launches that replace calls. Calls of one graph launch stand side by side."""
 
-    graph_of_call = np.full(len(calls), -1, np.int64)
-    graph_of_call[rows] = np.repeat(np.arange(len(first)), np.diff(begins, append=len(rows)))
-    graph_of_item = pick(graph_of_call, items.call)
-    inside = np.flatnonzero(graph_of_item >= 0)
-    number = graph_of_item[inside]
-    call, launch_lag_ns, after_call = items.call.copy(), items.launch_lag_ns.copy(), items.after_call.copy()
-    queue_lag_ns, duration_ns = items.queue_lag_ns.copy(), items.duration_ns.copy()
-    call[inside] = first[number]
-    launch_lag_ns[inside] = (known.graph_latency_ns or 0) + further[number]
-    after_call[inside] = False
-    # The first of each lane follows what came before the graph.
-    leading = np.unique(number * len(graph.streams) + items.lane[inside], return_index=True)[1]
-    later = np.delete(inside, leading)
-    queue_lag_ns[later] = np.minimum(items.queue_lag_ns[later], known.graph_gap_ns or 0)
-    single = np.bincount(graph.item_of_op, minlength=len(items)) == 1
-    duration_ns[inside[single[inside]]] += _LONGER_NS[request.stance]
+    calls: I64
+    """Calls that are replaced."""
+    begins: I64
+    """Place of each graph launch's first call among them."""
+    kernels: I64
+    """Number of kernels of each graph launch."""
+
+    @property
+    def first(self) -> I64:
+        """The first call of each, which becomes the graph launch."""
+        return self.calls[self.begins]
+
+    @property
+    def number(self) -> I64:
+        """Number of the graph launch of each replaced call."""
+        return np.repeat(np.arange(len(self.begins)), np.diff(self.begins, append=len(self.calls)))
+
+
+def _apply(graph: Graph, request: Request) -> Applied:
+    launches = _graph_launches(graph, request)
+    # The first kernel begins when the call has handed over all of them.
+    handover_ns = np.rint((launches.kernels - 1) * (graph.constants.graph_node_call_ns or 0.0)).astype(np.int64)
+    length_ns = (graph.constants.graph_call_ns or 0) + handover_ns
     changed = replace(
         graph,
-        items=replace(
-            items,
-            call=call,
-            launch_lag_ns=launch_lag_ns,
-            after_call=after_call,
-            queue_lag_ns=queue_lag_ns,
-            duration_ns=duration_ns,
-        ),
-        calls=replace(calls, before_ns=before_ns, length_ns=length_ns),
+        items=_items(graph, launches, handover_ns, request.stance),
+        calls=_calls(graph, launches, length_ns, request.stance),
     )
+    rows, first, calls = launches.calls, launches.first, graph.calls
+    last_ns = np.maximum.reduceat(calls.end_ns[rows], launches.begins) if len(rows) else calls.end_ns[:0]
+    spared = int((last_ns - calls.start_ns[first] - length_ns).sum())
     what = (
         f"{plural(len(rows), 'launch')} become {plural(len(first), 'graph launch')}, which takes the host "
         f"{duration(spared)} less."
     )
     return Applied(changed, rows, len(rows), what)
+
+
+def _graph_launches(graph: Graph, request: Request) -> _GraphLaunches:
+    """Return the graph launches, without those that would be too small."""
+    call_of = graph.items.call
+    rows, run = _runs(graph, request)
+    launched = np.bincount(call_of[call_of >= 0], minlength=len(graph.calls))
+    kernels = np.bincount(run, weights=launched[rows]).astype(np.int64)
+    large = kernels[run] >= _FEWEST
+    rows, run = rows[large], run[large]
+    begins = np.flatnonzero(np.append(True, run[1:] != run[:-1])[: len(run)])
+    return _GraphLaunches(rows, begins, kernels[run[begins]])
+
+
+def _calls(graph: Graph, launches: _GraphLaunches, length_ns: I64, stance: Stance) -> Calls:
+    """Return the calls: the first of each graph launch becomes the launch, the others take no time."""
+    new, first = graph.calls.copied("before_ns", "length_ns"), launches.first
+    rest = np.delete(launches.calls, launches.begins)
+    new.before_ns[rest] = new.length_ns[rest] = 0
+    new.before_ns[first] -= np.rint(_dispatch_ns(graph, stance, first)).astype(np.int64)
+    new.length_ns[first] = length_ns
+    return new
+
+
+def _items(graph: Graph, launches: _GraphLaunches, handover_ns: I64, stance: Stance) -> Items:
+    """Return the items: those inside a graph wait for its launch, and follow each other as kernels of a graph do."""
+    items, constants = graph.items, graph.constants
+    graph_of_call = np.full(len(graph.calls), -1, np.int64)
+    graph_of_call[launches.calls] = launches.number
+    graph_of_item = pick(graph_of_call, items.call)
+    inside = np.flatnonzero(graph_of_item >= 0)
+    number = graph_of_item[inside]
+    new = items.copied("call", "launch_lag_ns", "after_call", "queue_lag_ns", "duration_ns")
+    new.call[inside] = launches.first[number]
+    new.launch_lag_ns[inside] = (constants.graph_latency_ns or 0) + handover_ns[number]
+    new.after_call[inside] = False
+    # The first of each lane follows what came before the graph.
+    leading = np.unique(number * len(graph.streams) + items.lane[inside], return_index=True)[1]
+    later = np.delete(inside, leading)
+    new.queue_lag_ns[later] = np.minimum(items.queue_lag_ns[later], constants.graph_gap_ns or 0)
+    single = np.bincount(graph.item_of_op, minlength=len(items)) == 1
+    new.duration_ns[inside[single[inside]]] += _LONGER_NS[stance]
+    return new
 
 
 def _dispatch_ns(graph: Graph, stance: Stance, first: I64) -> F64:

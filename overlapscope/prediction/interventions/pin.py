@@ -44,38 +44,25 @@ def _apply(graph: Graph, request: Request) -> Applied:
 
 
 def _pinned(graph: Graph, request: Request, staged: I64, faster: I64) -> Graph:
-    """The graph with the `staged` copies from and to pinned memory, and the `faster` ones as fast as these."""
-    items, known = graph.items, graph.constants
-    duration_ns, call_ns = items.duration_ns.copy(), graph.calls.length_ns.copy()
-    launch_lag_ns, engine_lag_ns = items.launch_lag_ns.copy(), items.engine_lag_ns.copy()
-    after_call, host_memory = items.after_call.copy(), items.host_memory.copy()
+    """Return the graph with the `staged` copies from and to pinned memory, and the `faster` ones as fast as these."""
+    known = graph.constants
+    items = graph.items.copied("duration_ns", "launch_lag_ns", "engine_lag_ns", "after_call", "host_memory")
+    calls = graph.calls.copied("length_ns")
     for kind in (Kind.H2D, Kind.D2H):
         rows = faster[items.kind[faster] == kind]
         alone_ns = request.hardware.copy_ns(kind, items.bytes[rows], request.stance)
-        duration_ns[rows] = np.minimum(items.duration_ns[rows], alone_ns)
+        items.duration_ns[rows] = np.minimum(items.duration_ns[rows], alone_ns)
     launched = staged[items.call[staged] >= 0]
-    launch_lag_ns[launched] = known.copy_latency_ns or 0
-    after_call[launched] = False
-    engine_lag_ns[staged] = known.kernel_gap_ns or 0
-    host_memory[staged] = Memory.PINNED
+    items.launch_lag_ns[launched] = known.copy_latency_ns or 0
+    items.after_call[launched] = False
+    items.engine_lag_ns[staged] = known.kernel_gap_ns or 0
+    items.host_memory[staged] = Memory.PINNED
     called = graph.callers(faster)
-    call_ns[called] = np.minimum(graph.calls.length_ns[called], known.copy_call_ns or 0)
+    calls.length_ns[called] = np.minimum(calls.length_ns[called], known.copy_call_ns or 0)
     is_staged = np.zeros(len(items), np.bool_)
     is_staged[staged] = True
     of_copies = is_staged[graph.waits.item] & (items.call[graph.waits.item] == graph.waits.call)
-    return replace(
-        graph,
-        items=replace(
-            items,
-            duration_ns=duration_ns,
-            launch_lag_ns=launch_lag_ns,
-            engine_lag_ns=engine_lag_ns,
-            after_call=after_call,
-            host_memory=host_memory,
-        ),
-        calls=replace(graph.calls, length_ns=call_ns),
-        waits=graph.waits.take(~of_copies),
-    )
+    return replace(graph, items=items, calls=calls, waits=graph.waits.take(~of_copies))
 
 
 INTERVENTION = Intervention(

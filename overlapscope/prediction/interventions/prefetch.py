@@ -38,7 +38,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
     changed = replace(kept, orders=Orders.joined([kept.orders, data]))
     if request.stance == Stance.BEST:
         # XLA stages arrays on threads of its own, several at once: nothing waits for that a step ahead.
-        changed, _, _ = without_time_in(changed, staging(graph.trace))
+        changed = without_time_in(changed, staging(graph.trace)).graph
     what = f"{copies(graph, inputs)}, for which steps wait, run one step earlier on their own stream."
     return Applied(changed, graph.callers(inputs), len(inputs), what)
 
