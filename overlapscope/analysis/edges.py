@@ -75,7 +75,7 @@ class _Enqueued(Struct, frozen=True, eq=False):
     """`order` of each stream."""
 
 
-class _Waits(Columns, frozen=True):
+class _EventWaits(Columns, frozen=True):
     """Calls that made a stream wait for an event."""
 
     call: I64
@@ -139,7 +139,7 @@ def find_edges(trace: Trace, timeline: Timeline) -> Edges:
     )
 
 
-def _held_ops(enqueued: _Enqueued, waits: _Waits) -> I64:
+def _held_ops(enqueued: _Enqueued, waits: _EventWaits) -> I64:
     """The first op enqueued on the waiting stream behind each wait, a row of `Trace.gpu_ops`; -1 for none."""
     held = np.full(len(waits), -1, np.int64)
     for stream, rows in enqueued.by_stream.items():
@@ -148,7 +148,7 @@ def _held_ops(enqueued: _Enqueued, waits: _Waits) -> I64:
     return held
 
 
-def _find_sources(trace: Trace, enqueued: _Enqueued, waits: _Waits, held: I64) -> _Sources:
+def _find_sources(trace: Trace, enqueued: _Enqueued, waits: _EventWaits, held: I64) -> _Sources:
     """What each wait's event recorded: of all streams on which it can have been recorded, the op that ended last."""
     ops, held_start = trace.gpu_ops, trace.gpu_ops.start_ns[held]
     op, end, record = np.full((3, len(waits)), -1, np.int64)
@@ -206,7 +206,7 @@ def _enqueue(trace: Trace) -> _Enqueued:
     return _Enqueued(order, stream, launch_ns, {key: order[rows] for key, rows in rows_by(stream[order])})
 
 
-def _find_waits(trace: Trace, enqueued: _Enqueued) -> _Waits:
+def _find_waits(trace: Trace, enqueued: _Enqueued) -> _EventWaits:
     calls, syncs = trace.runtime_calls, trace.syncs
     rows = np.flatnonzero(call_kinds.waits_event(calls))
     at, thread = calls.start_ns[rows], calls.thread[rows]
@@ -232,7 +232,7 @@ def _find_waits(trace: Trace, enqueued: _Enqueued) -> _Waits:
     named = pick(syncs.record_correlation, sync)
     record = _by_correlation(calls.correlation, records, named)
     stated = (record >= 0) & (source >= 0)
-    return _Waits(
+    return _EventWaits(
         call=rows,
         at_ns=at,
         stream=stream,

@@ -1,5 +1,7 @@
-"""Advice in the words of what a program is written with, by the ids of rules and interventions. Theirs is in those of
-PyTorch; here it is for others. The first line of each stands alone."""
+"""Advice for programs that don't use PyTorch, by the ids of rules and interventions.
+
+The rules and interventions have the advice for PyTorch. The first line of each text can stand alone.
+"""
 
 from __future__ import annotations
 
@@ -147,14 +149,14 @@ _CUDA: Final = {
 }
 
 _FOR_ALL: Final = ("Issue copies in the order in which compute needs them.",)
-"""How advice begins that speaks of no framework, though its rule has other advice that does."""
+"""First lines of advice that is the same in every framework, although other advice of the rule isn't."""
 
 OTHERS: Final[Mapping[Framework, Mapping[str, str]]] = {"jax": _JAX, "cuda": _CUDA}
 NAMES: Final[Mapping[Framework, str]] = {"jax": "JAX", "cuda": "CUDA C++"}
 
 
 def in_words_of(framework: Framework, id: str, advice: str) -> str:
-    """The advice of a rule or an intervention; as it gives it where there are no other words for it."""
+    """Return the advice of a rule or an intervention in the words of a framework, or unchanged if there are none."""
     if advice.startswith(_FOR_ALL):
         return advice
     return OTHERS.get(framework, {}).get(id, advice)

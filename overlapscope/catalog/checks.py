@@ -1,4 +1,4 @@
-"""The trust checks: what a trace is asked before its numbers are believed (`docs/how-it-works/trust.md`)."""
+"""Trust checks that a trace must pass before its numbers are believed (`docs/how-it-works/trust.md`)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from msgspec import Struct
 
 
 class TrustCheck(Struct, frozen=True):
-    """One check, with all that is said of it anywhere."""
+    """A trust check, with all its words."""
 
     id: str
     meaning: str
-    """What it speaks up at, in a sentence."""
+    """When it warns or fails, in one sentence."""
     affects: str
-    """What is in doubt where it warned or failed."""
+    """What is doubtful if it warns or fails."""
     remedy: str
-    """What to do for a trace that passes."""
+    """What to do to get a trace that passes."""
     comparable: str = "All figures; keep the warning in mind."
-    """What can still be compared with another recording then."""
+    """What can still be compared with another recording if it warns or fails."""
     grave: str = ""
-    """What to say where this alone makes a trace worthless; empty where other checks may matter as much."""
+    """Sentence for a trace that this check alone makes worthless; empty if other checks may matter as much."""
     warns_of_loss: bool = False
-    """Whether events may be lost where it warns: told by reports of versions that did not say what is lost."""
+    """Whether events may be lost if it warns. Reports of old versions don't state what is lost."""
 
 
 CHECKS: Final = {
@@ -165,9 +165,9 @@ CHECKS: Final = {
         ),
     )
 }
-"""By id, in the order in which they are asked."""
+"""Checks by id, in the order in which they are made."""
 
 
 def check_by_id(id: str) -> TrustCheck:
-    """The record of a check; one that says next to nothing where a report of another version has a check of its own."""
+    """Return the record of a check; a generic one for an unknown check in a report of another version."""
     return CHECKS.get(id) or TrustCheck(id, meaning="", affects="", remedy="")

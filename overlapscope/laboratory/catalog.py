@@ -30,7 +30,7 @@ _OF_RECORDING = ("torch", "tensordict")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
-class Entry(Struct, frozen=True):
+class ScenarioFile(Struct, frozen=True):
     """An experiment and the file it is in."""
 
     experiment: Experiment
@@ -60,7 +60,7 @@ def _is_scenario(path: Path) -> bool:
     return any(isinstance(target, ast.Name) and target.id == "EXPERIMENT" for target in targets)
 
 
-def load(path: Path, *, to_list: bool = False) -> Entry:
+def load(path: Path, *, to_list: bool = False) -> ScenarioFile:
     """Run a scenario file and take its experiment. What is loaded `to_list` needs no torch, and cannot be run without.
 
     Raises UsageError where it cannot be run or what it defines is no sound experiment, with the file's name.
@@ -88,7 +88,7 @@ def load(path: Path, *, to_list: bool = False) -> Entry:
     fault = _fault(experiment)
     if fault:
         raise UsageError(f"{path}: {fault}.")
-    return Entry(experiment, path)
+    return ScenarioFile(experiment, path)
 
 
 def _module(path: Path) -> ModuleType:
@@ -142,9 +142,9 @@ def _untrue(variant: Variant) -> str | None:
     return None
 
 
-def check_distinct(entries: Sequence[Entry]) -> None:
+def check_distinct(entries: Sequence[ScenarioFile]) -> None:
     """Raise UsageError where two files hold an experiment of one name: their results would overwrite each other."""
-    first: dict[str, Entry] = {}
+    first: dict[str, ScenarioFile] = {}
     for entry in entries:
         other = first.setdefault(entry.experiment.name, entry)
         if other is not entry:
@@ -160,7 +160,7 @@ def check_distinct(entries: Sequence[Entry]) -> None:
 def stand_ins(packages: Sequence[str]) -> Iterator[None]:
     """While it lasts, what is imported of these packages is there, and does nothing: for files of which only what they
     declare is wanted."""
-    finder = _Finder(packages)
+    finder = _StandInFinder(packages)
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -191,7 +191,7 @@ class _StandIn(ModuleType):
         return ()
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, packages: Sequence[str]) -> None:
         self._packages = packages
 

@@ -32,7 +32,7 @@ class Claim(Struct, frozen=True):
     """Whether the published figures say the same; None where they say nothing."""
 
 
-class Figure(Struct, frozen=True):
+class ComparedFigure(Struct, frozen=True):
     """One figure of one variant: ours and the published one, and each as a multiple of the first variant's."""
 
     name: str
@@ -42,23 +42,23 @@ class Figure(Struct, frozen=True):
     published_ratio: float | None
 
 
-class Comparison(Struct, frozen=True):
+class ExperimentComparison(Struct, frozen=True):
     """One experiment, compared."""
 
     result: ExperimentResult
     claims: tuple[Claim, ...]
-    figures: dict[str, tuple[Figure, ...]]
+    figures: dict[str, tuple[ComparedFigure, ...]]
     """For each variant: the wall time, then all others that it has here or published."""
 
-    def wall(self, variant: str) -> Figure:
+    def wall(self, variant: str) -> ComparedFigure:
         """A variant's wall time."""
         return self.figures[variant][0]
 
 
-def compare(results: Results) -> tuple[Comparison, ...]:
+def compare(results: Results) -> tuple[ExperimentComparison, ...]:
     """Compare each experiment."""
     return tuple(
-        Comparison(
+        ExperimentComparison(
             result=experiment,
             claims=(*_orders(experiment), *_results(experiment), *_diagnoses(experiment)),
             figures=_figures(experiment),
@@ -131,7 +131,7 @@ def place(analysis: Analysis) -> str:
     return f"device {analysis.device}" if analysis.rank is None else f"rank {analysis.rank}"
 
 
-def _figures(experiment: ExperimentResult) -> dict[str, tuple[Figure, ...]]:
+def _figures(experiment: ExperimentResult) -> dict[str, tuple[ComparedFigure, ...]]:
     ours = {
         variant.name: {WALL: variant.wall_ms.median if variant.wall_ms else None, **variant.figures}
         for variant in experiment.variants
@@ -140,7 +140,7 @@ def _figures(experiment: ExperimentResult) -> dict[str, tuple[Figure, ...]]:
     first = experiment.variants[0].name if experiment.variants else ""
     return {
         variant: tuple(
-            Figure(
+            ComparedFigure(
                 name=name,
                 ours=ours[variant].get(name),
                 published=published[variant].get(name),
@@ -162,7 +162,7 @@ def _ratio(figure: float | None, first: float | None) -> float | None:
 Subject = Literal["exposed copy", "idle", "hidden copy", "finding", "no finding"]
 
 
-class Verdict(Struct, frozen=True):
+class TruthVerdict(Struct, frozen=True):
     """Whether one thing that is true was found."""
 
     subject: Subject
@@ -187,7 +187,7 @@ _CLAIMS: dict[Subject, str] = {
 }
 
 
-def check_truth(truth: Truth, device: Device | Analysis | None, rules: Collection[str] = ()) -> Iterator[Verdict]:
+def check_truth(truth: Truth, device: Device | Analysis | None, rules: Collection[str] = ()) -> Iterator[TruthVerdict]:
     """One verdict for each thing that `truth` states of a device's recording; `rules` are those that fired on it.
 
     An expected cause must explain its share of a time that is not zero; the lead-in, where nothing is judged, is
@@ -202,28 +202,28 @@ def check_truth(truth: Truth, device: Device | Analysis | None, rules: Collectio
         yield _hidden(truth.hidden_copy_pct, device)
     listed = "" if device is None else ", ".join(sorted(set(rules))) or "none"
     for rule in truth.findings:
-        yield Verdict("finding", rule, listed, None if device is None else rule in rules)
+        yield TruthVerdict("finding", rule, listed, None if device is None else rule in rules)
     for rule in truth.no_findings:
-        yield Verdict("no finding", rule, listed, None if device is None else rule not in rules)
+        yield TruthVerdict("no finding", rule, listed, None if device is None else rule not in rules)
 
 
-def _cause(subject: Subject, cause: str, least: float, by_cause: Mapping[str, int] | None) -> Verdict:
+def _cause(subject: Subject, cause: str, least: float, by_cause: Mapping[str, int] | None) -> TruthVerdict:
     expected = f"{cause} (at least {100 * least:.0f}%)"
     if by_cause is None:
-        return Verdict(subject, expected, "", None)
+        return TruthVerdict(subject, expected, "", None)
     judged = {name: ns for name, ns in by_cause.items() if ns and name != CopyCause.LEAD_IN}
     whole = sum(judged.values())
     largest = sorted(((ns, name) for name, ns in judged.items()), reverse=True)[:3]
     found = ", ".join(f"{name} {100 * ns / whole:.0f}%" for ns, name in largest if 100 * ns >= whole)
-    return Verdict(subject, expected, found or "none", judged.get(cause, 0) >= least * whole > 0)
+    return TruthVerdict(subject, expected, found or "none", judged.get(cause, 0) >= least * whole > 0)
 
 
-def _hidden(between: tuple[float, float], device: Device | Analysis | None) -> Verdict:
+def _hidden(between: tuple[float, float], device: Device | Analysis | None) -> TruthVerdict:
     least, most = between
     expected = f"{least:g} to {most:g}%"
     if device is None:
-        return Verdict("hidden copy", expected, "", None)
+        return TruthVerdict("hidden copy", expected, "", None)
     hidden_pct = device.overlap.hidden_copy_pct
     if hidden_pct is None:
-        return Verdict("hidden copy", expected, "no copies", False)
-    return Verdict("hidden copy", expected, f"{hidden_pct:.1f}%", least <= hidden_pct <= most)
+        return TruthVerdict("hidden copy", expected, "no copies", False)
+    return TruthVerdict("hidden copy", expected, f"{hidden_pct:.1f}%", least <= hidden_pct <= most)

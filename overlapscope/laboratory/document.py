@@ -27,9 +27,9 @@ from overlapscope.documents.model import (
     with_code,
 )
 from overlapscope.documents.table import Column, Table, Tone, prose, rows, words
-from overlapscope.laboratory.comparison import WALL, Claim, Comparison, Kind, tally
+from overlapscope.laboratory.comparison import WALL, Claim, ExperimentComparison, Kind, tally
 from overlapscope.laboratory.experiment import Experiment
-from overlapscope.laboratory.results import Analysis, ExperimentResult, Link, Machine, Strip, VariantResult
+from overlapscope.laboratory.results import Analysis, ExperimentResult, Link, Machine, RecordedStrip, VariantResult
 from overlapscope.laboratory.tables import all_tables, named_analyses, sentence, variants
 from overlapscope.trace.model import Kind as OpKind
 
@@ -50,13 +50,13 @@ _STRIP_WIDTH = 100
 """Characters; fewer where it has fewer slices."""
 
 
-def summary(comparisons: Sequence[Comparison]) -> Document:
+def summary(comparisons: Sequence[ExperimentComparison]) -> Document:
     """What holds, and a line for each variant."""
     more = Text(with_code("`overlapscope scenarios report NAME` shows one experiment in full."), "muted")
     return Document("Laboratory report", (*_claims(comparisons), variants(comparisons), more))
 
 
-def document(comparisons: Sequence[Comparison], *, brief: bool = False) -> Document:
+def document(comparisons: Sequence[ExperimentComparison], *, brief: bool = False) -> Document:
     """The report. `brief` is for a terminal: without timelines, and claims that hold as they must are counted."""
     blocks: list[Block] = [Heading("Laboratory report", 1), *overview(comparisons)]
     blocks.append(Links({_anchor(of, at): clean(of.result.name, 80) for at, of in enumerate(comparisons)}))
@@ -68,7 +68,7 @@ def document(comparisons: Sequence[Comparison], *, brief: bool = False) -> Docum
     return Document("Laboratory report", tuple(blocks))
 
 
-def _anchor(comparison: Comparison, number: int) -> str:
+def _anchor(comparison: ExperimentComparison, number: int) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_-]', '-', clean(comparison.result.name, 80))}-{number}"
 
 
@@ -83,13 +83,13 @@ def listing(experiments: Iterable[Experiment]) -> Document:
     return Document("Experiments", (Table("", columns, rows(lines)),))
 
 
-def overview(comparisons: Sequence[Comparison]) -> Iterator[Block]:
+def overview(comparisons: Sequence[ExperimentComparison]) -> Iterator[Block]:
     """The summary of all experiments."""
     yield Items(tuple(_machines(comparisons)))
     yield from _claims(comparisons)
 
 
-def _claims(comparisons: Sequence[Comparison]) -> Iterator[Block]:
+def _claims(comparisons: Sequence[ExperimentComparison]) -> Iterator[Block]:
     """How many claims hold, those that do not, and what was not run to its end."""
     claims = [claim for comparison in comparisons for claim in comparison.claims]
     counted = {what: tally([claim for claim in claims if claim.kind == kind]) for kind, what in _KINDS.items()}
@@ -110,7 +110,7 @@ def _claims(comparisons: Sequence[Comparison]) -> Iterator[Block]:
         yield model.panel("Variants that did not run to the end", Items(troubles))
 
 
-def chapter(comparison: Comparison, plots: str, *, brief: bool = False) -> Iterator[Block]:
+def chapter(comparison: ExperimentComparison, plots: str, *, brief: bool = False) -> Iterator[Block]:
     """One experiment; the ids of its charts begin with `plots`. `brief` as for `document`."""
     result = comparison.result
     yield Text(clean(" ".join(_facts(result)), 3000))
@@ -189,7 +189,7 @@ def _gpus(names: Sequence[str]) -> str:
     return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())
 
 
-def _machines(comparisons: Sequence[Comparison]) -> Iterator[str]:
+def _machines(comparisons: Sequence[ExperimentComparison]) -> Iterator[str]:
     """Each machine once; the first run's link stands for all on it."""
     seen: dict[bytes, tuple[Machine, list[str]]] = {}
     for comparison in comparisons:
@@ -232,7 +232,7 @@ def _trouble(variant: VariantResult) -> str:
 # -- pictures -------------------------------------------------------------------------------------
 
 
-def _charts(comparison: Comparison, plots: str) -> Iterator[Chart]:
+def _charts(comparison: ExperimentComparison, plots: str) -> Iterator[Chart]:
     """The wall time, and every other figure that was published, of all variants: those of which any is known."""
     variants = comparison.result.variants
     figures_of = {(name, figure.name): figure for name, figures in comparison.figures.items() for figure in figures}
@@ -284,7 +284,7 @@ def _bars(
     )
 
 
-def _draw(name: str, shown: Strip, glyphs: strip.Glyphs) -> strip.Drawing:
+def _draw(name: str, shown: RecordedStrip, glyphs: strip.Glyphs) -> strip.Drawing:
     """A strip as text: one line for each kind of work, and the scale."""
     lines = []
     for lane in shown.lanes:

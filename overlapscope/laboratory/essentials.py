@@ -20,7 +20,7 @@ from overlapscope.analysis.strip import measure
 from overlapscope.analysis.timeline import Timeline, lengths, measured
 from overlapscope.base.intervals import Intervals, covered
 from overlapscope.catalog.causes import CopyCause, IdleCause
-from overlapscope.laboratory.results import Analysis, Found, Judgement, Lane, Strip
+from overlapscope.laboratory.results import Analysis, FindingSummary, RecordedStrip, StripLane, VerdictSummary
 from overlapscope.reading import load
 from overlapscope.report.model import build
 from overlapscope.report.page import Page, Section
@@ -102,8 +102,8 @@ def _essentials(section: Section, device: Device, timeline: Timeline, trace: str
         host_wait_ns=sum(stall.host_wait_ns for stall in stalls),
         host_idle_ns=sum(stall.idle_caused_ns for stall in stalls),
         copies=device.copies,
-        findings=tuple(msgspec.convert(finding, Found, from_attributes=True) for finding in section.findings),
-        verdict=Judgement(level=verdict.level, text=verdict.text.removeprefix(f"{section.title}: ")),
+        findings=tuple(msgspec.convert(finding, FindingSummary, from_attributes=True) for finding in section.findings),
+        verdict=VerdictSummary(level=verdict.level, text=verdict.text.removeprefix(f"{section.title}: ")),
         strip=_strip(timeline, device),
     )
 
@@ -113,7 +113,7 @@ def _known(by_cause: dict[str, int], lead_in: str) -> dict[str, int]:
     return {str(cause): ns for cause, ns in by_cause.items() if ns and cause != lead_in}
 
 
-def _strip(timeline: Timeline, device: Device) -> Strip:
+def _strip(timeline: Timeline, device: Device) -> RecordedStrip:
     """The part that any strip of this recording shows, by kind of work instead of by stream."""
     shown = measure(timeline, device, slices=1)
     start, end = shown.start_ns, shown.end_ns
@@ -126,5 +126,5 @@ def _strip(timeline: Timeline, device: Device) -> Strip:
         if busy.any():
             tenths = np.minimum(9, 10 * busy // np.diff(edges))
             fill = (str(tenth) if ns else "." for tenth, ns in zip(tenths.tolist(), busy.tolist(), strict=True))
-            lanes.append(Lane(name=name, fill="".join(fill)))
-    return Strip(label=shown.label, span_ns=end - start, lanes=tuple(lanes))
+            lanes.append(StripLane(name=name, fill="".join(fill)))
+    return RecordedStrip(label=shown.label, span_ns=end - start, lanes=tuple(lanes))

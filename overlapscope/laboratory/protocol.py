@@ -13,7 +13,7 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 
 from overlapscope.laboratory.experiment import WrongResults
-from overlapscope.laboratory.results import Machine, Spread
+from overlapscope.laboratory.results import Machine, TimeSpread
 
 COMMANDS, EVENTS = "commands.jsonl", "events.jsonl"
 POLL_S = 0.02
@@ -46,7 +46,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 Command = DescribeMachine | RunVariant | Stop
 
 
-class Started(msgspec.Struct, frozen=True, tag=True):
+class RankStarted(msgspec.Struct, frozen=True, tag=True):
     """A rank is there."""
 
     rank: int
@@ -62,12 +62,12 @@ class Began(msgspec.Struct, frozen=True, tag=True):
     phase: Phase
 
 
-class Measured(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+class VariantMeasured(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Everything that a rank knows so far of the variant it runs."""
 
     rank: int
-    wall_ms: Spread | None = None
-    host_ms: Spread | None = None
+    wall_ms: TimeSpread | None = None
+    host_ms: TimeSpread | None = None
     figures: dict[str, float | None] = {}
     wrong_results: WrongResults | None = None
     trace: str | None = None
@@ -82,7 +82,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     """What went wrong, if anything did."""
 
 
-Event = Started | MachineDescribed | Began | Measured | Ended
+Event = RankStarted | MachineDescribed | Began | VariantMeasured | Ended
 
 
 class Outbox:

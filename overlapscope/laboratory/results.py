@@ -55,7 +55,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     link: Link = Link()
 
 
-class Spread(msgspec.Struct, frozen=True, kw_only=True):
+class TimeSpread(msgspec.Struct, frozen=True, kw_only=True):
     """The times of single iterations, in milliseconds."""
 
     median: float
@@ -64,7 +64,7 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
     n: int
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class FindingSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A finding of the analysis, in short."""
 
     rule: str
@@ -75,7 +75,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     title: str
 
 
-class Lane(msgspec.Struct, frozen=True, kw_only=True):
+class StripLane(msgspec.Struct, frozen=True, kw_only=True):
     """How full one kind of work made each slice of a strip."""
 
     name: str
@@ -83,16 +83,16 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
     """A character for each slice: `.` for nothing, else 0 to 9, the tenths begun."""
 
 
-class Strip(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedStrip(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the recording, cut into equal slices."""
 
     label: str
     """The step shown; empty for the whole recording."""
     span_ns: int
-    lanes: tuple[Lane, ...]
+    lanes: tuple[StripLane, ...]
 
 
-class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+class VerdictSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The analysis in a few sentences."""
 
     level: Literal["good", "fair", "poor", "unusable"]
@@ -122,9 +122,9 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     host_idle_ns: int
     """GPU idle time that followed from them."""
     copies: tuple[CopyGroup, ...]
-    findings: tuple[Found, ...]
-    verdict: Judgement
-    strip: Strip
+    findings: tuple[FindingSummary, ...]
+    verdict: VerdictSummary
+    strip: RecordedStrip
 
     @property
     def rules(self) -> tuple[str, ...]:
@@ -144,9 +144,9 @@ class VariantResult(msgspec.Struct, frozen=True, kw_only=True):
     status: Status = "skipped"
     error: str | None = None
     """Why it failed or was skipped."""
-    wall_ms: Spread | None = None
+    wall_ms: TimeSpread | None = None
     """Until the device has finished; of the slowest of several ranks."""
-    host_ms: Spread | None = None
+    host_ms: TimeSpread | None = None
     """Until the program goes on, the device perhaps still working; of the same rank."""
     figures: dict[str, float | None] = {}
     """The program's own measurements; names say their unit."""

@@ -17,7 +17,7 @@ from rich.text import Text
 from overlapscope.base.words import clean, plural
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.laboratory import store
-from overlapscope.laboratory.catalog import Entry
+from overlapscope.laboratory.catalog import ScenarioFile
 from overlapscope.laboratory.essentials import analyse
 from overlapscope.laboratory.experiment import PAPER, Experiment, Variant
 from overlapscope.laboratory.process import Worker, WorkerDied
@@ -26,8 +26,8 @@ from overlapscope.laboratory.protocol import (
     DescribeMachine,
     Ended,
     MachineDescribed,
-    Measured,
     RunVariant,
+    VariantMeasured,
 )
 from overlapscope.laboratory.results import ExperimentResult, Machine, VariantResult
 from overlapscope.laboratory.tables import digits
@@ -59,7 +59,7 @@ def describe_machine() -> Machine:
     raise AssertionError("a worker's events end with its death only")
 
 
-def run(entries: Sequence[Entry], plan: Plan, machine: Machine, progress: Progress) -> list[VariantResult]:
+def run(entries: Sequence[ScenarioFile], plan: Plan, machine: Machine, progress: Progress) -> list[VariantResult]:
     """Run the experiments, and put their results into the directory's in place of earlier ones.
 
     Returns each variant's. Raises UsageError where the directory cannot be used.
@@ -76,7 +76,7 @@ def run(entries: Sequence[Entry], plan: Plan, machine: Machine, progress: Progre
 class _Experiment:
     """One experiment under way."""
 
-    def __init__(self, entry: Entry, plan: Plan, machine: Machine, progress: Progress) -> None:
+    def __init__(self, entry: ScenarioFile, plan: Plan, machine: Machine, progress: Progress) -> None:
         self._experiment = entry.experiment
         self._path = entry.path
         self._plan = plan
@@ -124,7 +124,7 @@ class _Experiment:
     def _run_variant(self, worker: Worker, variant: Variant) -> VariantResult:
         trace = self._place / f"{variant.name}.trace.json.gz"
         worker.send(RunVariant(str(self._path), variant.name, self._plan.scale, self._plan.repeat, str(trace)))
-        measured: dict[int, Measured] = {}
+        measured: dict[int, VariantMeasured] = {}
         error = None
         try:
             error = self._follow(worker, variant, measured)
@@ -143,14 +143,14 @@ class _Experiment:
         except OverlapscopeError as fault:
             return msgspec.structs.replace(result, status="failed", error=f"its recording cannot be analysed: {fault}")
 
-    def _follow(self, worker: Worker, variant: Variant, measured: dict[int, Measured]) -> str | None:
+    def _follow(self, worker: Worker, variant: Variant, measured: dict[int, VariantMeasured]) -> str | None:
         """Take down what the ranks say until all have ended, or one with an error, which is returned."""
         ended = 0
         for event in worker.events():
             match event:
                 case Began(rank=0):
                     self._phase(variant, event.phase)
-                case Measured():
+                case VariantMeasured():
                     measured[event.rank] = event
                 case Ended():
                     ended += 1
@@ -163,7 +163,7 @@ class _Experiment:
     def _phase(self, variant: Variant, phase: str) -> None:
         self._progress.note(f"{phase} {self._experiment.name}/{variant.name}")
 
-    def _measured(self, variant: Variant, by_rank: dict[int, Measured]) -> VariantResult:
+    def _measured(self, variant: Variant, by_rank: dict[int, VariantMeasured]) -> VariantResult:
         """The variant with what its ranks measured; the slowest one's times, the first one's figures."""
         result = next(known for known in self._result.variants if known.name == variant.name)
         ranks = [by_rank[rank] for rank in sorted(by_rank)]

@@ -9,7 +9,7 @@ from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown
 from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, bare_share, bare_shares, clean, unit_for
 from overlapscope.documents.table import Cell, Column, Table, rows, words
-from overlapscope.laboratory.comparison import WALL, Comparison, place
+from overlapscope.laboratory.comparison import WALL, ExperimentComparison, place
 from overlapscope.laboratory.results import Analysis, ExperimentResult, Link, VariantResult
 
 Analyses = list[tuple[str, Analysis]]
@@ -20,7 +20,7 @@ _VARIANT = Column("variant", False, flexible=True, prose=True)
 """Names are broken where there is no room, never cut: what tells them apart may stand in the middle."""
 
 
-def variants(comparisons: Sequence[Comparison]) -> Table:
+def variants(comparisons: Sequence[ExperimentComparison]) -> Table:
     """A line for each variant, below its experiment's name; of several ranks, the one that overlaps worst."""
     lines: list[tuple[str | Cell, ...]] = []
     for comparison in comparisons:
@@ -32,7 +32,7 @@ def variants(comparisons: Sequence[Comparison]) -> Table:
     return Table("Every variant", columns, rows(lines), note)
 
 
-def _variant(comparison: Comparison, variant: VariantResult) -> tuple[str, ...]:
+def _variant(comparison: ExperimentComparison, variant: VariantResult) -> tuple[str, ...]:
     wall, levels = comparison.wall(variant.name), ("unusable", "poor", "fair", "good")
     worst = min(variant.analyses, key=lambda analysis: levels.index(analysis.verdict.level), default=None)
     return (
@@ -45,7 +45,7 @@ def _variant(comparison: Comparison, variant: VariantResult) -> tuple[str, ...]:
     )
 
 
-def all_tables(comparison: Comparison) -> Iterator[Table]:
+def all_tables(comparison: ExperimentComparison) -> Iterator[Table]:
     """Every table of one experiment; those of which nothing is known have no rows."""
     analyses = named_analyses(comparison.result)
     unit = unit_for(max((analysis.span_ns for _, analysis in analyses), default=0))
@@ -64,7 +64,7 @@ def _intended(result: ExperimentResult) -> Table:
     return Table("The variants", columns, rows(lines))
 
 
-def _times(comparison: Comparison) -> Table:
+def _times(comparison: ExperimentComparison) -> Table:
     titles = ("median", "IQR", "n", "host", "ratio", "published", "its ratio", "wrong results")
     lines = [_time(comparison, variant) for variant in comparison.result.variants]
     return _filled(
@@ -72,7 +72,7 @@ def _times(comparison: Comparison) -> Table:
     )
 
 
-def _time(comparison: Comparison, variant: VariantResult) -> tuple[str, ...]:
+def _time(comparison: ExperimentComparison, variant: VariantResult) -> tuple[str, ...]:
     wall, host, wrong = variant.wall_ms, variant.host_ms, variant.wrong_results
     figure = comparison.wall(variant.name)
     return (
@@ -88,7 +88,7 @@ def _time(comparison: Comparison, variant: VariantResult) -> tuple[str, ...]:
     )
 
 
-def _figures(comparison: Comparison) -> Table:
+def _figures(comparison: ExperimentComparison) -> Table:
     lines = sorted(
         (
             clean(figure.name, 80),

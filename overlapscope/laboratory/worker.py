@@ -34,14 +34,14 @@ from overlapscope.laboratory.protocol import (
     Ended,
     Inbox,
     MachineDescribed,
-    Measured,
     Outbox,
     Phase,
+    RankStarted,
     RunVariant,
-    Started,
     Stop,
+    VariantMeasured,
 )
-from overlapscope.laboratory.results import Spread
+from overlapscope.laboratory.results import TimeSpread
 
 _ERROR_LIMIT = 400
 _BUDGET_S = 3.0
@@ -55,7 +55,7 @@ def main(directory: Path) -> None:
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     rank = int(os.environ.get("RANK", "0"))
     events = Outbox(directory / EVENTS)
-    events.send(Started(rank, os.getpid()))
+    events.send(RankStarted(rank, os.getpid()))
     for command in _commands(directory / COMMANDS):
         match command:
             case DescribeMachine():
@@ -63,7 +63,7 @@ def main(directory: Path) -> None:
 
                 events.send(MachineDescribed(machine.describe()))
             case RunVariant():
-                events.send(Ended(rank, _error_of(_Run(command, rank, events), command.path)))
+                events.send(Ended(rank, _error_of(_VariantRun(command, rank, events), command.path)))
             case Stop():
                 return
 
@@ -81,7 +81,7 @@ def _commands(path: Path) -> Iterator[Command]:
         time.sleep(POLL_S)
 
 
-def _error_of(run: _Run, path: str) -> str | None:
+def _error_of(run: _VariantRun, path: str) -> str | None:
     """What was raised, as a sentence; its traceback goes to stderr."""
     try:
         run.run()
@@ -109,14 +109,14 @@ def _experiment(path: str) -> Experiment:
     return catalog.load(Path(path)).experiment
 
 
-class _Run:
+class _VariantRun:
     """One variant on one rank."""
 
     def __init__(self, asked: RunVariant, rank: int, events: Outbox) -> None:
         self._asked = asked
         self._rank = rank
         self._events = events
-        self._known = Measured(rank=rank)
+        self._known = VariantMeasured(rank=rank)
 
     def run(self) -> None:
         self._begin("preparing")
@@ -173,7 +173,7 @@ class _Run:
         self._events.send(self._known)
 
 
-def measure(step: Callable[[], object], *, repeat: int) -> tuple[Spread, Spread]:
+def measure(step: Callable[[], object], *, repeat: int) -> tuple[TimeSpread, TimeSpread]:
     """Time at least `repeat` iterations, outside the profiler: until the device has finished each, and until the call
     returns. Every iteration begins on an idle device and is timed by itself, with the clock and the statistics of
     `torch.utils.benchmark`.
@@ -195,11 +195,11 @@ def _once(step: Callable[[], object]) -> tuple[float, float]:
     return benchmark.timer() - begin, returned - begin
 
 
-def _spread(seconds: Sequence[float]) -> Spread:
+def _spread(seconds: Sequence[float]) -> TimeSpread:
     from torch.utils import benchmark
 
     measurement = benchmark.Measurement(1, list(seconds), benchmark.TaskSpec("step()", setup=""))
-    return Spread(median=1e3 * measurement.median, iqr=1e3 * measurement.iqr, n=len(seconds))
+    return TimeSpread(median=1e3 * measurement.median, iqr=1e3 * measurement.iqr, n=len(seconds))
 
 
 def _agreed(count: int) -> int:

@@ -73,7 +73,7 @@ class Place(Struct, frozen=True, eq=False):
     """Calls, or pieces where no call is known."""
 
 
-class Pieces(Columns, frozen=True):
+class ClaimedPieces(Columns, frozen=True):
     """Pieces of exposed copy and idle time."""
 
     start_ns: I64
@@ -122,7 +122,7 @@ class Pieces(Columns, frozen=True):
         row = int(np.argmax(self.length_ns))
         return Window(start_ns=int(self.start_ns[row]), end_ns=int(self.end_ns[row]))
 
-    def with_copy_cause(self, cause: CopyCause) -> Pieces:
+    def with_copy_cause(self, cause: CopyCause) -> ClaimedPieces:
         """The exposed copies with the given cause."""
         return self.take((self.copy >= 0) & (self.cause == COPY_RANK[cause]))
 
@@ -154,7 +154,7 @@ class Claims(Struct, frozen=True, eq=False):
 
     analysis: TraceAnalysis
     device: DeviceAnalysis
-    pieces: Pieces
+    pieces: ClaimedPieces
     windows: Intervals
     """What is judged: the analysed windows without the lead-in."""
     judged_ns: int
@@ -174,11 +174,11 @@ class Claims(Struct, frozen=True, eq=False):
         """Whether a cost is high enough to be worth a warning."""
         return cost_ns > 0 and cost_ns >= FLOOR * self.judged_ns
 
-    def of(self, rule: str) -> Pieces:
+    def of(self, rule: str) -> ClaimedPieces:
         """What one rule answers for."""
         return self.pieces.take(self.pieces.rule == _NUMBER[rule])
 
-    def unhideable(self) -> Pieces:
+    def unhideable(self) -> ClaimedPieces:
         """Exposed copies of the cause no-compute that no rule answers for."""
         exposed = self.pieces.with_copy_cause(CopyCause.NO_COMPUTE)
         return exposed.take(exposed.rule == _NONE)
@@ -191,7 +191,7 @@ def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
     waits = _find_own_waits(trace, timeline)
     tiny = _tiny_copies(trace, timeline, windows)
     claims = (_claim_copies, _claim_idle)
-    pieces = Pieces.joined([claim(trace, device, windows, waits, tiny) for claim in claims])
+    pieces = ClaimedPieces.joined([claim(trace, device, windows, waits, tiny) for claim in claims])
     pieces = pieces.take(np.argsort(pieces.start_ns, kind="stable"))
     ns = {name: int(each.sum()) for name, each in lengths(timeline, *windows).items()}
     judged = int((windows.ends - windows.starts).sum())
@@ -266,7 +266,9 @@ def _tiny_copies(trace: Trace, timeline: Timeline, windows: Intervals) -> I64:
     return rows if len(rows) >= MANY else rows[:0]
 
 
-def _claim_copies(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _OwnWaits, tiny: I64) -> Pieces:
+def _claim_copies(
+    trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _OwnWaits, tiny: I64
+) -> ClaimedPieces:
     exposed, ops, calls = device.exposed, device.timeline.ops, trace.runtime_calls
     row, start, end = cut(exposed.start_ns, exposed.end_ns, windows)
     cause, copy = exposed.cause[row].astype(np.int64), exposed.copy[row]
@@ -290,10 +292,10 @@ def _claim_copies(trace: Trace, device: DeviceAnalysis, windows: Intervals, wait
     is_tiny[tiny] = True
     rule[judged & is_tiny[copy]] = _NUMBER["tiny-copies"]
     at, thread = pick(calls.start_ns, call, 0), pick(calls.thread, call)
-    return Pieces(start, end, rule, cause, copy, call, at, thread)
+    return ClaimedPieces(start, end, rule, cause, copy, call, at, thread)
 
 
-def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _OwnWaits, tiny: I64) -> Pieces:
+def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _OwnWaits, tiny: I64) -> ClaimedPieces:
     idle, ops, calls = device.idle, device.timeline.ops, trace.runtime_calls
     row, start, end = cut(idle.start_ns, idle.end_ns, windows)
     cause, call, thread = idle.cause[row].astype(np.int64), idle.call[row], idle.thread[row]
@@ -315,7 +317,7 @@ def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits:
     rule[pins & (cause == IDLE_RANK[IdleCause.HOST_STAGING])] = _NUMBER["pin-in-loop"]
     at = np.where(at_call, pick(calls.start_ns, call, 0), host)
     where = np.where(at_call, pick(calls.thread, call), thread)
-    return Pieces(start, end, rule, cause, np.full(len(start), -1, np.int64), call, at, where)
+    return ClaimedPieces(start, end, rule, cause, np.full(len(start), -1, np.int64), call, at, where)
 
 
 def streams_of(timeline: Timeline, kind: Kind, windows: Intervals) -> dict[int, Intervals]:

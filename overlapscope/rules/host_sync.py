@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from overlapscope.base.words import duration
-from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 
 
-def _draft(claims: Claims, pieces: Pieces) -> Draft:
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
         title=f"Host synchronization costs the GPU {duration(pieces.time_ns)}",
         detail="The host waited in a blocking call and launched the next work only after the call returned. "

@@ -5,11 +5,11 @@ from __future__ import annotations
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct
 from overlapscope.base.words import duration, plural
-from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
-def _draft(claims: Claims, pieces: Pieces) -> Draft:
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     calls = claims.trace.runtime_calls
     behind = distinct(pieces.call[pieces.call >= 0])
     locking = behind[call_kinds.pins(calls)[behind]]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.results import Window
 from overlapscope.base.words import duration, listed, plural, share
-from overlapscope.rules._claims import Claims, Pieces, Place
+from overlapscope.rules._claims import ClaimedPieces, Claims, Place
 from overlapscope.rules.finding import Severity, Where
 from overlapscope.trace.lost import CAUSES, Part
 
@@ -75,7 +75,7 @@ class Rule(Struct, frozen=True):
         return f"{how}. If that is not possible, the cost is the upper bound."
 
 
-def on_claimed(rule: str, draft: Callable[[Claims, Pieces], Draft]) -> Check:
+def on_claimed(rule: str, draft: Callable[[Claims, ClaimedPieces], Draft]) -> Check:
     """The check of a rule that time is shared out to: what it says of that time, once there is enough of it."""
 
     def check(claims: Claims) -> Iterator[Draft]:
@@ -86,7 +86,7 @@ def on_claimed(rule: str, draft: Callable[[Claims, Pieces], Draft]) -> Check:
     return check
 
 
-def claimed(claims: Claims, pieces: Pieces, draft: Draft) -> Draft:
+def claimed(claims: Claims, pieces: ClaimedPieces, draft: Draft) -> Draft:
     """The draft with what is to be said of any pieces of time: their share of the time, where in the program they are
     lost, and the longest of them."""
     places = pieces.places(claims.trace)
@@ -125,7 +125,7 @@ def place(where: Where) -> str:
     return " ".join(parts)
 
 
-def lost(pieces: Pieces) -> str:
+def lost(pieces: ClaimedPieces) -> str:
     """`copies were exposed for 2.42 ms and the GPU was idle for 59.7 us`: what any pieces of time are."""
     parts = (("copies were exposed for", pieces.exposed_ns), ("the GPU was idle for", pieces.idle_ns))
     return listed(f"{what} {duration(ns)}" for what, ns in parts if ns)
