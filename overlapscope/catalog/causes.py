@@ -89,9 +89,9 @@ def _by_id(*causes: Cause) -> dict[str, Cause]:
 EXPOSED_COPY: Final = _by_id(
     Cause(
         CopyCause.LEAD_IN,
-        meaning="The copy ran in the lead-in, while the device worked off what was queued before the recording: "
-        "nothing can be said.",
-        evidence="ran while the device still worked off what was queued before the recording",
+        meaning="The copy ran in the lead-in, while the device finished work that was queued before the recording, "
+        "so it has no known cause.",
+        evidence="ran while the device still finished work that was queued before the recording",
         colors=("#e3c4b4", "#7d5a4a"),
         remedy="Let the device catch up before recording.",
     ),
@@ -251,7 +251,7 @@ IDLE: Final = _by_id(
     ),
     Cause(
         IdleCause.EVENT_WAIT,
-        meaning="The next op was queued, but what it waited for by an event had not ended.",
+        meaning="The next op was queued, but the work that it waited for through an event had not ended.",
         evidence="the next op was queued behind an event wait",
         colors=("#65617d", "#aaa5c7"),
         remedy="Wait for less, or for something earlier.",
@@ -279,7 +279,7 @@ IDLE: Final = _by_id(
     ),
     Cause(
         IdleCause.MISSING_OPS,
-        meaning="The host waited for the GPU, but the trace has no op there: nobody knows what the GPU did.",
+        meaning="The host waited for the GPU, but the trace has no op there, so the GPU's work is unknown.",
         evidence="the host waited for the GPU in this call, and the op that it waited for was not recorded",
         colors=("#c9bfae", "#6b6355"),
         remedy="Synchronize before recording; record from before CUDA graphs are captured.",

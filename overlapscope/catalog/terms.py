@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 TERMS: Final = {
-    "report": "What `overlapscope analyze` found in some traces; `overlapscope schema` says what its JSON holds.",
+    "report": "The results of `overlapscope analyze` on some traces; `overlapscope schema` describes its JSON.",
     # -- Figures -----------------------------------------------------------------------------------
     "span": "The length of the window, from the start of the first GPU op to the end of the last.",
     "step": "A ProfilerStep#N on the device: from its first op on the main stream to the first op of the next step.",
-    "range": "A record_function annotation, measured on the device as a step is.",
-    "lead-in": "The first part of the window, in which the device worked off what was queued before the recording.",
+    "range": "A record_function annotation, measured on the device like a step.",
+    "lead-in": "The first part of the window, in which the device finished work that was queued before the recording.",
     "efficiency": "Overlap efficiency: (serial - busy) / (serial - ideal). 0%: one engine at a time; 100%: no order of "
     "the same work hides more.",
-    "serial": "The working times of the three engines (kernels, H2D copies, D2H copies), added up.",
+    "serial": "The sum of the working times of the three engines (kernels, H2D copies, D2H copies).",
     "busy": "The time in which any of the three engines worked.",
     "ideal": "The longest of the three engines alone: no order of the same work is faster.",
     "hidden copy": "The copy time during which kernels ran.",
@@ -24,7 +24,7 @@ TERMS: Final = {
     "h2d": "Copies from the host to the device.",
     "d2h": "Copies from the device to the host.",
     "pageable": "Ordinary host memory (malloc): the driver stages copies through its own buffer, and the calls block.",
-    "pinned": "Page-locked host memory: copies run at the full speed of the link, and the host need not wait.",
+    "pinned": "Page-locked host memory: copies run at the full speed of the link, and the host does not have to wait.",
     "managed": "Memory that the driver moves between host and device by itself.",
     # -- Trust -------------------------------------------------------------------------------------
     "trusted": "Every trust check passed.",
@@ -40,13 +40,13 @@ TERMS: Final = {
     "replay": "The recording was replayed with the fix, which shows what the fix saves.",
     "bound": "The fix saves at most this: the time that the finding explains.",
     # -- How something was determined --------------------------------------------------------------
-    "exact": "The recording says so itself.",
-    "rebuilt": "Worked out from the order of calls and the times of ops, as the recording does not say it.",
+    "exact": "The recording states it.",
+    "rebuilt": "Worked out from the order of calls and the times of ops, because the recording does not state it.",
     "measured": "The recorder timed steps before and after the recording.",
     "told": "Given on the command line or in the settings.",
     "estimated": "Computed from the recording, between two bounds.",
     # -- DataLoader --------------------------------------------------------------------------------
-    "own-thread": "The DataLoader has no workers: the thread of the steps makes the samples.",
+    "own-thread": "The DataLoader has no workers: the thread that runs the steps loads the samples.",
     "workers": "The DataLoader has worker processes.",
     "none": "There is no DataLoader in the recording.",
 }

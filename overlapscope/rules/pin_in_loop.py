@@ -20,7 +20,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         detail="Pinning copies the data once more on the host. Unless the allocator has a block of that size to spare, "
         "it also asks the driver to page-lock new memory, which takes about as long as many "
         f"copies.{locked}",
-        advice="Pin once, outside the loop, and use that buffer again.\n"
+        advice="Pin once, outside the loop, and reuse that buffer.\n"
         "Allocate it with torch.empty(..., pin_memory=True), fill it in place (buffer.copy_(source)) and copy from "
         "it; or let DataLoader(pin_memory=True) pin in its own thread. If the memory is used only once, a plain "
         "pageable copy is faster than pinning it first.",
