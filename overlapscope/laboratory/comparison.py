@@ -1,4 +1,4 @@
-"""Results against what was declared and published: every claim, and whether it holds here."""
+"""Comparison of results with declarations and published figures: each claim, and whether it holds here."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ WALL = "wall_ms"
 
 
 class Claim(Struct, frozen=True):
-    """One thing that is said to be so."""
+    """A statement about an experiment."""
 
     experiment: str
     kind: Kind
-    """`order`: which variant is faster; `results`: right or wrong; `diagnosis`: what the analysis must find."""
+    """Kind of claim. `order`: which variant is faster; `results`: right or wrong; `diagnosis`: what the analysis must
+    find."""
     text: str
-    """What is claimed, as a sentence without its full stop."""
+    """Sentence without its full stop."""
     found: str
-    """What was seen here."""
+    """Observation on this machine."""
     holds: bool | None
-    """None where it cannot be told; `found` says why."""
+    """Whether the claim holds; None where unknown, and `found` says why."""
     published: bool | None = None
-    """Whether the published figures say the same; None where they say nothing."""
+    """Whether the claim holds for the published figures; None where they don't cover it."""
 
 
 class ComparedFigure(Struct, frozen=True):
-    """One figure of one variant: ours and the published one, and each as a multiple of the first variant's."""
+    """A figure of a variant, measured here and published, each also as a multiple of the first variant's."""
 
     name: str
     ours: float | None
@@ -43,15 +44,15 @@ class ComparedFigure(Struct, frozen=True):
 
 
 class ExperimentComparison(Struct, frozen=True):
-    """One experiment, compared."""
+    """Comparison of one experiment."""
 
     result: ExperimentResult
     claims: tuple[Claim, ...]
     figures: dict[str, tuple[ComparedFigure, ...]]
-    """For each variant: the wall time, then all others that it has here or published."""
+    """Figures of each variant: the wall time, then all others that were measured here or published."""
 
     def wall(self, variant: str) -> ComparedFigure:
-        """A variant's wall time."""
+        """Return a variant's wall time."""
         return self.figures[variant][0]
 
 
@@ -68,7 +69,7 @@ def compare(results: Results) -> tuple[ExperimentComparison, ...]:
 
 
 def tally(claims: Sequence[Claim]) -> tuple[int, int, int]:
-    """How many hold, do not hold, and cannot be told."""
+    """Return how many claims hold, don't hold, and are unknown."""
     held = [claim.holds for claim in claims]
     return held.count(True), held.count(False), held.count(None)
 
@@ -127,7 +128,7 @@ def _diagnoses(experiment: ExperimentResult) -> Iterator[Claim]:
 
 
 def place(analysis: Analysis) -> str:
-    """The rank or device that an analysis is of, where a variant has several."""
+    """Return the rank or device of an analysis, for variants with several."""
     return f"device {analysis.device}" if analysis.rank is None else f"rank {analysis.rank}"
 
 
@@ -157,24 +158,24 @@ def _ratio(figure: float | None, first: float | None) -> float | None:
     return figure / first if figure is not None and first else None
 
 
-# -- what is true of the recorded program ---------------------------------------------------------
+# -- Truth about the recorded program --------------------------------------------------------------
 
 Subject = Literal["exposed copy", "idle", "hidden copy", "finding", "no finding"]
 
 
 class TruthVerdict(Struct, frozen=True):
-    """Whether one thing that is true was found."""
+    """Whether the analysis found one true statement about a program."""
 
     subject: Subject
     expected: str
     found: str
-    """Empty where nothing was analysed."""
+    """Observation; empty where nothing was analysed."""
     holds: bool | None
-    """None where nothing was analysed."""
+    """Whether it was found; None where nothing was analysed."""
 
     @property
     def claim(self) -> str:
-        """What is true, as a sentence without its full stop."""
+        """True statement, as a sentence without its full stop."""
         return f"{_CLAIMS[self.subject]} {self.expected}"
 
 
@@ -188,10 +189,15 @@ _CLAIMS: dict[Subject, str] = {
 
 
 def check_truth(truth: Truth, device: Device | Analysis | None, rules: Collection[str] = ()) -> Iterator[TruthVerdict]:
-    """One verdict for each thing that `truth` states of a device's recording; `rules` are those that fired on it.
+    """Yield one verdict for each statement of `truth` on a device's recording.
 
-    An expected cause must explain its share of a time that is not zero; the lead-in, where nothing is judged, is
-    left out of it. The hidden share is of what `device.overlap` is of.
+    An expected cause must explain its share of a time that is not zero, leaving out the lead-in, where nothing is
+    judged. The hidden share refers to `device.overlap`.
+
+    Args:
+        truth: Statements that must hold.
+        device: Analysis of the device; None where nothing was analysed.
+        rules: Rules that fired on it.
     """
     if truth.exposed_copy is not None:
         by_cause = None if device is None else device.exposed_copy_by_cause
