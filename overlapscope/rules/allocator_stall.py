@@ -1,4 +1,4 @@
-"""The driver allocates or frees memory while the GPU waits."""
+"""Rule: the driver allocates or frees memory while the GPU waits."""
 
 from __future__ import annotations
 

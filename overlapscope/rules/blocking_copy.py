@@ -1,4 +1,4 @@
-"""Copies of pinned memory made without non_blocking."""
+"""Rule: copies of pinned memory without non_blocking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies in line with the compute of their own stream."""
+"""Rule: copies on the stream of the compute that could hide them."""
 
 from __future__ import annotations
 

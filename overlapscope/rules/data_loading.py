@@ -1,4 +1,4 @@
-"""The GPU waits for the next batch."""
+"""Rule: the GPU waits for the next batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host does other work while the GPU waits."""
+"""Rule: the host does other work while the GPU waits."""
 
 from __future__ import annotations
 

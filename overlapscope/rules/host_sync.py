@@ -1,4 +1,4 @@
-"""The host waits for the GPU, then the GPU waits for the host."""
+"""Rule: the host waits for the GPU, then the GPU waits for the host."""
 
 from __future__ import annotations
 

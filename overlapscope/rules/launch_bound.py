@@ -1,4 +1,4 @@
-"""The host cannot launch as fast as the GPU works."""
+"""Rule: the host can't launch as fast as the GPU works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies from or to pageable host memory."""
+"""Rule: copies from or to pageable host memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _staged_by_xla(pieces: ClaimedPieces) -> Draft:
 
 
 def _speeds(ops: GpuOps, copies: I64) -> str:
-    """How fast the copies ran each way, beside pinned ones of that direction; only large ones tell."""
+    """Return the rates of the copies in each direction, compared with pinned ones. Only large copies count."""
     large = np.flatnonzero((ops.bytes >= LARGE_BYTES) & (ops.end_ns > ops.start_ns))
     pageable, pinned = np.intersect1d(large, copies), large[ops.host_memory[large] == Memory.PINNED]
     told = []

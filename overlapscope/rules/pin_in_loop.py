@@ -1,4 +1,4 @@
-"""Page-locking host memory while the GPU waits."""
+"""Rule: page-locking of host memory while the GPU waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many copies so small that latency is their cost."""
+"""Rule: many copies so small that latency is their cost."""
 
 from __future__ import annotations
 
