@@ -13,7 +13,7 @@ from typing import Any
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
 from overlapscope.laboratory import store
-from overlapscope.laboratory.comparison import Verdict, check_truth, compare
+from overlapscope.laboratory.comparison import TruthVerdict, check_truth, compare
 from overlapscope.laboratory.document import document
 from overlapscope.laboratory.results import Results
 from overlapscope.reading import load
@@ -98,7 +98,7 @@ def _laboratory(results: Results) -> str:
     return f"What was expected was found in **{agreed} of {stated}** cases.\n\n" + "\n".join(lines) + "\n"
 
 
-def _wrong(verdict: Verdict) -> str:
+def _wrong(verdict: TruthVerdict) -> str:
     return "" if verdict.holds else f" **(not {verdict.expected})**"
 
 

@@ -1,6 +1,4 @@
-"""Rows with equal columns, and the distinct values of a column, in the time that real columns need: their values are
-few and small.
-"""
+"""Grouping of rows with equal columns, and distinct values of columns that have few and small values."""
 
 from __future__ import annotations
 
@@ -19,16 +17,17 @@ _SMALL = 1 << 15
 
 
 def groups_of(columns: Sequence[Column]) -> I64:
-    """For each row the number of its group: rows are in one group where all columns are equal.
+    """Return for each row the number of its group of rows with equal columns.
 
-    Groups are numbered from 0 in the order of their columns' values, the first column first. There must be a row.
+    Groups are numbered from 0 in the order of their columns' values, the first column first. There must be at least one
+    row.
     """
     group: I64 = np.unique(_key(columns), return_inverse=True)[1]
     return group
 
 
 def distinct_rows(columns: Sequence[Column]) -> list[tuple[int, ...]]:
-    """The combinations of values that occur, in ascending order, the first column first."""
+    """Return the combinations of values that occur, in ascending order, the first column first."""
     if not len(columns[0]):
         return []
     first = np.unique(_key(columns), return_index=True)[1]
@@ -36,7 +35,10 @@ def distinct_rows(columns: Sequence[Column]) -> list[tuple[int, ...]]:
 
 
 def group_starts(*columns: Column) -> I64:
-    """Return the first row of each group of equal rows; the columns are sorted together, the first column first."""
+    """Return the first row of each group of equal rows.
+
+    The columns must be sorted together, the first column first.
+    """
     opens = np.ones(len(columns[0]), np.bool_)
     if len(opens):
         opens[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
@@ -44,9 +46,10 @@ def group_starts(*columns: Column) -> I64:
 
 
 def distinct(values: Column) -> I64:
-    """The values that occur, in ascending order.
+    """Return the values that occur, in ascending order.
 
-    `np.unique` does the same, but imports `numpy.ma` when it is first called so, which takes longer than most analyses.
+    `np.unique` does the same, but its first call of this kind imports `numpy.ma`, which takes longer than most
+    analyses.
     """
     if not len(values) or (values == values[0]).all():
         return values[:1].astype(np.int64)
@@ -55,7 +58,7 @@ def distinct(values: Column) -> I64:
 
 
 def rows_by(values: Column) -> list[tuple[int, I64]]:
-    """The values that occur and the rows of each, both in ascending order."""
+    """Return the values that occur and the rows of each, both in ascending order."""
     if not len(values):
         return []
     low, high = int(values.min()), int(values.max())
@@ -69,13 +72,13 @@ def rows_by(values: Column) -> list[tuple[int, I64]]:
 
 
 def _key(columns: Sequence[Column]) -> I64:
-    """One number for each combination of values, in their order."""
+    """Return one number for each combination of values, in their order."""
     key, combinations = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
         values = column.astype(np.int64)
         low, high = int(values.min()), int(values.max())
         if combinations * (high - low + 1) > _LARGEST:
-            # Fewer numbers for the same groups.
+            # Renumbering keeps the groups and makes the numbers smaller.
             key = np.unique(key, return_inverse=True)[1]
             values, low = np.unique(values, return_inverse=True)[1], 0
             combinations, high = int(key.max()) + 1, int(values.max())

@@ -372,7 +372,7 @@ class Tools(msgspec.Struct, frozen=True):
             "missing_count": len(result.missing),
             "missing": result.missing[:_FEW],
         }
-        less = {"source": ..., "step_spans_ns": ..., "device_name": ..., "doubts": ()}
+        less = {"source": ..., "step_spans_ns": ..., "device_name": ..., "doubts": (), "doubt_ids": ...}
         rows = [_without(row, less) for row in result.ranks]
         unknown = [*(f"{one.source}: {one.reason}" for one in result.unreadable), *result.notes]
         return answer(head, rows, figures=_RECORDED, unknown=unknown, called="ranks", page=page)

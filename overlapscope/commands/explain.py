@@ -1,4 +1,4 @@
-"""`overlapscope explain`."""
+"""The command `overlapscope explain`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`overlapscope rules`."""
+"""The command `overlapscope rules`."""
 
 from __future__ import annotations
 

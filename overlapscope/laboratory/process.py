@@ -18,7 +18,7 @@ from types import TracebackType
 import msgspec
 
 from overlapscope.base.child import Child, how_it_ended
-from overlapscope.laboratory.protocol import COMMANDS, EVENTS, POLL_S, Command, Event, Inbox, Outbox, Started, Stop
+from overlapscope.laboratory.protocol import COMMANDS, EVENTS, POLL_S, Command, Event, Inbox, Outbox, RankStarted, Stop
 
 _WORKER = "overlapscope.laboratory.worker"
 _GRACE_S = 10.0
@@ -70,7 +70,7 @@ class Worker:
             self._unread.extend(self._events.poll())
             while self._unread:
                 event = self._unread.popleft()
-                if isinstance(event, Started):
+                if isinstance(event, RankStarted):
                     self._pids.append(event.pid)
                 yield event
             if ended:

@@ -1,4 +1,4 @@
-"""What a report of ranks consists of when it is shown: the answer, maps, tables, ranks worth a look, clocks."""
+"""Document of a report of ranks: the verdict, maps, tables, ranks worth a look, and clocks."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ _MOST_FINDINGS: Final = 3
 
 
 class Extent(Struct, frozen=True):
-    """How much of a report is shown; the JSON has all."""
+    """How much of a report to show. The JSON has everything."""
 
     rows: int = tables.FEW
-    """Of a list."""
+    """Maximum number of rows of a list."""
     each: int = tables.EVERY_RANK
-    """Up to so many ranks have a row each, also where others are listed."""
+    """Maximum number of ranks with a row each, even where other tables are cut."""
     named: int = tables.NAMED
-    """Ranks that are named in a cell."""
+    """Maximum number of ranks named in a cell."""
     looks: int | None = None
-    """Ranks worth a look."""
+    """Maximum number of ranks worth a look; None for all."""
     folded: bool = False
-    """Whether tables besides those that answer are folded away."""
+    """Whether all tables except the main ones are folded."""
 
 
 TERMINAL: Final = Extent(named=1, looks=4)
@@ -55,7 +55,7 @@ PAGE: Final = Extent(rows=10, each=2048)
 
 
 def document(report: RanksReport, extent: Extent) -> Document:
-    """The report from top to bottom."""
+    """Return the document of a report."""
     title = f"overlapscope ranks: {_how_many(report)}"
     devices = sorted({clean(row.device_name, 60) for row in report.ranks if row.device_name})
     blocks: list[Block] = [Heading(", ".join((title, *devices[:3])), 1), _answer(report)]
@@ -76,7 +76,7 @@ def _how_many(report: RanksReport) -> str:
 
 def _answer(report: RanksReport) -> Section:
     verdict = judge(report)
-    blocks: list[Block] = [Text(verdict.first, badge=verdict.level)]
+    blocks: list[Block] = [Text(verdict.lead, badge=verdict.level)]
     if verdict.rest:
         blocks.append(Text("\n".join(verdict.rest)))
     if report.ranks:
@@ -107,7 +107,7 @@ def _further(report: RanksReport, extent: Extent) -> Iterator[Block]:
 
 
 def _findings(report: RanksReport) -> Iterator[Block]:
-    """What was found on the ranks that stand out: each rule once, with the ranks that it is about."""
+    """Yield the findings on the ranks that stand out: each rule once, with its ranks."""
     by_rule: defaultdict[str, list[Finding]] = defaultdict(list)
     for rank in report.worst:
         for finding in rank.findings:
@@ -134,7 +134,7 @@ def _looks(report: RanksReport, most: int | None) -> Iterator[Block]:
         yield panel(look.title, *(Text(sentence, tone="muted") for sentence in look.sentences))
 
 
-# -- ranks worth a look, each with what explains it --------------------------------------------------
+# -- Ranks worth a look, each with an explanation --------------------------------------------------
 
 _WHY: Final = {
     "makes-others-wait": "delays the others",
@@ -145,27 +145,27 @@ _EXCESSES = 4
 
 
 class Look(Struct, frozen=True):
-    """One of them, in words."""
+    """A rank worth a look, in words."""
 
     title: str
-    """`Rank 5 makes the others wait`."""
+    """Title, such as `Rank 5 makes the others wait`."""
     source: str
     device: int
     more: str
-    """What it has more of than the median rank; empty where there is nothing."""
+    """Time that it spends beyond the median rank; empty if there is none."""
     causes: str
-    """What its exposed copies and idle time are due to; empty where it has none."""
+    """Causes of its exposed copies and idle time; empty if there are none."""
     findings: tuple[str, ...]
-    """Each with its rule and what it costs."""
+    """Findings, each with its rule and cost."""
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What stands between the title and the findings."""
+        """Sentences between the title and the findings."""
         return tuple(filter(None, (self.more, self.causes)))
 
 
 def looks(report: RanksReport, *, most: int | None = None) -> tuple[Look, ...]:
-    """In the report's order, up to `most`."""
+    """Return at most `most` ranks worth a look, in the report's order."""
     return tuple(_look(rank) for rank in report.worst[:most])
 
 

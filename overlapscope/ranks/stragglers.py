@@ -1,4 +1,4 @@
-"""Who made the others wait, and in which meetings: waits as results."""
+"""Results on waiting: the ranks that made others wait, and in which meetings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ WORST = 3
 
 
 def find_stragglers(ranks: Sequence[ReducedRank], waits: RankWaits) -> tuple[Straggler, ...]:
-    """Those that others waited for, what it cost without what was passed on first. All ranks have a number."""
+    """Return the ranks that others waited for, the costliest first, without what they passed on.
+
+    All ranks must have a number.
+    """
     pairs, count = waits.pairs, len(ranks)
     made, exposed = waits.made_wait_ns, sum_by(pairs.late, pairs.exposed_ns, count)
     passed = sum_by(pairs.late, pairs.passed_on_ns, count)
@@ -38,7 +41,7 @@ def find_stragglers(ranks: Sequence[ReducedRank], waits: RankWaits) -> tuple[Str
 
 
 def worst_meetings(ranks: Sequence[ReducedRank], waits: RankWaits) -> tuple[Meeting, ...]:
-    """The meetings in which most was waited."""
+    """Return the meetings with the longest waits."""
     return tuple(_meeting(ranks, waits, number) for number in _costliest(waits, None)[:MEETINGS])
 
 
@@ -75,14 +78,14 @@ def _number(rank: ReducedRank) -> int:
 
 
 def _steps(waits: RankWaits) -> int:
-    """In how many steps ranks met."""
+    """Return the number of steps in which ranks met."""
     meetings = waits.arrivals.meetings
     steps = np.unique(meetings.kernels.step[meetings.row])
     return int((steps >= 0).sum())
 
 
 def _others(waits: RankWaits, places: Sequence[int]) -> dict[int, int]:
-    """How many ranks each of the places met."""
+    """Return the number of ranks that each place met."""
     meetings, meeting, rank = waits.arrivals.meetings, waits.arrivals.meeting, waits.arrivals.rank
     result = {}
     for place in places:
@@ -93,7 +96,10 @@ def _others(waits: RankWaits, places: Sequence[int]) -> dict[int, int]:
 
 
 def _costliest(waits: RankWaits, place: int | None) -> list[int]:
-    """Numbers of the meetings in which somebody, or the rank at a place, came last, the costliest first."""
+    """Return the numbers of the meetings with waits, the costliest first.
+
+    With a place, only meetings in which that rank arrived last.
+    """
     arrivals = waits.arrivals
     count = len(arrivals.meetings)
     waited = sum_by(arrivals.meeting, arrivals.waited_ns, count)
@@ -106,7 +112,7 @@ def _costliest(waits: RankWaits, place: int | None) -> list[int]:
 
 
 def _longest(ranks: Sequence[ReducedRank], places: I64, waited: I64, exposed: I64) -> tuple[Waiting, ...]:
-    """Those of the ranks at these places that waited longest."""
+    """Return the ranks at these places that waited longest."""
     order = np.lexsort((places, -waited, -exposed))[:WAITING]
     return tuple(
         Waiting(rank=_number(ranks[int(places[row])]), waited_ns=int(waited[row]), exposed_ns=int(exposed[row]))

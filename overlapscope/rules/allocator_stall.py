@@ -1,4 +1,4 @@
-"""The driver allocates or frees memory while the GPU waits."""
+"""Rule: the driver allocates or frees memory while the GPU waits."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import Counter
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.base.words import duration, listed
-from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, name, on_claimed
 
 
-def _draft(claims: Claims, pieces: Pieces) -> Draft:
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     calls = claims.trace.runtime_calls
     behind = Counter(calls.name(int(row)) for row in distinct(pieces.call[pieces.call >= 0]))
     counts = listed([f"{count} x {name(call)}" for call, count in behind.most_common(4)])

@@ -1,13 +1,13 @@
-"""Copies of pinned memory made without non_blocking."""
+"""Rule: copies of pinned memory without non_blocking."""
 
 from __future__ import annotations
 
 from overlapscope.base.words import duration
-from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 
 
-def _draft(claims: Claims, pieces: Pieces) -> Draft:
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     called = "without non_blocking=True" if claims.trace.framework == "pytorch" else "that block the host"
     return Draft(
         title=f"Copies {called} cost the GPU {duration(pieces.time_ns)}",

@@ -1,4 +1,4 @@
-"""Copies in line with the compute of their own stream."""
+"""Rule: copies on the stream of the compute that could hide them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.base.words import duration, plural
-from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, on_claimed, streams
 
 
-def _draft(claims: Claims, pieces: Pieces) -> Draft:
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     stream = claims.device.timeline.ops.stream
     used = distinct(stream[pieces.copies])
     rest = claims.unhideable()

@@ -1,4 +1,4 @@
-"""Collectives that run while nothing computes."""
+"""Rule: collectives that run while nothing computes."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""The host waits for the GPU, then the GPU waits for the host."""
+"""Rule: the host waits for the GPU, then the GPU waits for the host."""
 
 from __future__ import annotations
 
 from overlapscope.base.words import duration
-from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 
 
-def _draft(claims: Claims, pieces: Pieces) -> Draft:
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
         title=f"Host synchronization costs the GPU {duration(pieces.time_ns)}",
         detail="The host waited in a blocking call and launched the next work only after the call returned. "
@@ -17,7 +17,7 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
         advice="Read values back less often: no .item(), .cpu() or print in the loop.\n"
         "Keep losses and metrics on the GPU and read them every so many steps. Avoid nonzero(), masked indexing and "
         "Python branches on GPU values. To order streams, use event.wait() or wait_stream() instead of "
-        "synchronize(): then the stream waits, and the host does not. If a value must be read, copy it to pinned "
+        "synchronize(): the stream waits then, instead of the host. If a value must be read, copy it to pinned "
         "memory with non_blocking=True and read it one step later.",
     )
 

@@ -1,4 +1,4 @@
-"""Good news: what can run side by side does."""
+"""Rule: good news, since work that can run side by side does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies from or to pageable host memory."""
+"""Rule: copies from or to pageable host memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from overlapscope.analysis.host import staging
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import duration, plural, size
 from overlapscope.catalog.advice import in_words_of
-from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 from overlapscope.trace.model import GpuOps, Kind, Memory
 
 
-def _draft(claims: Claims, pieces: Pieces) -> Draft:
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     ops = claims.device.timeline.ops
     copies = pieces.copies
     if not len(copies) and len(staging(claims.trace)):
@@ -36,7 +36,7 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
     )
 
 
-def _staged_by_xla(pieces: Pieces) -> Draft:
+def _staged_by_xla(pieces: ClaimedPieces) -> Draft:
     return Draft(
         title=f"Staging arrays on the host costs the GPU {duration(pieces.time_ns)}",
         detail="XLA copied arrays from pageable into pinned memory before it could upload them, and the work that "
@@ -47,7 +47,7 @@ def _staged_by_xla(pieces: Pieces) -> Draft:
 
 
 def _speeds(ops: GpuOps, copies: I64) -> str:
-    """How fast the copies ran each way, beside pinned ones of that direction; only large ones tell."""
+    """Return the rates of the copies in each direction, compared with pinned ones. Only large copies count."""
     large = np.flatnonzero((ops.bytes >= LARGE_BYTES) & (ops.end_ns > ops.start_ns))
     pageable, pinned = np.intersect1d(large, copies), large[ops.host_memory[large] == Memory.PINNED]
     told = []

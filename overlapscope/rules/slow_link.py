@@ -1,4 +1,4 @@
-"""Copies far slower than others of their size and kind."""
+"""Rule: copies far slower than others of their size and kind."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from overlapscope.trace.lost import FIGURES
 from overlapscope.trace.model import Kind, Memory
 
 SLOW = 0.6
-"""A copy is slow below this share of the best bandwidth of its class. One direction alone and both at once differ
-by less (55 against 45 to 50 GB/s on a PCIe 5 link)."""
+"""Share of the best bandwidth of its class below which a copy is slow.
+
+One direction alone and both at once differ by less (55 and 45 to 50 GB/s on a PCIe 5 link).
+"""
 
 FEWEST = 4
-"""A class of fewer copies has no best to compare with."""
+"""Minimum number of copies in a class to compare."""
 
 BESIDE = 0.1
 """A copy that runs beside others for more than this share of its time shares the link and is not judged."""
@@ -64,8 +66,11 @@ def _check(claims: Claims) -> Iterator[Draft]:
 
 
 def _slow_copies(timeline: Timeline, rows: I64) -> Iterator[tuple[Kind, I64, I64, float]]:
-    """The slow ones of some copies by direction: their rows, how much longer than the best of its class each took, and
-    the bandwidth they would have had, in GB/s."""
+    """Yield the slow copies by direction.
+
+    Each item has their rows, how much longer than the best of its class each took, and the bandwidth in GB/s that they
+    would have had.
+    """
     ops = timeline.ops
     length = ops.end_ns - ops.start_ns
     rows = rows[(ops.bytes[rows] >= LARGE_BYTES) & (length[rows] > 0)]
@@ -92,7 +97,7 @@ def _slow_copies(timeline: Timeline, rows: I64) -> Iterator[tuple[Kind, I64, I64
 
 
 def _shares_link(timeline: Timeline, rows: I64) -> Bool:
-    """Copies that ran beside another copy of either direction for long enough to be slowed by it."""
+    """Select copies that ran beside another copy of either direction for long enough to be slowed by it."""
     ops = timeline.ops
     start, end = ops.start_ns[rows], ops.end_ns[rows]
     beside = np.where(ops.kind[rows] == Kind.H2D, covered(timeline.d2h, start, end), covered(timeline.h2d, start, end))

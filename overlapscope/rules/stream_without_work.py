@@ -1,4 +1,4 @@
-"""Streams that take part in the program's order but run next to nothing."""
+"""Rule: streams that take part in the program's order but hardly run anything."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import Sync
 
 NOTHING = 0.001
-"""A stream that works for less than this share of the span runs next to nothing."""
+"""Share of the span below which a stream hardly runs anything."""
 
 WAITS = 2
-"""A stream that waits only once may just have been set up."""
+"""Minimum number of waits. A stream that waits only once may just have been set up."""
 
 
 def _check(claims: Claims) -> Iterator[Draft]:

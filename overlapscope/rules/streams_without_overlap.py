@@ -1,4 +1,4 @@
-"""Several compute streams that take turns."""
+"""Rule: several compute streams that run one after the other."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import Kind
 
 SUBSTANTIAL = 0.1
-"""A stream counts from this share of all compute on."""
+"""Minimum share of all compute for a stream to count."""
 
 CONCURRENT = 0.1
-"""Streams that gain at least this share of what they could by running side by side are left alone."""
+"""Share of the possible gain from which streams that run side by side are left alone."""
 
 STRETCHED = 2.0
-"""A kernel that runs beside another takes up to this much longer; what differs by more is other work."""
+"""Maximum factor by which running beside another kernel stretches a kernel. Larger differences mean other work."""
 
 _EVENT, _QUEUED, _LATE = range(3)
 
@@ -41,7 +41,7 @@ _LAUNCHED_LATE = (
     "Capture both streams in one CUDA graph, or batch the work into larger kernels.\n"
     "For small kernels the launches are the limit.",
 )
-"""Title, what was seen and advice where no event orders the streams: nothing can be gained from them then."""
+"""Title, evidence and advice where no event orders the streams, so that nothing could be gained from events."""
 
 
 def _check(claims: Claims) -> Iterator[Draft]:
@@ -87,7 +87,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
 
 
 def _kernels(claims: Claims, streams: list[int]) -> I64:
-    """Rows of the streams' kernels in the windows."""
+    """Return the rows of the streams' kernels in the windows."""
     ops = claims.device.timeline.ops
     rows = np.flatnonzero((ops.kind == Kind.COMPUTE) & np.isin(ops.stream, streams))
     row, _, _ = cut(ops.start_ns[rows], ops.end_ns[rows], claims.windows)
@@ -95,10 +95,10 @@ def _kernels(claims: Claims, streams: list[int]) -> I64:
 
 
 def _gain(claims: Claims, rows: I64) -> int:
-    """Time saved by running side by side: what the kernels would have taken one by one, less what they took.
+    """Return the time saved by running side by side: the kernels' time one by one, minus the time they took.
 
-    A kernel that shares the GPU takes longer. Where a kernel's durations differ by no more than that can
-    explain, its shortest one is taken for what it needs alone.
+    A kernel that shares the GPU takes longer. If a kernel's durations differ by no more than sharing can explain, the
+    shortest one counts as its time alone.
     """
     ops = claims.device.timeline.ops
     length = ops.end_ns[rows] - ops.start_ns[rows]
@@ -116,7 +116,7 @@ def _gain(claims: Claims, rows: I64) -> int:
 
 
 def _reasons(claims: Claims, rows: I64) -> tuple[I64, Window | None]:
-    """How much work began on another stream than the op before it, by what made it wait; the longest case."""
+    """Return the time of ops that began on another stream than the previous op, by reason, and the longest case."""
     ops, calls, edges = claims.device.timeline.ops, claims.trace.runtime_calls, claims.device.edges
     before, after = rows[:-1], rows[1:]
     changes = ops.stream[before] != ops.stream[after]

@@ -22,9 +22,9 @@ from overlapscope.dashboard.library import Library
 from overlapscope.documents import model
 from overlapscope.documents.model import Block
 from overlapscope.documents.table import Cell, Column, Table, Tone, rows, words
-from overlapscope.laboratory.comparison import Comparison, compare, tally
+from overlapscope.laboratory.comparison import ExperimentComparison, compare, tally
 from overlapscope.laboratory.document import chapter, overview
-from overlapscope.laboratory.results import Analysis, Strip, VariantResult
+from overlapscope.laboratory.results import Analysis, RecordedStrip, VariantResult
 from overlapscope.laboratory.tables import digits, sentence
 
 _LEAD = "Experiments on copies, streams and CUDA graphs with a known outcome: measured here, and published by others."
@@ -38,7 +38,7 @@ class _Experiment(Struct, frozen=True):
     id: str
     """What URLs call it: its name, with a number behind it where several results have it."""
     directory: Path
-    comparison: Comparison
+    comparison: ExperimentComparison
 
 
 def _experiments(library: Library) -> list[list[_Experiment]]:
@@ -100,7 +100,7 @@ def _index(context: PageContext, experiments: Sequence[_Experiment]) -> Componen
     return dmc.Stack([listed, parts.panel("All experiments", *told)], gap="md")
 
 
-def _line(comparison: Comparison) -> tuple[str | Cell, ...]:
+def _line(comparison: ExperimentComparison) -> tuple[str | Cell, ...]:
     result = comparison.result
     held, failed, unknown = tally(comparison.claims)
     tone: Tone = "poor" if failed else "fair" if unknown else "good"
@@ -108,7 +108,7 @@ def _line(comparison: Comparison) -> tuple[str | Cell, ...]:
     return clean(result.name, 60), clean(result.title, 120), _result(comparison), claims
 
 
-def _result(comparison: Comparison) -> str:
+def _result(comparison: ExperimentComparison) -> str:
     """The first order that the experiment claims, as it was measured."""
     walls = ((variant.name, variant.wall_ms) for variant in comparison.result.variants)
     timed = {name: wall.median for name, wall in walls if wall is not None and wall.median > 0}
@@ -141,7 +141,9 @@ def _opened(context: PageContext, experiment: _Experiment, index: Component) -> 
     )
 
 
-def _card(context: PageContext, comparison: Comparison, variant: VariantResult, links: list[Component]) -> Component:
+def _card(
+    context: PageContext, comparison: ExperimentComparison, variant: VariantResult, links: list[Component]
+) -> Component:
     analysis = variant.analyses[0] if variant.analyses else None
     level = analysis.verdict.level if analysis else ""
     color = {"color": context.colors.get(level, context.colors["muted"])}
@@ -158,7 +160,7 @@ def _card(context: PageContext, comparison: Comparison, variant: VariantResult, 
     )
 
 
-def _strip(strip: Strip, colors: dict[str, str]) -> list[Component]:
+def _strip(strip: RecordedStrip, colors: dict[str, str]) -> list[Component]:
     """A small timeline: a bar for each kind of work."""
     drawn: list[Component] = []
     for lane in strip.lanes:
@@ -182,7 +184,9 @@ def _gradient(fill: str, color: str) -> str:
     return f"linear-gradient(90deg, {', '.join(stops)})" if stops else "none"
 
 
-def _figures(comparison: Comparison, variant: VariantResult, analysis: Analysis | None) -> list[tuple[str, str]]:
+def _figures(
+    comparison: ExperimentComparison, variant: VariantResult, analysis: Analysis | None
+) -> list[tuple[str, str]]:
     if variant.status != "ok":
         return [(variant.status, clean(variant.error or "no reason is known", 300))]
     wall = comparison.wall(variant.name)

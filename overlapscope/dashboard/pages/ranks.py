@@ -112,7 +112,7 @@ def _content(context: PageContext, ranks: Ranks) -> Component:
     over_all = (tables.steps(report, rows=_LISTED), tables.spreads(report))
     return parts.page(
         "Ranks",
-        parts.answer(context, TONES[verdict.level], verdict.level, verdict.first, *rest, ids=ids),
+        parts.answer(context, TONES[verdict.level], verdict.level, verdict.lead, *rest, ids=ids),
         *([parts.warning(context, "Warnings", doubted, "ranks-doubts")] if doubted else []),
         *([render.tiles(headlines(report), "ranks-figures")] if report.ranks else []),
         *_maps(context, ranks),
