@@ -45,7 +45,7 @@ _LEAST_LIMIT_BYTES = 8 << 30
 """What is read at least, twice what `overlapscope analyze` reads unasked: the program's own trace may be large."""
 
 
-class Command:
+class RunCommand:
     """Run a Python script or module as Python would, record a trace with
     torch.profiler, and report whether copies overlap with compute.
 
