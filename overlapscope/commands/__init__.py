@@ -1,7 +1,7 @@
 """The command line: one module per subcommand, and `main`, where exceptions become exit codes.
 
-The module of the subcommand `diff` has a class `DiffCommand` with the methods of `Subcommand`; its docstring is the help
-text. Only the module of the subcommand in use is imported, so `--help` stays fast.
+The module of the subcommand `diff` has a class `DiffCommand` with the methods of `Subcommand`; its docstring is the
+help text. Only the module of the subcommand in use is imported, so `--help` stays fast.
 """
 
 from __future__ import annotations
