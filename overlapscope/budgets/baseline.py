@@ -23,7 +23,7 @@ from overlapscope.base.words import clean, percent, plural
 from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Direction, Metric, Sample
 from overlapscope.budgets.missing import doubt, refuse_predicted
 from overlapscope.budgets.quantity import show
-from overlapscope.budgets.samples import Measured, Series, series, step_sample
+from overlapscope.budgets.samples import Measurements, Series, series, step_sample
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.compare.environment import fingerprint
 from overlapscope.compare.figures import without_warm_up
@@ -106,7 +106,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             found = list(self.devices)
         return found[0] if found else None
 
-    def measured(self, of: BaselineDevice, scope: str, *, skip: int) -> Measured | None:
+    def measured(self, of: BaselineDevice, scope: str, *, skip: int) -> Measurements | None:
         """What was measured of a device in the samples that are compared; None where it has no such range, or no
         steps."""
         lines = {

@@ -13,10 +13,10 @@ from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.budgets.baseline import Baseline, other_program
 from overlapscope.budgets.judge import combine, judge
 from overlapscope.budgets.missing import absence_notes, absent_ranks, mixed_notes, refuse_predicted
-from overlapscope.budgets.places import Place, find_places
+from overlapscope.budgets.places import JudgedPlace, find_places
 from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling, judge_rule
 from overlapscope.budgets.settings import DEFAULT_ORIGIN, LIMITS, Budget, Settings
-from overlapscope.budgets.verdicts import CheckResult, Outcome, Status, Subject, Verdict
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Outcome, Status, Subject
 from overlapscope.compare import environment
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report, of_program
@@ -61,7 +61,7 @@ def check(
 class Judgement(Struct, frozen=True, eq=False):
     """A verdict, and what it was combined of: nothing for a rule or the environment."""
 
-    verdict: Verdict
+    verdict: BudgetVerdict
     budget: Budget | None = None
     """With one limit."""
     rulings: tuple[Ruling, ...] = ()
@@ -168,7 +168,7 @@ class Job:
         """Each limit of each budget as it holds at some places, and what it comes to there; several where overrides or
         ranges set places apart."""
         for budget in self._settings.budgets:
-            changes = [override.changes.get(budget.metric, {}) for override in self._settings.overrides]
+            changes = [override.changes for override in self._settings.overrides if override.metric == budget.metric]
             for limit in LIMITS:
                 if limit in budget.limits or any(limit in changed for changed in changes):
                     for resolved, places in self._places(budget, limit).items():
@@ -178,17 +178,17 @@ class Job:
                         elif rulings:
                             yield resolved[0], rulings
 
-    def _places(self, budget: Budget, limit: str) -> dict[tuple[Budget, str], list[Place]]:
+    def _places(self, budget: Budget, limit: str) -> dict[tuple[Budget, str], list[JudgedPlace]]:
         """Where a limit holds, by the budget as it is overridden there, and by range."""
         overrides = [override.only(limit) for override in self._settings.overrides]
-        places: dict[tuple[Budget, str], list[Place]] = {}
+        places: dict[tuple[Budget, str], list[JudgedPlace]] = {}
         for place in find_places(self.report, budget.only(limit), overrides, self._absent):
             # An override may set a limit for some places alone.
             if place.budget.limits:
                 places.setdefault((place.budget, place.subject.scope), []).append(place)
         return places
 
-    def _rulings(self, places: list[Place]) -> Iterator[Ruling]:
+    def _rulings(self, places: list[JudgedPlace]) -> Iterator[Ruling]:
         for place in places:
             budget = place.budget
             if budget.relative and (self._elsewhere or self._stranger):
@@ -206,9 +206,11 @@ class Job:
                 yield self._exemptions.apply(budget.title, budget.metric, ruling)
 
 
-def _of_all(budget: str, metric: str, status: Status, value: float | None, message: str, *, counts: bool) -> Verdict:
+def _of_all(
+    budget: str, metric: str, status: Status, value: float | None, message: str, *, counts: bool
+) -> BudgetVerdict:
     """A verdict about all traces together, in which no difference is allowed."""
-    return Verdict(
+    return BudgetVerdict(
         budget=budget,
         metric=metric,
         subject=Subject(scope="window"),
@@ -237,7 +239,7 @@ def _program_words(report: Report) -> str | None:
     )
 
 
-def _outcome(verdicts: tuple[Verdict, ...]) -> Outcome:
+def _outcome(verdicts: tuple[BudgetVerdict, ...]) -> Outcome:
     counted = {verdict.status for verdict in verdicts if verdict.counts}
     if "fail" in counted:
         return "fail"
@@ -246,7 +248,7 @@ def _outcome(verdicts: tuple[Verdict, ...]) -> Outcome:
     return "pass"
 
 
-def _summary(verdicts: tuple[Verdict, ...]) -> str:
+def _summary(verdicts: tuple[BudgetVerdict, ...]) -> str:
     """`2 of 5 budgets failed: efficiency_pct >= 80%, forbid pageable-copy.`"""
     total = plural(len(verdicts), "budget")
     if all(verdict.status == "skipped" for verdict in verdicts):
@@ -275,6 +277,6 @@ def _summary(verdicts: tuple[Verdict, ...]) -> str:
     return f"All {total} passed." if len(verdicts) > 1 else "The budget passed."
 
 
-def _named(verdicts: list[Verdict]) -> str:
+def _named(verdicts: list[BudgetVerdict]) -> str:
     """The first few, each once."""
     return listed(dict.fromkeys(clean(verdict.budget, 80) for verdict in verdicts), _NAMED)

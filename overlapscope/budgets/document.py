@@ -11,11 +11,11 @@ from overlapscope.base.words import NOTHING, clean, listed, plural
 from overlapscope.budgets import words
 from overlapscope.budgets.baseline import STEPS, Baseline, BaselineSeries, doubts, place
 from overlapscope.budgets.explain import Explanation
-from overlapscope.budgets.places import Place
+from overlapscope.budgets.places import JudgedPlace
 from overlapscope.budgets.quantity import distinct, show
 from overlapscope.budgets.rulings import Ruling
 from overlapscope.budgets.samples import series
-from overlapscope.budgets.verdicts import CheckResult, Outcome, Reason, Status, Verdict, cannot_be_judged
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Outcome, Status, cannot_be_judged
 from overlapscope.documents import table
 from overlapscope.documents.model import (
     Block,
@@ -103,11 +103,11 @@ def _kept(result: CheckResult) -> Iterator[Block]:
         yield replace(_table(short).without(("on", "limit")), few=_FEW_KEPT)
 
 
-def _has_reasons(verdict: Verdict) -> bool:
+def _has_reasons(verdict: BudgetVerdict) -> bool:
     return verdict.status in ("fail", "accepted") and bool(verdict.reasons)
 
 
-def _table(verdicts: Iterable[Verdict]) -> Table:
+def _table(verdicts: Iterable[BudgetVerdict]) -> Table:
     columns = (
         table.words("", heads=True),
         table.words("budget", flexible=True),
@@ -139,7 +139,7 @@ def _rest(all_of_them: Sequence[object], count: int) -> tuple[Block, ...]:
     return (Text(words.left_out(left), tone="muted"),) if left else ()
 
 
-def _word(verdict: Verdict) -> str:
+def _word(verdict: BudgetVerdict) -> str:
     """How a verdict stands, in a word; and that it does not count, where that matters."""
     if words.counted(verdict) or verdict.status not in ("fail", "unknown"):
         return "FAIL" if verdict.status == "fail" else verdict.status
@@ -148,7 +148,7 @@ def _word(verdict: Verdict) -> str:
     return "unknown (warning)" if verdict.level == "warn" else "unknown (allowed)"
 
 
-def _tone(verdict: Verdict) -> Tone:
+def _tone(verdict: BudgetVerdict) -> Tone:
     return "fair" if verdict.status == "fail" and not verdict.counts else _TONES.get(verdict.status, "fair")
 
 
@@ -167,9 +167,9 @@ def _sections(result: CheckResult, *, full: bool = False) -> Iterator[Section]:
         yield Section(blocks, f"{_word(verdict)} {name}", "panel", _tone(verdict))
 
 
-def _by_reason(verdicts: Iterable[Verdict]) -> Iterable[list[Verdict]]:
+def _by_reason(verdicts: Iterable[BudgetVerdict]) -> Iterable[list[BudgetVerdict]]:
     """The verdicts, those of rules that cannot be judged for the same reason together."""
-    groups: dict[tuple[str, str], list[Verdict]] = {}
+    groups: dict[tuple[str, str], list[BudgetVerdict]] = {}
     for verdict in verdicts:
         why = _why(verdict)
         key = (verdict.budget, verdict.message) if why is None else (_word(verdict), why)
@@ -177,7 +177,7 @@ def _by_reason(verdicts: Iterable[Verdict]) -> Iterable[list[Verdict]]:
     return groups.values()
 
 
-def _verdict(verdict: Verdict, explained: set[str]) -> Iterator[Block]:
+def _verdict(verdict: BudgetVerdict, explained: set[str]) -> Iterator[Block]:
     if verdict.value is not None or verdict.limit is not None:
         value, limit = words.figures(verdict)
         before = "" if verdict.baseline is None else show(verdict.baseline, verdict.unit)
@@ -195,13 +195,13 @@ def _verdict(verdict: Verdict, explained: set[str]) -> Iterator[Block]:
             yield from detail("all reasons", (Text(f"{more} more; --format json lists all.", tone="muted"),))
 
 
-def _why(verdict: Verdict) -> str | None:
+def _why(verdict: BudgetVerdict) -> str | None:
     """The reason for which a rule cannot be judged; None for any other verdict."""
     why = verdict.message.removeprefix(cannot_be_judged(verdict.metric))
     return None if verdict.status != "unknown" or why == verdict.message else why
 
 
-def _reason(reason: Reason, explained: set[str] | None) -> Words:
+def _reason(reason: FailureReason, explained: set[str] | None) -> Words:
     """What lies behind a failure. What to change is said once for each rule in `explained`."""
     said = [Span(words.prose(reason.title), strong=True)]
     where = words.within(reason)
@@ -247,7 +247,7 @@ def explanation(explanations: Iterable[Explanation]) -> Document:
     return Document("overlapscope check", tuple(blocks))
 
 
-def _values(name: str, ruling: Ruling, where: Place) -> Table:
+def _values(name: str, ruling: Ruling, where: JudgedPlace) -> Table:
     """What one place had, sample by sample."""
     budget, unit = where.budget, where.budget.what.unit
     samples = series(where.samples, budget.what, budget.direction)
@@ -257,7 +257,7 @@ def _values(name: str, ruling: Ruling, where: Place) -> Table:
     notes = []
     if len(lines) > MOST_STEPS:
         notes.append(f"{len(lines) - MOST_STEPS:,} more are not listed.")
-    if budget.scope == "steps" and budget.where.range is None and where.device is not None:
+    if budget.sample == "step" and where.device is not None:
         left_out = len(where.device.steps) - len(where.samples)
         if left_out:
             notes.append(f"{plural(left_out, 'step')} left out: cut by the recording, warm-up, or skipped.")

@@ -14,7 +14,7 @@ from overlapscope.budgets.places import place_words
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.rulings import Ruling
 from overlapscope.budgets.settings import DEFAULT_FLOOR_PCT, Budget, Settings
-from overlapscope.budgets.verdicts import Verdict
+from overlapscope.budgets.verdicts import BudgetVerdict
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report
 from overlapscope.rules import RULES
@@ -23,7 +23,7 @@ from overlapscope.rules import RULES
 class Explanation(Struct, frozen=True):
     """One verdict, and where it comes from."""
 
-    verdict: Verdict
+    verdict: BudgetVerdict
     meaning: str
     limit: str
     """Where the limit was written, or why it holds."""
@@ -76,7 +76,7 @@ def _explained(report: Report, judged: Judgement, *, by_default: bool) -> Explan
     return Explanation(verdict, meaning[verdict.metric], "no difference is allowed", "")
 
 
-def _of_rule(report: Report, verdict: Verdict, *, by_default: bool) -> tuple[str, str]:
+def _of_rule(report: Report, verdict: BudgetVerdict, *, by_default: bool) -> tuple[str, str]:
     """What a forbidden rule allows, and how it is judged."""
     allowed = "no finding is allowed"
     if by_default:
@@ -92,10 +92,10 @@ def _of_rule(report: Report, verdict: Verdict, *, by_default: bool) -> tuple[str
 
 def _way(budget: Budget) -> str:
     """`the median of the steps, of the worst rank and device`."""
-    if budget.scope == "window" and budget.where.range is None:
+    if budget.sample == "window":
         parts = ["the whole window after the lead-in"]
     else:
-        what = "occurrences of the range" if budget.where.range is not None else "steps"
+        what = "occurrences of the range" if budget.sample == "occurrence" else "steps"
         parts = [f"{'the ' if budget.aggregate[0] != 'p' else ''}{budget.aggregate} of the {what}"]
     ranks = {"worst": "of the worst rank and device", "median": "the median of the ranks and devices"}
     parts.append(ranks.get(budget.ranks, "each rank and device separately"))

@@ -10,9 +10,9 @@ from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import Device, Evidence
 from overlapscope.base.words import bandwidth, clean, duration, plural, size
 from overlapscope.budgets.metrics import Blame
-from overlapscope.budgets.places import Place
+from overlapscope.budgets.places import JudgedPlace
 from overlapscope.budgets.samples import Spent
-from overlapscope.budgets.verdicts import Reason
+from overlapscope.budgets.verdicts import FailureReason
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.report.model import Report
 from overlapscope.rules.finding import Finding
@@ -23,14 +23,14 @@ LEAST_SHARE = 0.02
 """Of the longest, which a further one must reach."""
 
 
-def reasons_of(report: Report, place: Place, now: Spent, before: Spent | None) -> tuple[Reason, ...]:
+def reasons_of(report: Report, place: JudgedPlace, now: Spent, before: Spent | None) -> tuple[FailureReason, ...]:
     """What lies behind a budget's figure at one place, the longest first; against a baseline what has grown, the most
     grown first."""
     if place.trace is None or place.device is None:
         return ()
     at = place.trace.source, place.device.device
     findings = tuple(found for found in report.findings if (found.source, found.device) == at)
-    finder = _Finder(
+    finder = _ReasonFinder(
         place, place.device, place.trace.environment.recorder, _judged_steps(place, place.device), findings, now, before
     )
     reasons = [reason for blame in place.budget.what.blames for reason in finder.reasons(blame)]
@@ -41,10 +41,10 @@ def reasons_of(report: Report, place: Place, now: Spent, before: Spent | None) -
     return tuple(reason for reason in reasons[:MOST] if reason.time_ns >= least)
 
 
-def of_finding(finding: Finding, place: str) -> Reason:
+def of_finding(finding: Finding, place: str) -> FailureReason:
     """A finding as a reason; its time is of the window. `place` is empty where there is only one."""
     where = finding.where
-    return Reason(
+    return FailureReason(
         title=f"{place}: {clean(finding.title, 300)}" if place else clean(finding.title, 300),
         detail=_lines(finding.detail),
         advice=_lines(finding.advice),
@@ -66,17 +66,17 @@ def _remedy(subject: Subject, cause: str, recorder: str) -> str:
     return known.helps(recorder)[0] or known.meaning if known else ""
 
 
-def _judged_steps(place: Place, device: Device) -> tuple[int, ...] | None:
-    if place.budget.scope == "window" or place.budget.where.range is not None:
+def _judged_steps(place: JudgedPlace, device: Device) -> tuple[int, ...] | None:
+    if place.budget.sample != "step":
         return None
     judged = {id(sample.figures) for sample in place.samples}
     return tuple(number for number, step in enumerate(device.steps) if id(step) in judged)
 
 
-class _Finder(Struct, frozen=True, eq=False):
+class _ReasonFinder(Struct, frozen=True, eq=False):
     """The reasons at one place."""
 
-    place: Place
+    place: JudgedPlace
     device: Device
     recorder: str
     steps: tuple[int, ...] | None
@@ -87,7 +87,7 @@ class _Finder(Struct, frozen=True, eq=False):
     before: Spent | None
     """None where nothing is compared."""
 
-    def reasons(self, blame: Blame) -> Iterator[Reason]:
+    def reasons(self, blame: Blame) -> Iterator[FailureReason]:
         """Those of one kind, in no order."""
         match blame:
             case "exposed-copy" | "idle":
@@ -99,7 +99,7 @@ class _Finder(Struct, frozen=True, eq=False):
             case "kernels" if self.before is not None:
                 title, grown_ns = self._took("compute", round(self.now.compute), self.before.compute)
                 detail = "`overlapscope diff` of two traces names the kernels."
-                yield Reason(title=title, detail=detail, time_ns=grown_ns)
+                yield FailureReason(title=title, detail=detail, time_ns=grown_ns)
             case "kernels":
                 yield from self._kernels()
 
@@ -114,7 +114,7 @@ class _Finder(Struct, frozen=True, eq=False):
         grown = round(each_ns - past_ns)
         return f"{took}, {duration(grown)} more than in the baseline", grown
 
-    def _causes(self, blame: Subject) -> Iterator[Reason]:
+    def _causes(self, blame: Subject) -> Iterator[FailureReason]:
         metric = self.place.budget.what
         past = None if self.before is None else self.before.by_cause(blame, metric)
         for cause, mean_ns in self.now.by_cause(blame, metric).items():
@@ -124,7 +124,7 @@ class _Finder(Struct, frozen=True, eq=False):
                 finding = self._finding(blame, cause, evidence)
                 past_ns = None if past is None else past.get(cause, 0.0)
                 title, rank_ns = self._took(f"{blame.replace('-', ' ')}, {cause}", each_ns, past_ns)
-                yield Reason(
+                yield FailureReason(
                     title=title,
                     detail=clean(evidence.detail, 500) if evidence else "",
                     advice=_lines(finding.advice) if finding else _remedy(blame, cause, self.recorder),
@@ -153,24 +153,24 @@ class _Finder(Struct, frozen=True, eq=False):
                 return max(fired, key=lambda found: (found.where is not None and found.where.op == op, found.bound_ns))
         return None
 
-    def _communication(self) -> Iterator[Reason]:
+    def _communication(self) -> Iterator[FailureReason]:
         each_ns = round(self.now.exposed_comm)
         if each_ns:
             finding = next((found for found in self.findings if found.rule == "exposed-communication"), None)
             past_ns = None if self.before is None else self.before.exposed_comm
             title, rank_ns = self._took("exposed communication", each_ns, past_ns)
             if finding is None:
-                yield Reason(title=title, detail="", time_ns=rank_ns)
+                yield FailureReason(title=title, detail="", time_ns=rank_ns)
             else:
                 yield structs.replace(of_finding(finding, ""), title=title, time_ns=rank_ns)
 
-    def _copies(self) -> Iterator[Reason]:
+    def _copies(self) -> Iterator[FailureReason]:
         slow = next((found for found in self.findings if found.rule in ("slow-link", "pageable-copy")), None)
         for group in self.device.copies:
             if self.place.budget.direction in (None, group.direction):
                 copies = plural(group.count, "copy")
                 rate = f", {bandwidth(group.gb_per_s)} GB/s" if group.gb_per_s and says_bandwidth(group) else ""
-                yield Reason(
+                yield FailureReason(
                     title=f"{group.direction} {clean(group.source_kind)} to {clean(group.target_kind)}, stream "
                     f"{group.stream}: {copies}, {size(group.bytes)}{rate}",
                     detail="",
@@ -179,15 +179,15 @@ class _Finder(Struct, frozen=True, eq=False):
                     rule=slow.rule if slow else None,
                 )
 
-    def _kernels(self) -> Iterator[Reason]:
-        if self.place.budget.where.range is not None:
+    def _kernels(self) -> Iterator[FailureReason]:
+        if self.place.budget.range is not None:
             # Which kernels ran in a range is not counted.
             return
         for group in self.device.kernels:
             each_ns = self._mean_ns(group.time_ns, group.by_step.time_ns)
             if each_ns and not group.comm:
                 title, _ = self._took(f"kernel {clean(group.kernel, 80)}", each_ns, None)
-                yield Reason(title=title, detail="", time_ns=each_ns, op=group.op)
+                yield FailureReason(title=title, detail="", time_ns=each_ns, op=group.op)
 
     def _mean_ns(self, whole_ns: int, by_step_ns: Sequence[int]) -> int:
         """Of the steps that are judged, or of the window."""

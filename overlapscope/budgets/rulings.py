@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean, duration, plural
 from overlapscope.budgets.missing import doubt
-from overlapscope.budgets.places import Place, place_words, subjects
+from overlapscope.budgets.places import JudgedPlace, place_words, subjects
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.reasons import of_finding
 from overlapscope.budgets.settings import Exemption, Settings
-from overlapscope.budgets.verdicts import Level, Part, Status, Subject, Verdict, cannot_be_judged
+from overlapscope.budgets.verdicts import BudgetVerdict, DeviceVerdict, Level, Status, Subject, cannot_be_judged
 from overlapscope.report.model import Report
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
@@ -29,7 +29,7 @@ class Ruling(Struct, frozen=True, eq=False, kw_only=True):
     """One place judged; figures in the metric's unit."""
 
     subject: Subject
-    place: Place | None = None
+    place: JudgedPlace | None = None
     """Of a budget; a forbidden rule needs no samples."""
     status: Status
     value: float | None = None
@@ -51,9 +51,9 @@ class Ruling(Struct, frozen=True, eq=False, kw_only=True):
     """Of a forbidden rule."""
 
     @property
-    def part(self) -> Part:
+    def part(self) -> DeviceVerdict:
         """What a verdict tells of it."""
-        return Part(
+        return DeviceVerdict(
             source=self.subject.source,
             rank=self.subject.rank,
             device=self.subject.device,
@@ -83,7 +83,7 @@ class Exemptions:
         """The ruling under the exceptions, with a sentence where one matters. Only a failure can be accepted."""
         ended = ""
         for number, exemption in enumerate(self._exemptions):
-            if not exemption.means(budget, metric) or not exemption.where.match(ruling.subject):
+            if not exemption.covers(budget, metric) or not exemption.matches(ruling.subject):
                 continue
             self._met.add(number)
             if ruling.status != "fail":
@@ -111,7 +111,7 @@ class Exemptions:
 
 def judge_rule(
     report: Report, rule: str, settings: Settings, absent: Mapping[int, str], exemptions: Exemptions
-) -> Verdict:
+) -> BudgetVerdict:
     """The verdict on one rule over all traces."""
     name = f"forbid {rule}"
     rulings = [exemptions.apply(name, rule, ruling) for ruling in _rulings(report, rule, settings.forbid_floor_pct)]
@@ -123,7 +123,7 @@ def judge_rule(
     # What is accepted in one place does not speak where it fails in another.
     speaking = [ruling for ruling in rulings if worst.status != "fail" or ruling.status == "fail"]
     findings = sorted((found for ruling in speaking for found in ruling.findings), key=lambda found: -found.bound_ns)
-    return Verdict(
+    return BudgetVerdict(
         budget=name,
         metric=rule,
         subject=worst.subject,

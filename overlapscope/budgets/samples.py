@@ -45,7 +45,7 @@ class Series(Struct, frozen=True):
         return tuple(value for value in self.values if value is not None)
 
 
-class Measured(Protocol):
+class Measurements(Protocol):
     """What was measured at one place, by a recording or as a baseline keeps it."""
 
     def __call__(self, metric: Metric, direction: Direction | None, cause: str | None = None, /) -> Series:
@@ -157,7 +157,7 @@ class Spent(Struct, frozen=True):
         return link, host
 
 
-def spent(measured: Measured, direction: Direction | None) -> Spent:
+def spent(measured: Measurements, direction: Direction | None) -> Spent:
     """The means of what was measured at a place; `direction` narrows the copies down to one."""
 
     def mean(metric: str, direction: Direction | None = None, cause: str | None = None) -> float:

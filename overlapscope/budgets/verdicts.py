@@ -38,7 +38,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """Pattern of the steps, where not all of them are meant."""
 
 
-class Reason(msgspec.Struct, frozen=True, kw_only=True):
+class FailureReason(msgspec.Struct, frozen=True, kw_only=True):
     """One thing behind a failed budget, the costliest first."""
 
     title: str
@@ -59,7 +59,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     """The finding's rule, to be explained by `overlapscope explain RULE`."""
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class DeviceVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What a verdict rests on: one rank's device, judged by itself."""
 
     source: str | None
@@ -70,7 +70,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class BudgetVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """One budget judged on one subject."""
 
     budget: str
@@ -97,9 +97,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Steps, or occurrences of the range, that have a value and were judged."""
     message: str
     """The whole verdict in one sentence, value and limit with enough digits to see them differ."""
-    parts: tuple[Part, ...] = ()
+    parts: tuple[DeviceVerdict, ...] = ()
     """One for each rank and device; the subject is the one of them that decides, or all of them together."""
-    reasons: tuple[Reason, ...] = ()
+    reasons: tuple[FailureReason, ...] = ()
     note: str | None = None
     """Why a change that exceeds its percentage passes: `18% more, within noise`, or `18% more, may be chance`, which
     alone may be beyond the limit."""
@@ -127,7 +127,7 @@ class CheckResult(Shown, msgspec.Struct, frozen=True, kw_only=True):
     """A sentence where the plain program is judged: what a step takes there, and in the recording."""
     sources: tuple[str, ...] = ()
     """Every trace that was judged, as the user gave it or as a directory or pattern had it."""
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[BudgetVerdict, ...]
     warnings: tuple[str, ...] = ()
     """Another environment than the baseline's, exceptions that have ended or matched nothing, and so on."""
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets.quantity import distinct, show
-from overlapscope.budgets.verdicts import CheckResult, Part, Reason, Subject, Verdict
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, DeviceVerdict, FailureReason, Subject
 
 NAME_LIMIT: Final = 200
 PROSE_LIMIT: Final = 2000
@@ -57,17 +57,17 @@ def about(subject: Subject) -> str:
     return ", ".join(part for part in parts if part is not None)
 
 
-def title(verdict: Verdict, subject: Subject | None = None) -> str:
+def title(verdict: BudgetVerdict, subject: Subject | None = None) -> str:
     """The budget and what it was judged on, or one of the subjects that it was judged on."""
     on = about(subject or verdict.subject)
     return f"{name(verdict.budget)} ({on})" if on else name(verdict.budget)
 
 
-def cases(verdict: Verdict) -> tuple[tuple[Subject, Part], ...]:
+def cases(verdict: BudgetVerdict) -> tuple[tuple[Subject, DeviceVerdict], ...]:
     """The verdict by rank and device: what it speaks of, which decides, then the others. Where no single one of them
     decides, the first is all of them together."""
     subject = verdict.subject
-    decisive = Part(
+    decisive = DeviceVerdict(
         source=subject.source,
         rank=subject.rank,
         device=subject.device,
@@ -80,7 +80,7 @@ def cases(verdict: Verdict) -> tuple[tuple[Subject, Part], ...]:
     return (subject, decisive), *((whose, part) for whose, part in others if whose != subject)
 
 
-def figures(verdict: Verdict) -> tuple[str, str]:
+def figures(verdict: BudgetVerdict) -> tuple[str, str]:
     """Value and limit, with enough digits to see them differ; the limit is empty where there is none.
 
     Beside the value stands why it passes where it does not speak for itself: `6.2 us (18% more, within noise)`.
@@ -94,12 +94,12 @@ def figures(verdict: Verdict) -> tuple[str, str]:
     return f"{value} ({name(verdict.note)})" if verdict.note else value, f"{sign} {limit}"
 
 
-def within(reason: Reason) -> str:
+def within(reason: FailureReason) -> str:
     """Where a reason lies, from the program inwards; empty where the trace does not tell."""
     return ", ".join(name(part) for part in (reason.where, reason.op, reason.call) if part)
 
 
-def place(verdict: Verdict) -> tuple[str, int] | None:
+def place(verdict: BudgetVerdict) -> tuple[str, int] | None:
     """The path, as `in_project` gives it, and the line of the first reason that has one in the project; None where
     there is none."""
     for reason in verdict.reasons:
@@ -126,7 +126,7 @@ def unexplained(result: CheckResult) -> bool:
     return result.outcome != "pass" and not any(counted(verdict) for verdict in result.verdicts)
 
 
-def counted(verdict: Verdict) -> bool:
+def counted(verdict: BudgetVerdict) -> bool:
     """Whether this verdict keeps the check from passing."""
     return verdict.counts and verdict.status in ("fail", "unknown")
 

@@ -21,7 +21,7 @@ from overlapscope.commands.check import add_config_argument, find_config, read_s
 from overlapscope.errors import UsageError
 
 
-class Command:
+class BaselineCommand:
     """Write or show a baseline, which relative budgets of `overlapscope check`
     compare with.
 

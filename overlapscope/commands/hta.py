@@ -12,7 +12,7 @@ from overlapscope.commands._output import check_output, drawn, make_directory, w
 from overlapscope.errors import UsageError
 
 
-class Command:
+class HtaCommand:
     """Run an analysis of HolisticTraceAnalysis (HTA) on traces that
     overlapscope reads, in a fraction of the time.
 

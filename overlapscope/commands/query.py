@@ -29,7 +29,7 @@ _MOST_ROWS = 10**9
 _MOST_SECONDS = 86_400
 
 
-class Command:
+class QueryCommand:
     """Ask SQL of traces: their GPU ops, copies, calls and ranges, and what was
     found in them: buckets, causes, stalls, findings, trust checks.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from overlapscope.ranks.result import RanksReport
 
 
-class Command:
+class RanksCommand:
     """Compare the ranks of a job: which rank delays the others, in which
     collectives, and how the ranks differ.
 

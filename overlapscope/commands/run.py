@@ -39,7 +39,7 @@ _LEAST_LIMIT_BYTES = 8 << 30
 """Minimum of the size up to which traces are read, twice the default: the program's own trace may be large."""
 
 
-class Command:
+class RunCommand:
     """Run a Python script or module as Python would, record a trace with
     torch.profiler, and report whether copies overlap with compute.
 

@@ -27,7 +27,7 @@ CALIBRATION = DIRECTORY / "calibration.json"
 _MARKDOWN, _HTML = "report.md", "report.html"
 
 
-class Command:
+class ScenariosCommand:
     """Run experiments on copies, CUDA streams and CUDA graphs with known
     outcomes, record them, and compare the measurements and the analysis with
     the published results.

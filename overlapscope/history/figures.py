@@ -14,7 +14,7 @@ from overlapscope.analysis.results import CopiesByStep, Device, StallsByStep
 from overlapscope.base.words import clean, listed
 from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.budgets.missing import doubt, lacking
-from overlapscope.budgets.places import Place, find_places
+from overlapscope.budgets.places import JudgedPlace, find_places
 from overlapscope.budgets.samples import Series, noise_floor, series, spent
 from overlapscope.budgets.settings import Budget
 from overlapscope.budgets.verdicts import CheckResult
@@ -62,7 +62,7 @@ def _of_metric(report: Report, metric: Metric) -> Iterator[Figure]:
             yield _figure(place, metric, series(place.samples, metric, None, str(cause)), str(cause))
 
 
-def _figure(place: Place, metric: Metric, values: Series, cause: str | None) -> Figure:
+def _figure(place: JudgedPlace, metric: Metric, values: Series, cause: str | None) -> Figure:
     numbers = values.numbers
     value = place.budget.combine(numbers)
     return Figure(
@@ -77,7 +77,7 @@ def _figure(place: Place, metric: Metric, values: Series, cause: str | None) -> 
     )
 
 
-def _floor(place: Place, metric: Metric, value: float, cause: str | None) -> float:
+def _floor(place: JudgedPlace, metric: Metric, value: float, cause: str | None) -> float:
     """What `check` takes for noise between this recording and one like it."""
     now = spent(partial(series, place.samples), None)
     if cause is not None:

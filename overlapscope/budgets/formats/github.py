@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from overlapscope.budgets import words
-from overlapscope.budgets.verdicts import CheckResult, Verdict
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult
 
 MOST = 10
 """GitHub shows so many annotations of a step."""
@@ -39,7 +39,7 @@ def _told(result: CheckResult) -> Iterator[str]:
         yield _command("warning", words.prose(warning), title=_TITLE)
 
 
-def _annotation(command: str, verdict: Verdict) -> str:
+def _annotation(command: str, verdict: BudgetVerdict) -> str:
     lines = [words.prose(verdict.message)]
     for reason in verdict.reasons[: words.REASONS]:
         within = words.within(reason)

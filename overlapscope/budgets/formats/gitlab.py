@@ -11,7 +11,7 @@ from typing import Any
 
 from overlapscope.base.saved import encode
 from overlapscope.budgets import words
-from overlapscope.budgets.verdicts import CheckResult, Verdict
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult
 
 _WHOLE = "overlapscope.toml"
 """Where an entry points that no file can be named for: the place where budgets stand."""
@@ -26,7 +26,7 @@ def render(result: CheckResult) -> str:
     return encode(issues).decode()
 
 
-def _issue(verdict: Verdict, seen: Counter[str]) -> dict[str, Any]:
+def _issue(verdict: BudgetVerdict, seen: Counter[str]) -> dict[str, Any]:
     source = verdict.subject.source
     path = words.in_project(source) if source is not None else None
     at, line = words.place(verdict) or (path or _WHOLE, 1)
@@ -54,13 +54,13 @@ def _entry(check: str, description: str, severity: str, fingerprint: str, path: 
     }
 
 
-def _severity(verdict: Verdict) -> str:
+def _severity(verdict: BudgetVerdict) -> str:
     if words.counted(verdict):
         return "major"
     return "minor" if verdict.status == "fail" else "info"
 
 
-def _identity(verdict: Verdict, path: str | None) -> str:
+def _identity(verdict: BudgetVerdict, path: str | None) -> str:
     """What stays the same from run to run: neither the value nor the line, nor where the checkout lies."""
     subject = verdict.subject
     source = path or subject.source

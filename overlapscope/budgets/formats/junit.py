@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from overlapscope.budgets import words
 from overlapscope.budgets.quantity import show
-from overlapscope.budgets.verdicts import CheckResult, Part, Subject, Verdict
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, DeviceVerdict, Subject
 
 
 def render(result: CheckResult) -> str:
@@ -46,7 +46,9 @@ def render(result: CheckResult) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(suites, encoding="unicode")}\n'
 
 
-def _case(suite: Element, verdict: Verdict, subject: Subject, part: Part, seen: Counter[tuple[str, str]]) -> None:
+def _case(
+    suite: Element, verdict: BudgetVerdict, subject: Subject, part: DeviceVerdict, seen: Counter[tuple[str, str]]
+) -> None:
     group, named = f"overlapscope.{words.name(verdict.metric)}", words.title(verdict, subject)
     seen[group, named] += 1
     # GitLab and Jenkins know a case by these two.
@@ -71,7 +73,7 @@ def _tell(case: Element, element: str, kind: str, message: str, why: str) -> Non
     told.text = f"{message}\n{why}".rstrip("\n")
 
 
-def _why(verdict: Verdict) -> str:
+def _why(verdict: BudgetVerdict) -> str:
     lines = []
     for number, reason in enumerate(verdict.reasons[: words.REASONS], 1):
         lines.append(f"{number}. {words.prose(reason.title)}")
@@ -84,7 +86,7 @@ def _why(verdict: Verdict) -> str:
     return "\n".join(lines)
 
 
-def _properties(verdict: Verdict, part: Part, *, decides: bool) -> list[str]:
+def _properties(verdict: BudgetVerdict, part: DeviceVerdict, *, decides: bool) -> list[str]:
     known = {
         "status": part.status,
         "level": verdict.level,

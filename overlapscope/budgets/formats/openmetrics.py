@@ -12,7 +12,7 @@ from typing import Final, get_args
 
 from overlapscope.base.exposition import Labels, family, text
 from overlapscope.budgets import words
-from overlapscope.budgets.verdicts import CheckResult, Part, Status, Unit, Verdict
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, DeviceVerdict, Status, Unit
 
 _STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 
@@ -54,7 +54,7 @@ def render(result: CheckResult) -> str:
     return text(lines)
 
 
-def _cases(result: CheckResult) -> Iterator[tuple[Labels, Verdict, Part, float | None]]:
+def _cases(result: CheckResult) -> Iterator[tuple[Labels, BudgetVerdict, DeviceVerdict, float | None]]:
     """Every rank by itself, with its labels and its limit: of the one that decides alone, the labels would change from
     run to run."""
     seen: Counter[str] = Counter()
@@ -80,7 +80,7 @@ def _cases(result: CheckResult) -> Iterator[tuple[Labels, Verdict, Part, float |
             yield labels, verdict, part, limit
 
 
-def _limit(verdict: Verdict, status: Status, *, decides: bool) -> float | None:
+def _limit(verdict: BudgetVerdict, status: Status, *, decides: bool) -> float | None:
     """None where it is not known: of a relative budget, each rank has a limit of its own.
 
     Nor where a value passes beyond it, as that may be chance: whoever compares the two would see a failure.
