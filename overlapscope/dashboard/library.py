@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from overlapscope.base.words import clean
 from overlapscope.dashboard.background import Background, Kept, Progress, Tell, attempt, raised
 from overlapscope.dashboard.entries import Entry, RanksFile, dropped, find
-from overlapscope.dashboard.opened import Opened, Predictions, events_of, open_trace, verdict_on
+from overlapscope.dashboard.opened import Opened, Predictions, events_of, open_trace
 from overlapscope.dashboard.stored import Stored
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.laboratory import store
@@ -25,7 +25,7 @@ from overlapscope.ranks.reduced import ReducedRank, reduce
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import LIMIT_BYTES, load
 from overlapscope.reading.files import file_and_part
-from overlapscope.report.verdict import Verdict
+from overlapscope.report.verdict import Verdict, judge
 
 DROPPED = "dropped"
 """The folder of traces that were dropped into the page."""
@@ -215,7 +215,7 @@ class Library:
             if job.makes == "reduced":
                 return reduce(trace)
             made = open_trace(entry, trace) if opened is None else opened
-            return made if job.makes == "opened" else verdict_on(made.of(None).section())
+            return made if job.makes == "opened" else judge(made.of(None).section())
 
         def reading(done: int, total: int) -> None:
             tell(Progress("reading", done / total if total else None))

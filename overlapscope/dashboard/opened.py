@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import weakref
 from functools import cached_property
 from pathlib import Path
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
@@ -23,7 +21,6 @@ from overlapscope.prediction.program import find_program
 from overlapscope.prediction.result import WhatIf
 from overlapscope.report.model import Report, joined, of_program
 from overlapscope.report.page import Page, Section
-from overlapscope.report.verdict import Verdict, judge
 from overlapscope.timeline import Lanes
 from overlapscope.trace.model import Trace
 
@@ -68,18 +65,6 @@ def open_trace(entry: Entry, trace: Trace) -> Opened:
     if spoken is not report and program is not None and program.analysis is not None:
         plain = Opened(entry.id, entry.path, program.analysis, spoken, Page(spoken, verbose=True))
     return Opened(entry.id, entry.path, analysis, report, Page(report, verbose=True), plain)
-
-
-def verdict_on(section: Section) -> Verdict:
-    """The verdict on a device, without what it is on at its beginning."""
-    found = judge(section)
-    return replace(found, text=found.text.removeprefix(f"{section.title}: "))
-
-
-def first_and_rest(verdict: Verdict) -> tuple[str, str]:
-    """Its first sentence, which a page shows large, and the others; empty where there is one only."""
-    first, _, rest = re.sub(r"(?<=\.) (?=[A-Z])", "\n", verdict.text, count=1).partition("\n")
-    return first[:1].upper() + first[1:], rest
 
 
 # -- predictions ----------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.dashboard import render
 from overlapscope.dashboard.background import Progress
 from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.opened import first_and_rest, verdict_on
 from overlapscope.dashboard.url import UrlState
 from overlapscope.documents.model import Block
 from overlapscope.documents.table import Row, Table
@@ -24,6 +23,7 @@ from overlapscope.errors import OverlapscopeError
 from overlapscope.report import charts, grids
 from overlapscope.report.charts import by_cause
 from overlapscope.report.tables import host_tables
+from overlapscope.report.verdict import judge
 
 REPLAYED = "Steps and times are replayed: an estimate of the program without the profiler."
 """Of the plain program."""
@@ -111,14 +111,12 @@ def answer(
 
 def verdict(context: PageContext) -> Component:
     """The verdict on the device that is shown."""
-    section = context.section
-    found = verdict_on(section)
-    first, rest = first_and_rest(found)
-    more = [dmc.Text(rest, fz=16, mt=4)] if rest else []
+    found = judge(context.section)
+    more = [dmc.Text(found.rest, fz=16, mt=4)] if found.rest else []
     more += [dmc.Text(found.plain, size="sm", c="dimmed", mt=4, id="verdict-plain")] if found.plain else []
     more += [dmc.Text(said, size="sm", c="dimmed", mt=4) for said in (found.steps, found.doubt) if said]
     ids = ("verdict-level", "verdict-text")
-    return answer(context, found.level, found.level, first, *more, ids=ids, subject=section.title)
+    return answer(context, found.level, found.level, found.lead, *more, ids=ids, subject=found.subject)
 
 
 def unusable(context: PageContext) -> Component:

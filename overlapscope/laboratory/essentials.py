@@ -103,7 +103,7 @@ def _essentials(section: Section, device: Device, timeline: Timeline, trace: str
         host_idle_ns=sum(stall.idle_caused_ns for stall in stalls),
         copies=device.copies,
         findings=tuple(msgspec.convert(finding, Found, from_attributes=True) for finding in section.findings),
-        verdict=Judgement(level=verdict.level, text=verdict.text.removeprefix(f"{section.title}: ")),
+        verdict=Judgement(level=verdict.level, text=verdict.answer),
         strip=_strip(timeline, device),
     )
 

@@ -182,8 +182,7 @@ def head(part: Part, *, titled: bool) -> Section:
     """The verdict on one device with the figures that it speaks of."""
     verdict = judge(part)
     # The title stands above already.
-    said = clean(verdict.text).removeprefix(f"{part.title}: ")
-    blocks: list[Block] = [Text(said[:1].upper() + said[1:], badge=verdict.level)]
+    blocks: list[Block] = [Text(clean(verdict.answer), badge=verdict.level)]
     blocks += map(Text, verdict.notes)
     spoken = part.spoken
     if spoken.device is not None and part.usable:

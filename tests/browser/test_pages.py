@@ -81,7 +81,7 @@ def test_the_answer_needs_no_scrolling(page: Page, dashboard: Served, trace: str
     section = section_of(trace)
     verdict = judge(section)
     expect(page.locator("#verdict-level")).to_have_text(verdict.level)
-    start = verdict.text.removeprefix(f"{section.title}: ")[:40]
+    start = verdict.lead[:40]
     expect(page.locator("#verdict-text")).to_contain_text(start, ignore_case=True)
     expect(page.locator("#verdict-text")).to_be_in_viewport(ratio=1)
     expect(page.get_by_text(section.findings[0].title)).to_be_in_viewport(ratio=1)

@@ -158,7 +158,7 @@ def _told(found: Verdict | OverlapscopeError | None) -> tuple[Cell, str]:
         return Cell("not read yet", tone="muted"), ""
     if isinstance(found, OverlapscopeError):
         return Cell("cannot be read", tone="muted"), clean(str(found), 400)
-    return Cell(found.level, tone="muted" if found.level == "unusable" else found.level), clean(found.text, 400)
+    return Cell(found.level, tone="muted" if found.level == "unusable" else found.level), clean(found.answer, 400)
 
 
 # -- the answer -----------------------------------------------------------------------------------
