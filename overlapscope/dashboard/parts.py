@@ -20,7 +20,7 @@ from overlapscope.dashboard.url import UrlState
 from overlapscope.documents.model import Block
 from overlapscope.documents.table import Row, Table
 from overlapscope.errors import OverlapscopeError
-from overlapscope.report import charts, grids
+from overlapscope.report import charts, lists
 from overlapscope.report.charts import by_cause
 from overlapscope.report.tables import host_tables
 from overlapscope.report.verdict import judge
@@ -193,7 +193,7 @@ def causes(context: PageContext, device: Device, subject: Subject, ids: str) -> 
     return [
         dmc.Grid(beside, gutter="md"),
         dmc.Group(title, justify="space-between", my="xs"),
-        grid(context, grids.evidence(context.section, device, subject), f"{ids}-evidence"),
+        grid(context, lists.evidence(context.section, device, subject), f"{ids}-evidence"),
     ]
 
 

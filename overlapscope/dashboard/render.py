@@ -291,7 +291,7 @@ def named(id: str) -> dict[str, Any]:
 
 def table(shown: Table, dark: bool, id: str = "", ends: Sequence[Component | None] = ()) -> Component:
     """A table that is read, not sorted, without its title and note. `id` is of the rows; `ends` stand behind them."""
-    colors = palette(dark)
+    shown, colors = shown.read(), palette(dark)
     heads = [
         dmc.TableTh(column.title, ta="right" if column.number else "left", style={"whiteSpace": "nowrap"})
         for column in shown.columns
@@ -320,7 +320,7 @@ def grid(shown: Table, dark: bool, id: str, hrefs: Sequence[str | None], link: s
     columns: list[dict[str, Any]] = [
         {
             "field": column.id,
-            "headerName": column.title,
+            "headerName": column.long or column.title,
             "type": "rightAligned" if column.number else None,
             "valueFormatter": {"function": f"params.data.{column.id}_text"},
             # What is exported is the number itself.
@@ -372,7 +372,9 @@ def grid(shown: Table, dark: bool, id: str, hrefs: Sequence[str | None], link: s
 def _row_data(shown: Table, number: int, href: str | None) -> dict[str, Any]:
     data: dict[str, Any] = {"id": str(number)} | ({} if href is None else {"href": href})
     for column, cell in zip(shown.columns, shown.rows[number].cells, strict=True):
-        data[column.id], data[f"{column.id}_text"] = cell.value, cell.text
+        # An empty text sorts before all others.
+        value = cell.text if cell.value is None and not column.number else cell.value
+        data[column.id], data[f"{column.id}_text"] = value, cell.text or "–"
     return data
 
 

@@ -137,6 +137,7 @@ def _(block: Table) -> Iterator[str]:
 
 
 def _table(table: Table) -> str:
+    table = table.read()
     classes = [_cell_class(column) for column in table.columns]
     titles = zip(classes, table.columns, strict=True)
     head = "".join(f"<th{_attribute('class', kind)}>{escape(clean(column.title))}</th>" for kind, column in titles)

@@ -118,6 +118,7 @@ def _(block: Table) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
+    table = table.read()
     yield f"| {' | '.join(escape(column.title) for column in table.columns)} |"
     yield f"| {' | '.join('---:' if column.number else '---' for column in table.columns)} |"
     for row in table.texts():

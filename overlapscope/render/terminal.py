@@ -114,6 +114,7 @@ def _unicode(encoding: str) -> bool:
 
 def table_grid(table: Table, width: int) -> RenderableType:
     """A table, without what it can do without where there is no room, and cut to the width."""
+    table = table.read()
     while _least(table) > width and (narrower := table.without_spare()) is not None:
         table = narrower
     widths = _widths(table, width)
@@ -220,7 +221,7 @@ def _named(blocks: Sequence[Block]) -> bool:
 
 
 def _is_short(block: Block) -> bool:
-    return isinstance(block, Table) and len(block.columns) <= _NARROW
+    return isinstance(block, Table) and len(block.read().columns) <= _NARROW
 
 
 def _apart(previous: Block, block: Block) -> bool:

@@ -27,7 +27,7 @@ from overlapscope.documents.model import (
     panel,
 )
 from overlapscope.documents.table import Table
-from overlapscope.report import charts, copy_chart, strip, tables
+from overlapscope.report import charts, copy_chart, lists, strip, tables
 from overlapscope.report.headline import headlines
 from overlapscope.report.page import Page, section_of
 from overlapscope.report.page import Section as Part
@@ -89,10 +89,10 @@ def _details(part: Part, device: Device) -> Iterator[Block]:
     """What stands behind the answer."""
     engines = columns([tables.figures(part, device)]), columns(tables.cause_tables(part, device))
     yield from detail("engines", chain(_filled([tables.plain_step(part, device)]), *engines))
-    yield from detail("copies", _filled([tables.copies(part, device)]))
-    yield from detail("stalls", _filled([tables.stalls(part, device)]))
+    yield from detail("copies", _filled([lists.copies(part, device)]))
+    yield from detail("stalls", _filled([lists.stalls(part, device)]))
     if part.page.scope == "window":
-        told = (tables.steps, tables.each_step, tables.ranges)
+        told = (tables.steps, lists.each_step, lists.ranges)
         yield from detail("steps", _filled(table(part, device) for table in told))
 
 
@@ -100,14 +100,14 @@ def _device_tables(part: Part, device: Device) -> Iterator[Block]:
     """All tables of a device in a file; what is short and belongs together side by side."""
     yield from _filled([tables.plain_step(part, device)])
     yield from columns([tables.buckets(part, device), tables.figures(part, device)])
-    yield from _filled([tables.copies(part, device)])
+    yield from _filled([lists.copies(part, device)])
     yield from columns(tables.cause_tables(part, device))
-    yield from _filled([tables.stalls(part, device)])
+    yield from _filled([lists.stalls(part, device)])
     if part.page.scope == "window":
         yield from _filled([tables.steps(part, device)])
         if part.page.verbose:
-            yield from _filled([tables.each_step(part, device)])
-        yield from _filled([tables.ranges(part, device)])
+            yield from _filled([lists.each_step(part, device)])
+        yield from _filled([lists.ranges(part, device)])
 
 
 # -- findings -------------------------------------------------------------------------------------
