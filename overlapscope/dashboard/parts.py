@@ -157,9 +157,11 @@ def _row_href(context: PageContext, row: Row) -> str | None:
     return None if row.place is None else context.timeline_href(Window(start_ns=row.place[0], end_ns=row.place[1]))
 
 
-def grid_panel(context: PageContext, title: str, table: Table, id: str, **more: Any) -> Component:
-    """A table to be sorted in a box, to be saved as CSV (`Callbacks.csv`)."""
-    return panel(title, grid(context, table, id, opens=more.pop("opens", None)), beside=_csv_button(id), **more)
+def grid_panel(
+    context: PageContext, table: Table, id: str, *, note: str = "", opens: Sequence[str | None] | None = None
+) -> Component:
+    """Return a table that can be sorted, in a box with its title, to be saved as CSV (`Callbacks.csv`)."""
+    return panel(table.title, grid(context, table, id, opens=opens), beside=_csv_button(id), note=note)
 
 
 def _csv_button(grid_id: str) -> Component:

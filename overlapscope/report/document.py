@@ -78,7 +78,7 @@ def _part(part: Part, page: Page) -> Iterator[Block]:
             yield from _findings(page, [part])
         yield from columns([tables.buckets(part, part.device), tables.costliest_causes(part, part.device)])
         yield from _details(part, part.device)
-    yield from detail("checks", _filled([tables.checks(part)]))
+    yield from detail("checks", _filled([tables.checks(part, passed=part.page.verbose)]))
 
 
 def _filled(found: Iterable[Table]) -> Iterator[Table]:
@@ -206,7 +206,7 @@ def _bar(part: Part, device: Device) -> model.Bar:
 
 def trust(part: Part) -> Section:
     """What was asked of the trace, in one box."""
-    checks = tables.checks(part)
+    checks = tables.checks(part, passed=part.page.verbose)
     said = replace(checks, title="") if checks.rows else Text("Every check of the trace passed.")
     return panel(f"Trust: {part.trace.trust.verdict}", said)
 

@@ -30,8 +30,9 @@ from overlapscope.base.words import (
     unit_for,
 )
 from overlapscope.catalog.causes import IdleCause
+from overlapscope.catalog.checks import check_by_id
 from overlapscope.documents.columns import NAME_LIMIT
-from overlapscope.documents.table import Cell, Column, Table, Tone, rows, words
+from overlapscope.documents.table import Cell, Column, Table, Tone, prose, rows, words
 from overlapscope.report.lists import FEW
 from overlapscope.report.page import Page, Section
 from overlapscope.rules.finding import Finding
@@ -177,14 +178,19 @@ def _spread(values: Sequence[N]) -> tuple[N, N, N]:
     return ordered[(len(ordered) - 1) // 2], ordered[0], ordered[-1]
 
 
-def checks(section: Section) -> Table:
-    """What was asked of the trace; what passed only with `verbose`."""
-    lines = (
-        (Cell(check.status, tone=_STATUS[check.status]), check.id, clean(check.detail, 1000))
+def checks(section: Section, *, passed: bool, effects: bool = False) -> Table:
+    """Return the checks of the trace: all or, unless `passed`, those that did not pass; with what each can affect."""
+    lines: list[tuple[str | Cell, ...]] = [
+        (
+            Cell(check.status, tone=_STATUS[check.status]),
+            check.id,
+            clean(check.detail, 1000),
+            *([check_by_id(check.id).affects] if effects else []),
+        )
         for check in section.trace.trust.checks
-        if section.page.verbose or check.status != "ok"
-    )
-    columns = (words("status", heads=True), words("check"), Column("detail", False, flexible=True, prose=True))
+        if passed or check.status != "ok"
+    ]
+    columns = (words("status", heads=True), words("check"), prose("detail"), *([prose("affects")] if effects else []))
     return Table("Trust", columns, rows(lines))
 
 

@@ -37,7 +37,6 @@ def _stalls(context: PageContext, device: Device) -> Component:
     hint = "" if lined else " To see the line of code of each, record with overlapscope run --stacks."
     return parts.grid_panel(
         context,
-        "Host stalls",
         lists.stalls(context.section, device),
         "idle-stalls",
         note="Calls in which the host waited. They cost the GPU idle time that follows, because the host could launch "

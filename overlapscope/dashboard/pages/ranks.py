@@ -8,6 +8,7 @@ import dash
 import dash_mantine_components as dmc
 from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
+from msgspec.structs import replace
 
 from overlapscope.base.words import clean, plural
 from overlapscope.dashboard import parts, render
@@ -218,7 +219,7 @@ def _grid(context: PageContext, ranks: Ranks, title: str) -> Component:
     """All figures of each, to be sorted."""
     traces = [ranks.trace(row) for row in range(len(ranks.report.ranks))]
     opens = [None if trace is None else context.url.href("overview", trace=trace) for trace in traces]
-    return parts.grid_panel(context, title, tables.every_rank(ranks.report), TABLE, opens=opens)
+    return parts.grid_panel(context, replace(tables.every_rank(ranks.report), title=title), TABLE, opens=opens)
 
 
 # -- callbacks ------------------------------------------------------------------------------------
