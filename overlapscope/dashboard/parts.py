@@ -14,7 +14,7 @@ from overlapscope.analysis.results import Device, Window
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.dashboard import render
-from overlapscope.dashboard.background import Progress
+from overlapscope.dashboard.background import TaskProgress
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.url import UrlState
 from overlapscope.documents.model import Block
@@ -202,7 +202,7 @@ def causes(context: PageContext, device: Device, subject: Subject, ids: str) -> 
 # -- two timelines --------------------------------------------------------------------------------
 
 
-class Side(Struct, frozen=True):
+class TimelineSide(Struct, frozen=True):
     """One of two timelines above one another, which move together."""
 
     name: str
@@ -216,7 +216,7 @@ class Side(Struct, frozen=True):
     """The device, where there may be several."""
 
 
-def linked_timelines(context: PageContext, page: str, sides: Sequence[Side]) -> dict[str, Any]:
+def linked_timelines(context: PageContext, page: str, sides: Sequence[TimelineSide]) -> dict[str, Any]:
     """What the browser mounts (`assets/linked_timelines.js`)."""
     shown_ns = max(side.window.end_ns - side.window.start_ns for side in sides)
     margin = round(_MARGIN * shown_ns)
@@ -309,7 +309,7 @@ def unreadable(url: UrlState, id: str, failure: OverlapscopeError) -> Component:
     return notice(f"{clean(id, 100)} cannot be shown", clean(str(failure), 2000))
 
 
-def loading_bar(id: str, state: Progress) -> Component:
+def loading_bar(id: str, state: TaskProgress) -> Component:
     """How far a trace is that is on its way."""
     return progress(f"{clean(id, 100)}: {state.stage}", state.part)
 
@@ -318,4 +318,4 @@ def progress(sentence: str, part: float | None) -> Component:
     """How far something is, of which `part` is done if that is known."""
     known = part is not None
     bar: Any = {"value": round(100 * part) if part is not None else 100, "animated": not known, "striped": not known}
-    return dmc.Stack([dmc.Text(sentence), dmc.Progress(**bar, **{"aria-label": "loading"})], w=420)
+    return dmc.Stack([dmc.Text(sentence), dmc.TaskProgress(**bar, **{"aria-label": "loading"})], w=420)

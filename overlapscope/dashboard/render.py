@@ -31,7 +31,7 @@ _PINNED = {"position": "sticky", "right": 0, "whiteSpace": "nowrap", "background
 """Of links, which are to be seen where the table is wider than its panel."""
 _BOLD = {"fontWeight": 700}
 _SEVERITY = {"error": ("✕", "poor"), "warning": ("!", "fair"), "info": ("i", "good")}
-_KINDS = model.Chart, model.Finding
+_KINDS = model.Chart, model.FindingBlock
 """Blocks that are drawn together where they follow one another."""
 
 UNREAD: Any = {"aria-hidden": "true"}
@@ -43,8 +43,8 @@ def draw(blocks: Iterable[Block], dark: bool) -> list[Component]:
     together."""
     drawn: list[Component] = []
     for kind, group in itertools.groupby(blocks, lambda block: type(block) if isinstance(block, _KINDS) else None):
-        if kind is model.Finding:
-            drawn.append(findings([block for block in group if isinstance(block, model.Finding)], dark))
+        if kind is model.FindingBlock:
+            drawn.append(findings([block for block in group if isinstance(block, model.FindingBlock)], dark))
             continue
         components = [_draw(block, dark) for block in group]
         several = kind is model.Chart and len(components) > 1
@@ -129,7 +129,7 @@ def _(block: model.Chart, dark: bool) -> Component:
 
 
 @_draw.register
-def _(block: model.Strip, dark: bool) -> Component:
+def _(block: model.StripBlock, dark: bool) -> Component:
     drawn = block.draw(strip.UNICODE)
     return html.Div([dmc.Text(drawn.title, size="sm"), html.Pre("\n".join(drawn.plain()))])
 
@@ -145,7 +145,7 @@ def _(block: Table, dark: bool) -> Component:
 
 
 def findings(
-    blocks: Sequence[model.Finding], dark: bool, id: str = "", ends: Sequence[Sequence[Component]] = ()
+    blocks: Sequence[model.FindingBlock], dark: bool, id: str = "", ends: Sequence[Sequence[Component]] = ()
 ) -> Component:
     """Each finding below its head, the first one unfolded; `ends` stand behind their evidence and advice."""
     items = [
@@ -161,7 +161,7 @@ def findings(
     return dmc.Accordion(items, variant="separated", value=["0"], multiple=True, mt="xs", **named(id))
 
 
-def _finding_head(block: model.Finding, colors: Mapping[str, str]) -> Component:
+def _finding_head(block: model.FindingBlock, colors: Mapping[str, str]) -> Component:
     icon, level = _SEVERITY[block.severity]
     color = {"color": colors[level], "fontWeight": 700}
     said = [
@@ -175,7 +175,7 @@ def _finding_head(block: model.Finding, colors: Mapping[str, str]) -> Component:
     return dmc.Stack([dmc.Group(said, gap=8), dmc.Text(block.title, fw=600), *places], gap=2)
 
 
-def _finding_body(block: model.Finding, dark: bool, ends: Sequence[Component]) -> Component:
+def _finding_body(block: model.FindingBlock, dark: bool, ends: Sequence[Component]) -> Component:
     said = (
         ("Evidence", "\n".join(block.evidence)),
         ("What to change", block.advice),

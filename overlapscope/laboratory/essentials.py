@@ -23,7 +23,7 @@ from overlapscope.catalog.causes import CopyCause, IdleCause
 from overlapscope.laboratory.results import Analysis, Found, Judgement, Lane, Strip
 from overlapscope.reading import load
 from overlapscope.report.model import build
-from overlapscope.report.page import Page, Section
+from overlapscope.report.page import DeviceReport, Page
 from overlapscope.report.verdict import judge
 from overlapscope.trace.model import Trace
 
@@ -82,7 +82,7 @@ def _judged(trace: Trace, analysis: DeviceAnalysis, blocking: Blocking) -> Devic
     )
 
 
-def _essentials(section: Section, device: Device, timeline: Timeline, trace: str) -> Analysis:
+def _essentials(section: DeviceReport, device: Device, timeline: Timeline, trace: str) -> Analysis:
     trust, stalls = section.trace.trust, device.host_stalls
     spans = sorted(step.span_ns for step in device.steps)
     verdict = judge(section)

@@ -21,7 +21,7 @@ from overlapscope.base.words import plural
 from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, Subject
 from overlapscope.documents import columns as column
 from overlapscope.documents.table import Table, table_of
-from overlapscope.report.page import Section
+from overlapscope.report.page import DeviceReport
 from overlapscope.trace.model import Kind, Memory
 
 FEW = 5
@@ -31,7 +31,7 @@ _LINE: Final[dict[str, Any]] = {"id": "line", "long": "line of code", "width": 2
 # -- Copies ----------------------------------------------------------------------------------------
 
 
-def copies(section: Section, device: Device) -> Table:
+def copies(section: DeviceReport, device: Device) -> Table:
     """Return the copies grouped by direction, memory kinds and stream."""
     unit = section.unit_of(device.overlap.copy_ns)
     return table_of(
@@ -63,7 +63,7 @@ class _IssuedCopy(NamedTuple):
     issuer: CallSite
 
 
-def worst_copies(section: Section, copies: EachCopy, rows: I64, issuers: Sequence[CallSite]) -> Table:
+def worst_copies(section: DeviceReport, copies: EachCopy, rows: I64, issuers: Sequence[CallSite]) -> Table:
     """Return the given copies, each with the code that issued it."""
     unit = section.unit_of(int(copies.duration_ns[rows].max(initial=0)))
     sizes = [size if size >= 0 else None for size in copies.bytes[rows].tolist()]
@@ -92,7 +92,7 @@ def worst_copies(section: Section, copies: EachCopy, rows: I64, issuers: Sequenc
 # -- Causes and stalls -----------------------------------------------------------------------------
 
 
-def evidence(section: Section, device: Device, subject: Subject) -> Table:
+def evidence(section: DeviceReport, device: Device, subject: Subject) -> Table:
     """Return what the causes of a bucket rest on, by op, call and line."""
     cases = [case for case in device.evidence if case.subject == subject]
     whole_ns = device.buckets.idle_ns if subject == "idle" else device.buckets.exposed_copy_ns
@@ -118,7 +118,7 @@ def evidence(section: Section, device: Device, subject: Subject) -> Table:
     )
 
 
-def stalls(section: Section, device: Device) -> Table:
+def stalls(section: DeviceReport, device: Device) -> Table:
     """Return the host's blocking calls, costliest first, each placed at the longest idle gap that it caused.
 
     Unless the page is verbose, only the first few that cost idle time.
@@ -194,7 +194,7 @@ class _Step(NamedTuple):
     times: _Times
 
 
-def each_step(section: Section, device: Device) -> Table:
+def each_step(section: DeviceReport, device: Device) -> Table:
     """Return one row for each step; outliers are marked where the table can be sorted."""
     unit, name, outliers = section.unit, section.unit.name, find_outliers(device.steps).tolist()
     return table_of(
@@ -227,7 +227,7 @@ class _Range(NamedTuple):
     times: _Times
 
 
-def ranges(section: Section, device: Device) -> Table:
+def ranges(section: DeviceReport, device: Device) -> Table:
     """Return the ranges by name, the longest total first, each placed at its longest occurrence.
 
     Unless the page is verbose, only the first few.

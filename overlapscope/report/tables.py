@@ -34,7 +34,7 @@ from overlapscope.catalog.checks import check_by_id
 from overlapscope.documents.columns import NAME_LIMIT
 from overlapscope.documents.table import Cell, Column, Table, Tone, prose, rows, words
 from overlapscope.report.lists import FEW
-from overlapscope.report.page import Page, Section
+from overlapscope.report.page import DeviceReport, Page
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.lost import CAUSES
 
@@ -82,7 +82,7 @@ def source_name(page: Page, trace: TraceResult) -> str:
     return clean(trace.source if alike > 1 else name, NAME_LIMIT)
 
 
-def buckets(section: Section, device: Device) -> Table:
+def buckets(section: DeviceReport, device: Device) -> Table:
     """The partition of the window."""
     unit, parts = section.unit, partition(device)
     shares = bare_shares(list(parts.values()), device.span_ns)
@@ -92,7 +92,7 @@ def buckets(section: Section, device: Device) -> Table:
     return Table(title, (words(title.lower(), heads=True), Column(unit.name), Column("%")), rows(lines), total=True)
 
 
-def plain_step(section: Section, device: Device) -> Table:
+def plain_step(section: DeviceReport, device: Device) -> Table:
     """What a plain step consists of, with the causes of what is lost; no rows where that is not known, and of an
     estimated one only with `verbose`."""
     plain, title = device.plain, "A step without the profiler"
@@ -111,7 +111,7 @@ def plain_step(section: Section, device: Device) -> Table:
     return Table(title, columns, rows(lines), total=True)
 
 
-def figures(section: Section, device: Device) -> Table:
+def figures(section: DeviceReport, device: Device) -> Table:
     """The headline and what stands behind it."""
     unit, overlap, engines = section.unit, device.overlap, device.engines
     lead_in = "unknown" if device.lead_in_ns is None else unit.text(device.lead_in_ns)
@@ -128,7 +128,7 @@ def figures(section: Section, device: Device) -> Table:
     return Table("Overlap", (words("overlap", heads=True), Column("")), rows(lines))
 
 
-def causes(section: Section, title: str, by_cause: dict[str, int], whole_ns: int) -> Table:
+def causes(section: DeviceReport, title: str, by_cause: dict[str, int], whole_ns: int) -> Table:
     """What a bucket's time is due to, largest first; shares are of that bucket."""
     unit = section.unit
     shares = dict(zip(by_cause, bare_shares(list(by_cause.values()), whole_ns), strict=True))
@@ -137,7 +137,7 @@ def causes(section: Section, title: str, by_cause: dict[str, int], whole_ns: int
     return Table(title, (words(title.lower(), heads=True), Column(unit.name), Column("%")), rows(lines))
 
 
-def costliest_causes(section: Section, device: Device) -> Table:
+def costliest_causes(section: DeviceReport, device: Device) -> Table:
     """What exposed copies and idle time are mostly due to, largest first; shares are of all the time."""
     unit, told = section.unit, zip(("copy", "idle"), _by_cause(device), strict=True)
     found = [(ns, f"{subject}: {clean(cause, 40)}") for subject, by_cause in told for cause, ns in by_cause.items()]
@@ -155,7 +155,7 @@ def _largest(found: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
     return sorted(found, key=lambda item: (-item[0], item[1]))
 
 
-def steps(section: Section, device: Device) -> Table:
+def steps(section: DeviceReport, device: Device) -> Table:
     """All steps in one row."""
     unit, periods = section.unit, device.steps
     if not periods:
@@ -178,7 +178,7 @@ def _spread(values: Sequence[N]) -> tuple[N, N, N]:
     return ordered[(len(ordered) - 1) // 2], ordered[0], ordered[-1]
 
 
-def checks(section: Section, *, passed: bool, effects: bool = False) -> Table:
+def checks(section: DeviceReport, *, passed: bool, effects: bool = False) -> Table:
     """Return the checks of the trace: all or, unless `passed`, those that did not pass; with what each can affect."""
     lines: list[tuple[str | Cell, ...]] = [
         (
@@ -194,7 +194,7 @@ def checks(section: Section, *, passed: bool, effects: bool = False) -> Table:
     return Table("Trust", columns, rows(lines))
 
 
-def cause_tables(section: Section, device: Device) -> tuple[Table, Table]:
+def cause_tables(section: DeviceReport, device: Device) -> tuple[Table, Table]:
     """Why copies are exposed, and why the GPU is idle."""
     exposed, idle = _by_cause(device)
     return (
@@ -203,7 +203,7 @@ def cause_tables(section: Section, device: Device) -> tuple[Table, Table]:
     )
 
 
-def cost(section: Section | None, finding: Finding) -> str:
+def cost(section: DeviceReport | None, finding: Finding) -> str:
     """What a finding's fix saves, and how that is known; empty for what costs nothing."""
     if section is None or not finding.spoken_bound_ns:
         return ""
@@ -255,7 +255,7 @@ def plain_unit(plain: Plain) -> Unit:
 # -- a trace without GPU activity -----------------------------------------------------------------
 
 
-def host_tables(section: Section, *, most: int | None = None) -> list[Table]:
+def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table]:
     """The steps, the ops and the threads of a trace without GPU activity, at most so many rows of each; none of
     another."""
     host = section.trace.host

@@ -11,7 +11,7 @@ from overlapscope.analysis import spread
 from overlapscope.analysis.results import Device, HostUse, TraceResult, copies_matter, missing_ns
 from overlapscope.base.words import between, clean, duration, listed, part_of, percent, plural, share
 from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, Cause, CopyCause, IdleCause
-from overlapscope.report.page import Section
+from overlapscope.report.page import DeviceReport
 from overlapscope.report.tables import HARDLY
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import costliest_first
@@ -63,7 +63,7 @@ class Verdict(Struct, frozen=True):
         return tuple(filter(None, (self.plain, self.steps, self.doubt)))
 
 
-def judge(section: Section) -> Verdict:
+def judge(section: DeviceReport) -> Verdict:
     """The verdict on one device of one trace: on the plain program where its step is measured or told."""
     section = section.spoken
     device, trust = section.device, section.trace.trust
@@ -165,7 +165,7 @@ def _copies(device: Device) -> str:
     return f"{said}, of which {' and '.join(clauses)}" if clauses else said
 
 
-def _fix(section: Section, device: Device) -> str:
+def _fix(section: DeviceReport, device: Device) -> str:
     """What to fix first, in a sentence: the costliest finding; without one, the largest cause that has a remedy."""
     judged = section.judged_ns
     costly = [finding for finding in section.findings if finding.spoken_bound_ns > 0]
@@ -200,7 +200,7 @@ def _untold(gone: frozenset[Part]) -> str:
     return f"{what} are lost or wrong, so {which} tell whether there is more to find."
 
 
-def _doubt(section: Section) -> str:
+def _doubt(section: DeviceReport) -> str:
     """`Trust is degraded: clock-skew failed; launches and steps warned (overlapscope explain clock-skew).`"""
     trust = section.trace.trust
     if trust.verdict != "degraded":
@@ -251,7 +251,7 @@ _LOADER = {
 }
 
 
-def _of_host(section: Section, host: HostUse, reasons: str) -> Verdict:
+def _of_host(section: DeviceReport, host: HostUse, reasons: str) -> Verdict:
     """The verdict on a program without a GPU, which can save the time of loading."""
     part = sum(step.loading_ns for step in host.steps) / max(sum(step.span_ns for step in host.steps), 1)
     steps = steps_sentence(spread.of_host(host) if host.by_steps else None, section.trace)

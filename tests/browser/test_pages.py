@@ -16,8 +16,8 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.results import Window
 from overlapscope.report.model import build
+from overlapscope.report.page import DeviceReport
 from overlapscope.report.page import Page as ReportPage
-from overlapscope.report.page import Section
 from overlapscope.report.verdict import judge
 from overlapscope.rules import RULES
 from tests.browser.conftest import TRACES, Serve
@@ -38,7 +38,7 @@ def analysed(trace: str) -> TraceAnalysis:
     return analysis_of(TRACES / f"{trace}{ending}")
 
 
-def section_of(trace: str) -> Section:
+def section_of(trace: str) -> DeviceReport:
     return next(ReportPage(build([analysed(trace)])).sections())
 
 

@@ -19,7 +19,7 @@ from overlapscope.report import charts, copy_chart, lists
 from overlapscope.report.charts import MOST_STEPS, drawn_steps
 from overlapscope.report.copy_chart import choose
 from overlapscope.report.model import build
-from overlapscope.report.page import Page, Section
+from overlapscope.report.page import DeviceReport, Page
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import TRACES, US, Host, Op, make_trace, tried
 from tests.support.recordings import analysis_of, report_of
@@ -36,15 +36,15 @@ EACH = pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.sp
 EVIL = "<img src=x onerror=alert(1)>\x1b[31m&lt;b>"
 
 
-def sections_of(analysis: TraceAnalysis) -> list[Section]:
+def sections_of(analysis: TraceAnalysis) -> list[DeviceReport]:
     return list(Page(build([analysis]), verbose=True).sections())
 
 
-def sections_in(path: Path) -> list[Section]:
+def sections_in(path: Path) -> list[DeviceReport]:
     return list(Page(report_of(path)).sections())
 
 
-def figures(analysis: TraceAnalysis, sections: list[Section], dark: bool) -> list[dict[str, Any]]:
+def figures(analysis: TraceAnalysis, sections: list[DeviceReport], dark: bool) -> list[dict[str, Any]]:
     found = []
     for section, device in zip(sections, analysis.devices, strict=True):
         found += [charts.bucket_bar(section, dark), charts.steps(section, dark)]

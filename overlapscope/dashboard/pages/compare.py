@@ -224,7 +224,7 @@ def _costs(device: DeviceDiff, finding: Finding | None, cost_ns: float | None) -
 
 def _timelines(before: PageContext, after: PageContext, device: DeviceDiff) -> Component:
     sides = [
-        parts.Side(
+        parts.TimelineSide(
             name,
             context.opened.id,
             context.opened.lanes.origin_ns,

@@ -15,7 +15,7 @@ from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.ranks_shown import TRACES, Job, Ranks, chosen, job_of, of_file, of_job, waiting_for
+from overlapscope.dashboard.ranks_shown import TRACES, FolderJob, Ranks, chosen, job_of, of_file, of_job, waiting_for
 from overlapscope.dashboard.url import UrlState, instant_href
 from overlapscope.ranks import charts, tables
 from overlapscope.ranks.charts import Slot, slot_at
@@ -306,7 +306,7 @@ def _clicked(report: RanksReport, click: Click | None, *, lines: bool) -> Slot |
     return None
 
 
-def _progress(library: Library, job: Job, missing: tuple[str, ...]) -> Component:
+def _progress(library: Library, job: FolderJob, missing: tuple[str, ...]) -> Component:
     done, state = len(job.ids) - len(missing), library.loading(missing[0])
     sentence = f"{done} of {plural(len(job.ids), 'trace')} read; {clean(missing[0], 100)}: {state.stage}"
     return parts.progress(sentence, (done + (state.part or 0)) / len(job.ids))
