@@ -11,11 +11,11 @@ from overlapscope.dashboard import routes, security, shell, timeline_routes
 from overlapscope.dashboard.callbacks import Dashboard
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.pages import PAGES
-from overlapscope.dashboard.upload import Uploads
+from overlapscope.dashboard.upload import DroppedFiles
 from overlapscope.timeline import browser
 
 
-def create(library: Library, uploads: Uploads, *, base: str, token: str) -> dash.Dash:
+def create(library: Library, uploads: DroppedFiles, *, base: str, token: str) -> dash.Dash:
     """The dashboard of a library, below the path `base` (with a slash at both ends)."""
     server = flask.Flask(__name__)
     security.guard(server, token=token, base=base)

@@ -64,7 +64,7 @@ class Kept(Generic[K, V]):
             self._values = {key: kept for key, kept in self._values.items() if not is_old(key)}
 
 
-class Progress(Struct, frozen=True):
+class TaskProgress(Struct, frozen=True):
     """How far something is."""
 
     stage: str
@@ -72,7 +72,7 @@ class Progress(Struct, frozen=True):
     """Of the whole; None where nothing is known."""
 
 
-Tell = Callable[[Progress], None]
+Tell = Callable[[TaskProgress], None]
 
 
 class Background(Generic[K, V]):
@@ -96,7 +96,7 @@ class Background(Generic[K, V]):
         self._wanted: dict[K, tuple[tuple[bool, int], float]] = {}
         """How urgent each is, and when it was last asked for."""
         self._asked = 0
-        self._at_work: tuple[K, Progress] | None = None
+        self._at_work: tuple[K, TaskProgress] | None = None
         self._working = False
         self._change = threading.Condition()
 
@@ -131,7 +131,7 @@ class Background(Generic[K, V]):
             return value
 
     @property
-    def at_work(self) -> tuple[K, Progress] | None:
+    def at_work(self) -> tuple[K, TaskProgress] | None:
         """What is being computed, and how far it is."""
         with self._change:
             return self._at_work
@@ -146,7 +146,7 @@ class Background(Generic[K, V]):
                     return
                 key = max(self._wanted, key=lambda key: self._wanted[key][0])
                 del self._wanted[key]
-                self._at_work = key, Progress("beginning")
+                self._at_work = key, TaskProgress("beginning")
             value = self._compute(key, functools.partial(self._tell, key))
             with self._change:
                 self._at_work = None
@@ -155,7 +155,7 @@ class Background(Generic[K, V]):
             del value
             give_back()
 
-    def _tell(self, key: K, progress: Progress) -> None:
+    def _tell(self, key: K, progress: TaskProgress) -> None:
         with self._change:
             self._at_work = key, progress
 

@@ -19,10 +19,10 @@ from overlapscope.base.words import clean
 from overlapscope.dashboard import security
 from overlapscope.dashboard.context import PageContext, url_of
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.opened import first_and_rest, verdict_on
 from overlapscope.dashboard.url import FIRST_PAGE
 from overlapscope.documents.colors import palette
 from overlapscope.errors import OverlapscopeError
+from overlapscope.report.verdict import judge
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -91,10 +91,8 @@ class Beginning:
         context = PageContext.at(url, self._library)
         verdict = None
         if speaks and context.trace is not None:
-            found = verdict_on(context.section)
-            first, rest = first_and_rest(found)
-            subject = context.section.title
-            verdict = {"level": found.level, "subject": subject, "first": first, "rest": rest, "notes": found.notes}
+            found = judge(context.section)
+            verdict = {name: getattr(found, name) for name in ("level", "subject", "lead", "rest", "notes")}
         return {"done": self._whole.done(), "stage": self._stage(context), "verdict": verdict}
 
     def _stage(self, context: PageContext) -> str:

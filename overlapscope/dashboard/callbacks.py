@@ -31,7 +31,7 @@ LEAD = "lead"
 _DISPATCH = "/_dash-update-component"
 
 
-class Point(msgspec.Struct, frozen=True):
+class ChartPoint(msgspec.Struct, frozen=True):
     """A point of a chart. What it holds depends on the chart."""
 
     x: Any = None
@@ -42,7 +42,7 @@ class Point(msgspec.Struct, frozen=True):
 class Click(msgspec.Struct, frozen=True):
     """A click on a chart."""
 
-    points: tuple[Point, ...] = ()
+    points: tuple[ChartPoint, ...] = ()
 
     @property
     def number(self) -> int | None:

@@ -11,7 +11,7 @@ from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import Opened
 from overlapscope.dashboard.url import UrlState, parse
 from overlapscope.documents.colors import palette
-from overlapscope.report.page import Section
+from overlapscope.report.page import DeviceReport
 
 _MARGIN_NS = 10_000
 """Least time that the timeline shows on either side of a window."""
@@ -63,7 +63,7 @@ class PageContext(Struct, frozen=True):
         return self.opened is not self.loaded
 
     @property
-    def section(self) -> Section:
+    def section(self) -> DeviceReport:
         """The device that is shown."""
         return self.opened.section(self.url.device)
 

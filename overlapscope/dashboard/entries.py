@@ -21,7 +21,7 @@ from overlapscope.reading.files import kind_of
 _ENDING = re.compile(r"((\.(pt\.)?trace)?\.json(\.gz|\.zst)?|\.sqlite|\.xplane\.pb)(?=(@\d+)?$)")
 
 
-class Entry(Struct, frozen=True):
+class TraceEntry(Struct, frozen=True):
     """A trace that may be shown."""
 
     id: str
@@ -42,13 +42,13 @@ class RanksFile(Struct, frozen=True):
     report: RanksReport
 
 
-def find(sources: Sequence[Path]) -> tuple[list[Entry], list[RanksFile]]:
+def find(sources: Sequence[Path]) -> tuple[list[TraceEntry], list[RanksFile]]:
     """The traces and reports of ranks of files, patterns, and directories with all that is below them, each file once.
 
     Raises UnreadableTrace where a source is missing, a directory holds no trace, or a report that is named is not one
     of this version; one that is not named is left out.
     """
-    entries: list[Entry] = []
+    entries: list[TraceEntry] = []
     reports: list[RanksFile] = []
     seen: set[Path] = set()
     taken: set[str] = set()
@@ -68,13 +68,13 @@ def find(sources: Sequence[Path]) -> tuple[list[Entry], list[RanksFile]]:
             name = name_of(shown.as_posix())
             id = _unique(name, taken)
             taken.add(id)
-            entries.append(Entry(id, name.rpartition("/")[0], path))
+            entries.append(TraceEntry(id, name.rpartition("/")[0], path))
     return entries, reports
 
 
-def dropped(folder: str, path: Path, name: str, taken: Container[str]) -> Entry:
+def dropped(folder: str, path: Path, name: str, taken: Container[str]) -> TraceEntry:
     """A file that was dropped in under a name of its own."""
-    return Entry(_unique(f"{folder}/{_ENDING.sub('', name)}", taken), folder, path, name)
+    return TraceEntry(_unique(f"{folder}/{_ENDING.sub('', name)}", taken), folder, path, name)
 
 
 def name_of(path: str) -> str:

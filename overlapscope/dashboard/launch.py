@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from overlapscope.api import Job
     from overlapscope.dashboard.library import Library
-    from overlapscope.dashboard.upload import Uploads
+    from overlapscope.dashboard.upload import DroppedFiles
     from overlapscope.dashboard.wsgi import Listening
 
 UPLOAD_BYTES = 4 << 30
@@ -86,11 +86,11 @@ def launch(
 
     from overlapscope.dashboard import security
     from overlapscope.dashboard.beginning import Beginning
-    from overlapscope.dashboard.upload import Uploads
+    from overlapscope.dashboard.upload import DroppedFiles
     from overlapscope.dashboard.wsgi import Listening
 
     known = security.own_token() if token is None else token
-    uploads = Uploads(library, upload_bytes)
+    uploads = DroppedFiles(library, upload_bytes)
 
     def body_bytes(request: Request, coming_bytes: int) -> int:
         if security.refusal(request, known) is not None:
@@ -109,7 +109,7 @@ def launch(
     return listening, f"{listening.url}{page}?{urlencode(shown | {'token': known})}"
 
 
-def _application(library: Library, uploads: Uploads, *, base: str, token: str) -> Flask:
+def _application(library: Library, uploads: DroppedFiles, *, base: str, token: str) -> Flask:
     # Dash looks with all of IPython whether this is a notebook: a fifth of what importing it takes.
     is_notebook = "IPython" in sys.modules
     if not is_notebook:

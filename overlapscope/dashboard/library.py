@@ -13,9 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.words import clean
-from overlapscope.dashboard.background import Background, Kept, Progress, Tell, attempt, raised
-from overlapscope.dashboard.entries import Entry, RanksFile, dropped, find
-from overlapscope.dashboard.opened import Opened, Predictions, events_of, open_trace, verdict_on
+from overlapscope.dashboard.background import Background, Kept, TaskProgress, Tell, attempt, raised
+from overlapscope.dashboard.entries import RanksFile, TraceEntry, dropped, find
+from overlapscope.dashboard.opened import Opened, Predictions, events_of, open_trace
 from overlapscope.dashboard.stored import Stored
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.laboratory import store
@@ -25,7 +25,7 @@ from overlapscope.ranks.reduced import ReducedRank, reduce
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import LIMIT_BYTES, load
 from overlapscope.reading.files import file_and_part
-from overlapscope.report.verdict import Verdict
+from overlapscope.report.verdict import Verdict, judge
 
 DROPPED = "dropped"
 """The folder of traces that were dropped into the page."""
@@ -45,10 +45,10 @@ Reduced = tuple[ReducedRank, ...] | Unreadable
 _Made = Opened | Reduced | Verdict | OverlapscopeError
 
 
-class _Job(Struct, frozen=True):
+class _TraceTask(Struct, frozen=True):
     """What is made of a trace in the background; of a file that has changed it is another one."""
 
-    entry: Entry
+    entry: TraceEntry
     file: _FileState
     makes: Literal["opened", "reduced", "verdict"] = "opened"
 
@@ -78,18 +78,18 @@ class Library:
         self._entries = {entry.id: entry for entry in entries}
         self._ids = {entry.path.resolve(): entry.id for entry in self._entries.values()}
         self._lock = threading.Lock()
-        self._opened_by: dict[str, _Job] = {}
-        self._kept: Kept[_Job, _Made] = Kept(KEPT_EVENTS)
+        self._opened_by: dict[str, _TraceTask] = {}
+        self._kept: Kept[_TraceTask, _Made] = Kept(KEPT_EVENTS)
         self._background = Background("loader", self._read, self._kept, _weight)
         self.results_of_pages: Kept[Hashable, Any] = Kept(_PAGE_RESULTS)
         """What pages compute of traces and need again, under keys of their own."""
 
-    def entries(self) -> tuple[Entry, ...]:
+    def entries(self) -> tuple[TraceEntry, ...]:
         """All traces, in the order given."""
         with self._lock:
             return tuple(self._entries.values())
 
-    def entry(self, id: str | None) -> Entry | None:
+    def entry(self, id: str | None) -> TraceEntry | None:
         """The trace of that id."""
         with self._lock:
             return self._entries.get(id or "")
@@ -108,11 +108,11 @@ class Library:
             self._ids.setdefault(path.resolve(), entry.id)
             return entry.id
 
-    def _job(self, entry: Entry) -> _Job:
+    def _job(self, entry: TraceEntry) -> _TraceTask:
         """The one that opens a trace. Once it is open it stays as it is, whatever becomes of its file."""
         job = self._opened_by.get(entry.id)
         if job is None or not isinstance(self._kept.get(job), Opened):
-            job = self._opened_by[entry.id] = _Job(entry, _state_of(entry.path))
+            job = self._opened_by[entry.id] = _TraceTask(entry, _state_of(entry.path))
         return job
 
     def _result(self, id: str | None) -> _Made | None:
@@ -150,9 +150,9 @@ class Library:
             raise RuntimeError(f"the trace {id} was neither opened nor refused")
         return opened
 
-    def loading(self, id: str) -> Progress:
+    def loading(self, id: str) -> TaskProgress:
         """How far a trace is that was requested."""
-        waiting, at_work = Progress("waiting for another trace"), self._background.at_work
+        waiting, at_work = TaskProgress("waiting for another trace"), self._background.at_work
         return waiting if at_work is None or at_work[0].entry.id != id else at_work[1]
 
     def reduced(self, id: str) -> Reduced | None:
@@ -171,8 +171,8 @@ class Library:
         result = None if entry is None else self._beside(entry, "verdict")
         return result if isinstance(result, Verdict | OverlapscopeError) else None
 
-    def _beside(self, entry: Entry, makes: Literal["reduced", "verdict"]) -> _Made | None:
-        job = _Job(entry, _state_of(entry.path), makes)
+    def _beside(self, entry: TraceEntry, makes: Literal["reduced", "verdict"]) -> _Made | None:
+        job = _TraceTask(entry, _state_of(entry.path), makes)
         result = self._kept.get(job)
         if result is None:
             # What somebody waits to look at comes first.
@@ -199,7 +199,7 @@ class Library:
         with self._lock:
             return self._ids.get(path.resolve())
 
-    def _read(self, job: _Job, tell: Tell) -> _Made:
+    def _read(self, job: _TraceTask, tell: Tell) -> _Made:
         """What is asked for of a trace, which is read where it is not opened; or why that cannot be had."""
         entry, opened = job.entry, self.opened(job.entry.id)
 
@@ -211,14 +211,14 @@ class Library:
                 cache = self._cache and entry.name is None
                 trace = load(entry.path, limit_bytes=self._limit_bytes, progress=reading, cache=cache)
                 trace = trace if entry.name is None else replace(trace, source=entry.name)
-            tell(Progress("analysing"))
+            tell(TaskProgress("analysing"))
             if job.makes == "reduced":
                 return reduce(trace)
             made = open_trace(entry, trace) if opened is None else opened
-            return made if job.makes == "opened" else verdict_on(made.of(None).section())
+            return made if job.makes == "opened" else judge(made.of(None).section())
 
         def reading(done: int, total: int) -> None:
-            tell(Progress("reading", done / total if total else None))
+            tell(TaskProgress("reading", done / total if total else None))
 
         reading(0, 1)
         shown = entry.name or str(entry.path)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 import weakref
 from functools import cached_property
 from pathlib import Path
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.base.memory import give_back
 from overlapscope.dashboard.background import Background, Kept, Tell, attempt, raised
-from overlapscope.dashboard.entries import Entry
+from overlapscope.dashboard.entries import TraceEntry
 from overlapscope.dashboard.url import RECORDED
 from overlapscope.errors import OverlapscopeError
 from overlapscope.prediction import best, predict
@@ -22,8 +20,7 @@ from overlapscope.prediction.interventions import check_names
 from overlapscope.prediction.program import find_program
 from overlapscope.prediction.result import WhatIf
 from overlapscope.report.model import Report, joined, of_program
-from overlapscope.report.page import Page, Section
-from overlapscope.report.verdict import Verdict, judge
+from overlapscope.report.page import DeviceReport, Page
 from overlapscope.timeline import Lanes
 from overlapscope.trace.model import Trace
 
@@ -50,7 +47,7 @@ class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
         """What is shown: the plain program where there is one, unless the recording is asked for (`Place.of`)."""
         return self if self.plain is None or program == RECORDED else self.plain
 
-    def section(self, device: int | None = None) -> Section:
+    def section(self, device: int | None = None) -> DeviceReport:
         """The device asked for; the first one where there is no such device."""
         sections = list(self.page.sections())
         return next(
@@ -58,7 +55,7 @@ class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
         )
 
 
-def open_trace(entry: Entry, trace: Trace) -> Opened:
+def open_trace(entry: TraceEntry, trace: Trace) -> Opened:
     """Everything that is shown of a trace. Takes as long as its analysis."""
     analysis = analyze_trace(trace)
     program = find_program(analysis, None, estimate=True)
@@ -68,18 +65,6 @@ def open_trace(entry: Entry, trace: Trace) -> Opened:
     if spoken is not report and program is not None and program.analysis is not None:
         plain = Opened(entry.id, entry.path, program.analysis, spoken, Page(spoken, verbose=True))
     return Opened(entry.id, entry.path, analysis, report, Page(report, verbose=True), plain)
-
-
-def verdict_on(section: Section) -> Verdict:
-    """The verdict on a device, without what it is on at its beginning."""
-    found = judge(section)
-    return replace(found, text=found.text.removeprefix(f"{section.title}: "))
-
-
-def first_and_rest(verdict: Verdict) -> tuple[str, str]:
-    """Its first sentence, which a page shows large, and the others; empty where there is one only."""
-    first, _, rest = re.sub(r"(?<=\.) (?=[A-Z])", "\n", verdict.text, count=1).partition("\n")
-    return first[:1].upper() + first[1:], rest
 
 
 # -- predictions ----------------------------------------------------------------------------------
@@ -92,7 +77,7 @@ _GIVEN_UP_S = 5.0
 """A page asks again and again for what it waits for; what it has not asked for so long, nobody waits for."""
 
 
-class Asked(Struct, frozen=True):
+class WhatIfRequest(Struct, frozen=True):
     """One prediction."""
 
     device: int
@@ -100,7 +85,7 @@ class Asked(Struct, frozen=True):
     """As `predict` takes them; None for those that gain most."""
 
 
-class Predicted(Struct, frozen=True, eq=False):
+class DrawnPrediction(Struct, frozen=True, eq=False):
     """A prediction, and its timeline prepared to be drawn."""
 
     result: WhatIf
@@ -114,7 +99,7 @@ class Predicted(Struct, frozen=True, eq=False):
         return tuple(change.intervention + (f" {change.argument}" if change.argument else "") for change in changes)
 
 
-_Key = tuple[weakref.ref[Opened], Asked]
+_Key = tuple[weakref.ref[Opened], WhatIfRequest]
 """Of a trace as it was read: one that is read again is another one."""
 
 
@@ -122,10 +107,10 @@ class Predictions:
     """Thread-safe. The prediction asked for last is computed first; what no page waits for is not computed."""
 
     def __init__(self) -> None:
-        self._kept: Kept[_Key, Predicted | OverlapscopeError] = Kept(KEPT_EVENTS)
+        self._kept: Kept[_Key, DrawnPrediction | OverlapscopeError] = Kept(KEPT_EVENTS)
         self._background = Background("predictor", self._compute, self._kept, _weight, given_up_s=_GIVEN_UP_S)
 
-    def get(self, opened: Opened, asked: Asked, *, wait_s: float = 0.0) -> Predicted | None:
+    def get(self, opened: Opened, asked: WhatIfRequest, *, wait_s: float = 0.0) -> DrawnPrediction | None:
         """The prediction; None if it is not there after a wait, but under way: ask again.
 
         Raises OverlapscopeError where it cannot be made.
@@ -133,11 +118,11 @@ class Predictions:
         prediction = self._background.get((weakref.ref(opened), asked), wait_s)
         return None if prediction is None else raised(prediction)
 
-    def known(self, opened: Opened, asked: Asked) -> Predicted | OverlapscopeError | None:
+    def known(self, opened: Opened, asked: WhatIfRequest) -> DrawnPrediction | OverlapscopeError | None:
         """The prediction if it was made before."""
         return self._kept.get((weakref.ref(opened), asked))
 
-    def _compute(self, key: _Key, tell: Tell) -> Predicted | OverlapscopeError:
+    def _compute(self, key: _Key, tell: Tell) -> DrawnPrediction | OverlapscopeError:
         self._kept.forget(lambda kept: kept[0]() is None)
         reference, asked = key
         opened = reference()
@@ -145,15 +130,15 @@ class Predictions:
             return OverlapscopeError("This trace is not in memory any more; load the page again.")
         trace = opened.analysis.trace
         prediction = attempt("The prediction", lambda: _predict(trace, asked))
-        if asked.interventions is None and isinstance(prediction, Predicted):
+        if asked.interventions is None and isinstance(prediction, DrawnPrediction):
             # What is best is known by itself.
-            self._background.put((reference, Asked(asked.device, prediction.interventions)), prediction)
-            return Predicted(prediction.result, None)
+            self._background.put((reference, WhatIfRequest(asked.device, prediction.interventions)), prediction)
+            return DrawnPrediction(prediction.result, None)
         return prediction
 
 
-def _weight(prediction: Predicted | OverlapscopeError) -> int:
-    drawn = prediction.lanes if isinstance(prediction, Predicted) else None
+def _weight(prediction: DrawnPrediction | OverlapscopeError) -> int:
+    drawn = prediction.lanes if isinstance(prediction, DrawnPrediction) else None
     return max(0 if drawn is None else events_of(drawn.analysis.trace), KEPT_EVENTS // MOST_KEPT)
 
 
@@ -163,11 +148,11 @@ def events_of(trace: Trace) -> int:
     return sum(len(table) for table in tables)
 
 
-def _predict(trace: Trace, asked: Asked) -> Predicted:
+def _predict(trace: Trace, asked: WhatIfRequest) -> DrawnPrediction:
     if asked.interventions is None:
         prediction = best(trace, device=asked.device)
     else:
         check_names(trace, asked.interventions)
         prediction = predict(trace, asked.interventions, device=asked.device)
     after = prediction.after
-    return Predicted(prediction.result, None if after is None else lanes.build(analyze_trace(after)))
+    return DrawnPrediction(prediction.result, None if after is None else lanes.build(analyze_trace(after)))

@@ -14,16 +14,16 @@ from overlapscope.analysis.results import Device, Window
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.dashboard import render
-from overlapscope.dashboard.background import Progress
+from overlapscope.dashboard.background import TaskProgress
 from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.opened import first_and_rest, verdict_on
 from overlapscope.dashboard.url import UrlState
 from overlapscope.documents.model import Block
 from overlapscope.documents.table import Row, Table
 from overlapscope.errors import OverlapscopeError
-from overlapscope.report import charts, grids
+from overlapscope.report import charts, lists
 from overlapscope.report.charts import by_cause
 from overlapscope.report.tables import host_tables
+from overlapscope.report.verdict import judge
 
 REPLAYED = "Steps and times are replayed: an estimate of the program without the profiler."
 """Of the plain program."""
@@ -111,14 +111,12 @@ def answer(
 
 def verdict(context: PageContext) -> Component:
     """The verdict on the device that is shown."""
-    section = context.section
-    found = verdict_on(section)
-    first, rest = first_and_rest(found)
-    more = [dmc.Text(rest, fz=16, mt=4)] if rest else []
+    found = judge(context.section)
+    more = [dmc.Text(found.rest, fz=16, mt=4)] if found.rest else []
     more += [dmc.Text(found.plain, size="sm", c="dimmed", mt=4, id="verdict-plain")] if found.plain else []
     more += [dmc.Text(said, size="sm", c="dimmed", mt=4) for said in (found.steps, found.doubt) if said]
     ids = ("verdict-level", "verdict-text")
-    return answer(context, found.level, found.level, first, *more, ids=ids, subject=section.title)
+    return answer(context, found.level, found.level, found.lead, *more, ids=ids, subject=found.subject)
 
 
 def unusable(context: PageContext) -> Component:
@@ -159,9 +157,11 @@ def _row_href(context: PageContext, row: Row) -> str | None:
     return None if row.place is None else context.timeline_href(Window(start_ns=row.place[0], end_ns=row.place[1]))
 
 
-def grid_panel(context: PageContext, title: str, table: Table, id: str, **more: Any) -> Component:
-    """A table to be sorted in a box, to be saved as CSV (`Callbacks.csv`)."""
-    return panel(title, grid(context, table, id, opens=more.pop("opens", None)), beside=_csv_button(id), **more)
+def grid_panel(
+    context: PageContext, table: Table, id: str, *, note: str = "", opens: Sequence[str | None] | None = None
+) -> Component:
+    """Return a table that can be sorted, in a box with its title, to be saved as CSV (`Callbacks.csv`)."""
+    return panel(table.title, grid(context, table, id, opens=opens), beside=_csv_button(id), note=note)
 
 
 def _csv_button(grid_id: str) -> Component:
@@ -195,14 +195,14 @@ def causes(context: PageContext, device: Device, subject: Subject, ids: str) -> 
     return [
         dmc.Grid(beside, gutter="md"),
         dmc.Group(title, justify="space-between", my="xs"),
-        grid(context, grids.evidence(context.section, device, subject), f"{ids}-evidence"),
+        grid(context, lists.evidence(context.section, device, subject), f"{ids}-evidence"),
     ]
 
 
 # -- two timelines --------------------------------------------------------------------------------
 
 
-class Side(Struct, frozen=True):
+class TimelineSide(Struct, frozen=True):
     """One of two timelines above one another, which move together."""
 
     name: str
@@ -216,7 +216,7 @@ class Side(Struct, frozen=True):
     """The device, where there may be several."""
 
 
-def linked_timelines(context: PageContext, page: str, sides: Sequence[Side]) -> dict[str, Any]:
+def linked_timelines(context: PageContext, page: str, sides: Sequence[TimelineSide]) -> dict[str, Any]:
     """What the browser mounts (`assets/linked_timelines.js`)."""
     shown_ns = max(side.window.end_ns - side.window.start_ns for side in sides)
     margin = round(_MARGIN * shown_ns)
@@ -309,7 +309,7 @@ def unreadable(url: UrlState, id: str, failure: OverlapscopeError) -> Component:
     return notice(f"{clean(id, 100)} cannot be shown", clean(str(failure), 2000))
 
 
-def loading_bar(id: str, state: Progress) -> Component:
+def loading_bar(id: str, state: TaskProgress) -> Component:
     """How far a trace is that is on its way."""
     return progress(f"{clean(id, 100)}: {state.stage}", state.part)
 
@@ -318,4 +318,4 @@ def progress(sentence: str, part: float | None) -> Component:
     """How far something is, of which `part` is done if that is known."""
     known = part is not None
     bar: Any = {"value": round(100 * part) if part is not None else 100, "animated": not known, "striped": not known}
-    return dmc.Stack([dmc.Text(sentence), dmc.Progress(**bar, **{"aria-label": "loading"})], w=420)
+    return dmc.Stack([dmc.Text(sentence), dmc.TaskProgress(**bar, **{"aria-label": "loading"})], w=420)

@@ -18,7 +18,7 @@ TRACES = "traces"
 """What a URL calls the traces of the folder, instead of a report's id."""
 
 
-class Job(Struct, frozen=True):
+class FolderJob(Struct, frozen=True):
     """The traces that are shown as ranks."""
 
     ids: tuple[str, ...]
@@ -73,22 +73,22 @@ def _trace(library: Library, file: RanksFile, source: str, by_name: Mapping[str,
     return alike[0] if len(alike) == 1 else None
 
 
-def job_of(library: Library, id: str, *, everything: bool) -> Job:
+def job_of(library: Library, id: str, *, everything: bool) -> FolderJob:
     """The traces of the same folder whose names differ from this one's in their numbers alone, or all of them."""
     siblings = library.siblings(id)
     if everything:
-        return Job(siblings, 0)
+        return FolderJob(siblings, 0)
     mine = re.sub(r"\d+", "#", id)
     alike = tuple(sibling for sibling in siblings if re.sub(r"\d+", "#", sibling) == mine)
-    return Job(alike, len(siblings) - len(alike))
+    return FolderJob(alike, len(siblings) - len(alike))
 
 
-def waiting_for(library: Library, job: Job) -> tuple[str, ...]:
+def waiting_for(library: Library, job: FolderJob) -> tuple[str, ...]:
     """The ids of a job's traces that are yet to be read; they are asked for."""
     return tuple(id for id in job.ids if library.reduced(id) is None)
 
 
-def of_job(library: Library, job: Job) -> Ranks | None:
+def of_job(library: Library, job: FolderJob) -> Ranks | None:
     """The report of a job's traces; None as long as one of them is yet to be read."""
     parts = tuple(part for part in map(library.reduced, job.ids) if part is not None)
     if len(parts) < len(job.ids):

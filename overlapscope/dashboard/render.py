@@ -31,7 +31,7 @@ _PINNED = {"position": "sticky", "right": 0, "whiteSpace": "nowrap", "background
 """Of links, which are to be seen where the table is wider than its panel."""
 _BOLD = {"fontWeight": 700}
 _SEVERITY = {"error": ("✕", "poor"), "warning": ("!", "fair"), "info": ("i", "good")}
-_KINDS = model.Chart, model.Finding
+_KINDS = model.Chart, model.FindingBlock
 """Blocks that are drawn together where they follow one another."""
 
 UNREAD: Any = {"aria-hidden": "true"}
@@ -43,8 +43,8 @@ def draw(blocks: Iterable[Block], dark: bool) -> list[Component]:
     together."""
     drawn: list[Component] = []
     for kind, group in itertools.groupby(blocks, lambda block: type(block) if isinstance(block, _KINDS) else None):
-        if kind is model.Finding:
-            drawn.append(findings([block for block in group if isinstance(block, model.Finding)], dark))
+        if kind is model.FindingBlock:
+            drawn.append(findings([block for block in group if isinstance(block, model.FindingBlock)], dark))
             continue
         components = [_draw(block, dark) for block in group]
         several = kind is model.Chart and len(components) > 1
@@ -129,7 +129,7 @@ def _(block: model.Chart, dark: bool) -> Component:
 
 
 @_draw.register
-def _(block: model.Strip, dark: bool) -> Component:
+def _(block: model.StripBlock, dark: bool) -> Component:
     drawn = block.draw(strip.UNICODE)
     return html.Div([dmc.Text(drawn.title, size="sm"), html.Pre("\n".join(drawn.plain()))])
 
@@ -145,7 +145,7 @@ def _(block: Table, dark: bool) -> Component:
 
 
 def findings(
-    blocks: Sequence[model.Finding], dark: bool, id: str = "", ends: Sequence[Sequence[Component]] = ()
+    blocks: Sequence[model.FindingBlock], dark: bool, id: str = "", ends: Sequence[Sequence[Component]] = ()
 ) -> Component:
     """Each finding below its head, the first one unfolded; `ends` stand behind their evidence and advice."""
     items = [
@@ -161,7 +161,7 @@ def findings(
     return dmc.Accordion(items, variant="separated", value=["0"], multiple=True, mt="xs", **named(id))
 
 
-def _finding_head(block: model.Finding, colors: Mapping[str, str]) -> Component:
+def _finding_head(block: model.FindingBlock, colors: Mapping[str, str]) -> Component:
     icon, level = _SEVERITY[block.severity]
     color = {"color": colors[level], "fontWeight": 700}
     said = [
@@ -175,7 +175,7 @@ def _finding_head(block: model.Finding, colors: Mapping[str, str]) -> Component:
     return dmc.Stack([dmc.Group(said, gap=8), dmc.Text(block.title, fw=600), *places], gap=2)
 
 
-def _finding_body(block: model.Finding, dark: bool, ends: Sequence[Component]) -> Component:
+def _finding_body(block: model.FindingBlock, dark: bool, ends: Sequence[Component]) -> Component:
     said = (
         ("Evidence", "\n".join(block.evidence)),
         ("What to change", block.advice),
@@ -291,7 +291,7 @@ def named(id: str) -> dict[str, Any]:
 
 def table(shown: Table, dark: bool, id: str = "", ends: Sequence[Component | None] = ()) -> Component:
     """A table that is read, not sorted, without its title and note. `id` is of the rows; `ends` stand behind them."""
-    colors = palette(dark)
+    shown, colors = shown.read(), palette(dark)
     heads = [
         dmc.TableTh(column.title, ta="right" if column.number else "left", style={"whiteSpace": "nowrap"})
         for column in shown.columns
@@ -320,7 +320,7 @@ def grid(shown: Table, dark: bool, id: str, hrefs: Sequence[str | None], link: s
     columns: list[dict[str, Any]] = [
         {
             "field": column.id,
-            "headerName": column.title,
+            "headerName": column.long or column.title,
             "type": "rightAligned" if column.number else None,
             "valueFormatter": {"function": f"params.data.{column.id}_text"},
             # What is exported is the number itself.
@@ -372,7 +372,9 @@ def grid(shown: Table, dark: bool, id: str, hrefs: Sequence[str | None], link: s
 def _row_data(shown: Table, number: int, href: str | None) -> dict[str, Any]:
     data: dict[str, Any] = {"id": str(number)} | ({} if href is None else {"href": href})
     for column, cell in zip(shown.columns, shown.rows[number].cells, strict=True):
-        data[column.id], data[f"{column.id}_text"] = cell.value, cell.text
+        # An empty text sorts before all others.
+        value = cell.text if cell.value is None and not column.number else cell.value
+        data[column.id], data[f"{column.id}_text"] = value, cell.text or "–"
     return data
 
 

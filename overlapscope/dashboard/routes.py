@@ -25,7 +25,7 @@ from overlapscope.export import annotated
 from overlapscope.render import html
 from overlapscope.report.page import Page
 from overlapscope.timeline.file import document
-from overlapscope.timeline.tiles import Span
+from overlapscope.timeline.tiles import TimeSpan
 
 _View = Callable[[PageContext], flask.typing.ResponseReturnValue]
 
@@ -83,13 +83,13 @@ def _page(opened: Opened, device: int | None) -> Page:
     return replace(opened.page, report=report, verbose=False)
 
 
-def _span(opened: Opened, url: UrlState) -> Span | None:
+def _span(opened: Opened, url: UrlState) -> TimeSpan | None:
     """What the timeline shows in the dashboard, where the URL says so and it makes sense."""
     if url.start_ns is None or url.end_ns is None:
         return None
     lanes = opened.lanes
     start, end = max(url.start_ns, lanes.start_ns), min(url.end_ns, lanes.end_ns)
-    return Span(start, end) if start < end else None
+    return TimeSpan(start, end) if start < end else None
 
 
 def _send_annotated(context: PageContext) -> flask.typing.ResponseReturnValue:

@@ -18,7 +18,7 @@ import msgspec
 
 from overlapscope import timeline as lanes
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.opened import Asked, Opened
+from overlapscope.dashboard.opened import Opened, WhatIfRequest
 from overlapscope.dashboard.routes import Refused
 from overlapscope.errors import OverlapscopeError
 from overlapscope.timeline import Lanes
@@ -65,7 +65,7 @@ def _lanes(library: Library) -> Lanes:
 
 def _predicted(library: Library, opened: Opened, interventions: str) -> Lanes:
     try:
-        asked = Asked(_number("device"), tuple(msgspec.json.decode(interventions, type=list[str])))
+        asked = WhatIfRequest(_number("device"), tuple(msgspec.json.decode(interventions, type=list[str])))
     except msgspec.DecodeError:
         raise Refused("predicted is a JSON list of interventions.") from None
     try:

@@ -27,7 +27,7 @@ _LONGEST_NAME = 150
 _NAMELESS = "trace.json"
 
 
-class Uploads:
+class DroppedFiles:
     """What was dropped into the pages of a server. Thread-safe."""
 
     def __init__(self, library: Library, limit_bytes: int) -> None:

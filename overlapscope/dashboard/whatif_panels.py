@@ -17,7 +17,7 @@ from overlapscope.base.words import NOTHING
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.opened import Predicted
+from overlapscope.dashboard.opened import DrawnPrediction
 from overlapscope.documents.model import Items, Part, with_code
 from overlapscope.prediction import document
 from overlapscope.prediction.result import Estimate, WhatIf
@@ -94,7 +94,7 @@ def _figures(context: PageContext, prediction: WhatIf) -> Component:
 # -- the timelines --------------------------------------------------------------------------------
 
 
-def timelines(context: PageContext, prediction: Predicted, changes: Sequence[str]) -> dict[str, Any] | None:
+def timelines(context: PageContext, prediction: DrawnPrediction, changes: Sequence[str]) -> dict[str, Any] | None:
     """What the browser mounts: the recording above, the prediction of `changes` below. None where nothing is
     predicted."""
     before = context.section.device
@@ -104,8 +104,8 @@ def timelines(context: PageContext, prediction: Predicted, changes: Sequence[str
     asked = {"predicted": msgspec.json.encode(changes).decode(), "device": before.device}
     id, number = context.opened.id, {"device": before.device}
     sides = (
-        parts.Side("before", id, context.opened.lanes.origin_ns, first, {}, number),
-        parts.Side("after", id, prediction.lanes.origin_ns, second, asked, number),
+        parts.TimelineSide("before", id, context.opened.lanes.origin_ns, first, {}, number),
+        parts.TimelineSide("after", id, prediction.lanes.origin_ns, second, asked, number),
     )
     return parts.linked_timelines(context, "whatif", sides)
 

@@ -139,13 +139,13 @@ class Bar(Struct, frozen=True):
     parts: tuple[Part, ...]
 
 
-class Strip(Struct, frozen=True):
+class StripBlock(Struct, frozen=True):
     """A timeline in characters."""
 
     draw: Callable[[Glyphs], Drawing]
 
 
-class Timeline(Struct, frozen=True):
+class TimelineBlock(Struct, frozen=True):
     """A timeline to zoom into, in an HTML file only."""
 
     id: str
@@ -165,7 +165,7 @@ class Example(Struct, frozen=True):
     view_end_ns: int
 
 
-class Finding(Struct, frozen=True):
+class FindingBlock(Struct, frozen=True):
     """Advice: what costs how much, how that is known, and what to change."""
 
     severity: Literal["error", "warning", "info"]
@@ -207,7 +207,21 @@ class Section(Struct, frozen=True):
     """What is in it, in a word or two, where it is more than the answer: `brief` leaves it out and names it."""
 
 
-Block = Heading | Text | Items | Code | Links | Table | Chart | Cards | Bar | Strip | Timeline | Finding | Section
+Block = (
+    Heading
+    | Text
+    | Items
+    | Code
+    | Links
+    | Table
+    | Chart
+    | Cards
+    | Bar
+    | StripBlock
+    | TimelineBlock
+    | FindingBlock
+    | Section
+)
 
 
 class Document(Struct, frozen=True):
@@ -258,7 +272,7 @@ def _without_detail(blocks: Iterable[Block], left_out: dict[str, None]) -> Itera
             left_out[block.detail] = None
         elif isinstance(block, Section):
             yield replace(block, blocks=tuple(_without_detail(block.blocks, left_out)))
-        elif isinstance(block, Finding):
+        elif isinstance(block, FindingBlock):
             left_out[EVIDENCE] = None
             yield replace(block, evidence=(), places=(), advice=block.advice.partition("\n")[0])
         elif isinstance(block, Items):

@@ -29,6 +29,10 @@ class Column(Struct, frozen=True):
     """Where there is not enough room, columns with a number are left out: the lowest first, of equal ones the first."""
     heads: bool = False
     """It names what the table is, so that a terminal needs no title above it."""
+    extra: bool = False
+    """Shown only in a table that can be sorted."""
+    long: str = ""
+    """Its title in a table that can be sorted, if that differs."""
     width: int | None = None
     """CSS pixels in a table that can be sorted."""
 
@@ -66,6 +70,12 @@ class Table(Struct, frozen=True):
     def texts(self) -> list[list[str]]:
         """The rows as text."""
         return [[cell.text for cell in row.cells] for row in self.rows]
+
+    def read(self) -> Table:
+        """Return the table as it is read, without the columns that only sorting needs."""
+        if not any(column.extra for column in self.columns):
+            return self
+        return self._with([number for number, column in enumerate(self.columns) if not column.extra])
 
     def without(self, ids: Collection[str]) -> Table:
         """The table without the columns of those ids."""

@@ -10,7 +10,7 @@ from typing import Literal
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets.quantity import distinct, show
 from overlapscope.budgets.verdicts import Unit
-from overlapscope.documents.model import Block, Chart, Document, Heading, Items, Strip, Text
+from overlapscope.documents.model import Block, Chart, Document, Heading, Items, StripBlock, Text
 from overlapscope.documents.strip import Drawing, Glyphs, Line
 from overlapscope.documents.table import Cell, Column, Table, Tone, rows, words
 from overlapscope.history.chart import chart
@@ -46,7 +46,7 @@ def blocks(job: JobCourse) -> list[Block]:
         *([Items(tuple(changes))] if changes else []),
         *(Text(f"Changes are unknown: {why}.", "fair") for why in unknown),
         *([] if changes or unknown else [Text("No metric changed by more than noise.", "good")]),
-        Strip(lambda glyphs: _drawing(job.courses, glyphs)),
+        StripBlock(lambda glyphs: _drawing(job.courses, glyphs)),
         *(Chart(f"levels-{course.metric}", course.metric, partial(chart, course), wide=True) for course in job.courses),
         table(job.courses),
     ]

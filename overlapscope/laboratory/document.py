@@ -124,7 +124,7 @@ def chapter(comparison: ExperimentComparison, plots: str, *, brief: bool = False
     yield from (table for table in all_tables(comparison) if table.rows)
     named = named_analyses(result)
     if named and not brief:
-        yield model.panel("Timelines", *(model.Strip(partial(_draw, name, of.strip)) for name, of in named))
+        yield model.panel("Timelines", *(model.StripBlock(partial(_draw, name, of.strip)) for name, of in named))
     if named:
         yield model.panel("Verdicts", Items(tuple(_verdict(name, analysis) for name, analysis in named)))
     claims = list(comparison.claims)

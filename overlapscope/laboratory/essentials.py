@@ -23,7 +23,7 @@ from overlapscope.catalog.causes import CopyCause, IdleCause
 from overlapscope.laboratory.results import Analysis, FindingSummary, RecordedStrip, StripLane, VerdictSummary
 from overlapscope.reading import load
 from overlapscope.report.model import build
-from overlapscope.report.page import Page, Section
+from overlapscope.report.page import DeviceReport, Page
 from overlapscope.report.verdict import judge
 from overlapscope.trace.model import Trace
 
@@ -89,7 +89,7 @@ def _judged(trace: Trace, analysis: DeviceAnalysis, blocking: Blocking) -> Devic
     )
 
 
-def _essentials(section: Section, device: Device, timeline: Timeline, trace: str) -> Analysis:
+def _essentials(section: DeviceReport, device: Device, timeline: Timeline, trace: str) -> Analysis:
     trust, stalls = section.trace.trust, device.host_stalls
     spans = sorted(step.span_ns for step in device.steps)
     verdict = judge(section)
@@ -110,7 +110,7 @@ def _essentials(section: Section, device: Device, timeline: Timeline, trace: str
         host_idle_ns=sum(stall.idle_caused_ns for stall in stalls),
         copies=device.copies,
         findings=tuple(msgspec.convert(finding, FindingSummary, from_attributes=True) for finding in section.findings),
-        verdict=VerdictSummary(level=verdict.level, text=verdict.text.removeprefix(f"{section.title}: ")),
+        verdict=VerdictSummary(level=verdict.level, text=verdict.answer),
         strip=_strip(timeline, device),
     )
 

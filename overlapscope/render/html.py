@@ -28,7 +28,7 @@ _KINDS = {
 def render(document: Document) -> str:
     """The file as text."""
     every = list(_all(document.blocks))
-    timelines = [block for block in every if isinstance(block, model.Timeline)]
+    timelines = [block for block in every if isinstance(block, model.TimelineBlock)]
     data: dict[str, Any] = {}
     if timelines:
         data["timelines"] = {timeline.id: timeline.data for timeline in timelines}
@@ -137,6 +137,7 @@ def _(block: Table) -> Iterator[str]:
 
 
 def _table(table: Table) -> str:
+    table = table.read()
     classes = [_cell_class(column) for column in table.columns]
     titles = zip(classes, table.columns, strict=True)
     head = "".join(f"<th{_attribute('class', kind)}>{escape(clean(column.title))}</th>" for kind, column in titles)
@@ -197,7 +198,7 @@ def _(block: model.Bar) -> Iterator[str]:
 
 
 @_draw.register
-def _(block: model.Strip) -> Iterator[str]:
+def _(block: model.StripBlock) -> Iterator[str]:
     drawn = block.draw(strip.UNICODE)
     lines = [
         f"{escape(f'{line.label:<{strip.LABEL_WIDTH}}')}{''.join(_runs(line))}"
@@ -218,7 +219,7 @@ def _runs(line: strip.Line) -> Iterator[str]:
 
 
 @_draw.register
-def _(block: model.Timeline) -> Iterator[str]:
+def _(block: model.TimelineBlock) -> Iterator[str]:
     yield f'<div class="panel timeline"><div class="mount" id="{escape(block.id)}"></div></div>'
 
 
@@ -248,7 +249,7 @@ def _(block: model.Section) -> Iterator[str]:
 
 
 @_draw.register
-def _(block: model.Finding) -> Iterator[str]:
+def _(block: model.FindingBlock) -> Iterator[str]:
     saves = f"<b>{escape(block.cost)}</b>" if block.cost else '<span class="muted">costs nothing</span>'
     where = f'<span class="muted">{escape(block.where)}</span>' if block.where else ""
     advice = f"<p>{_words(block.advice)}</p>" if block.advice else ""
@@ -282,7 +283,7 @@ def _button(example: model.Example | None) -> str:
     )
 
 
-def _programs(block: model.Finding) -> Iterator[str]:
+def _programs(block: model.FindingBlock) -> Iterator[str]:
     """The code before and after, by a click."""
     if not block.right:
         return

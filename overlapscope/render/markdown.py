@@ -118,6 +118,7 @@ def _(block: Table) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
+    table = table.read()
     yield f"| {' | '.join(escape(column.title) for column in table.columns)} |"
     yield f"| {' | '.join('---:' if column.number else '---' for column in table.columns)} |"
     for row in table.texts():
@@ -128,7 +129,7 @@ def _table(table: Table) -> Iterator[str]:
 
 
 @_draw.register
-def _(block: model.Strip) -> Iterator[str]:
+def _(block: model.StripBlock) -> Iterator[str]:
     drawn = block.draw(strip.UNICODE)
     yield from (f"### {escape(drawn.title)}", "", "```text")
     yield from (line.rstrip().replace("`", "'") for line in drawn.plain())
@@ -149,7 +150,7 @@ def _(block: model.Section) -> Iterator[str]:
 
 
 @_draw.register
-def _(block: model.Finding) -> Iterator[str]:
+def _(block: model.FindingBlock) -> Iterator[str]:
     number = f"{block.number}. " if block.number else ""
     yield from (f"### {number}{escape(block.rule)} ({block.severity}): {escape(block.title)}", "")
     if block.where:

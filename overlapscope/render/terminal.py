@@ -114,6 +114,7 @@ def _unicode(encoding: str) -> bool:
 
 def table_grid(table: Table, width: int) -> RenderableType:
     """A table, without what it can do without where there is no room, and cut to the width."""
+    table = table.read()
     while _least(table) > width and (narrower := table.without_spare()) is not None:
         table = narrower
     widths = _widths(table, width)
@@ -193,7 +194,7 @@ class _Drawing:
             pair.add_row(*map(self.table, tables[first : first + beside]))
             yield pair
 
-    def strip(self, block: model.Strip) -> strip.Drawing:
+    def strip(self, block: model.StripBlock) -> strip.Drawing:
         return block.draw(self._glyphs)
 
 
@@ -210,7 +211,7 @@ def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
         elif isinstance(block, model.Heading):
             if block.level > 1:
                 yield block
-        elif not isinstance(block, model.Links | model.Chart | model.Cards | model.Bar | model.Timeline):
+        elif not isinstance(block, model.Links | model.Chart | model.Cards | model.Bar | model.TimelineBlock):
             yield block
 
 
@@ -220,15 +221,15 @@ def _named(blocks: Sequence[Block]) -> bool:
 
 
 def _is_short(block: Block) -> bool:
-    return isinstance(block, Table) and len(block.columns) <= _NARROW
+    return isinstance(block, Table) and len(block.read().columns) <= _NARROW
 
 
 def _apart(previous: Block, block: Block) -> bool:
     """Whether an empty line stands between two blocks."""
     if isinstance(previous, model.Heading):
         return False
-    if isinstance(block, model.Finding):
-        return not isinstance(previous, model.Text | model.Finding)
+    if isinstance(block, model.FindingBlock):
+        return not isinstance(previous, model.Text | model.FindingBlock)
     return not (isinstance(previous, model.Text) and isinstance(block, model.Text))
 
 
@@ -276,7 +277,7 @@ def _(block: model.Section, drawing: _Drawing) -> Iterator[RenderableType]:
 
 
 @_draw.register
-def _(block: model.Strip, drawing: _Drawing) -> Iterator[RenderableType]:
+def _(block: model.StripBlock, drawing: _Drawing) -> Iterator[RenderableType]:
     drawn = drawing.strip(block)
     yield RichText(drawn.title, style="bold")
     for line in drawn.lanes:
@@ -292,7 +293,7 @@ def _(block: model.Strip, drawing: _Drawing) -> Iterator[RenderableType]:
 
 
 @_draw.register
-def _(block: model.Finding, drawing: _Drawing) -> Iterator[RenderableType]:
+def _(block: model.FindingBlock, drawing: _Drawing) -> Iterator[RenderableType]:
     saves = f": {block.cost}" if block.cost else ""
     lines = [
         RichText.assemble((block.severity, _SEVERITY[block.severity]), (f" {block.rule}{saves}", "bold")),

@@ -16,10 +16,10 @@ from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.catalog.causes import CAUSES, IdleCause, Subject
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, escape, figure, legible, stacked_bars
-from overlapscope.report.page import Section
+from overlapscope.report.page import DeviceReport
 
 
-def bucket_bar(section: Section, dark: bool) -> Figure:
+def bucket_bar(section: DeviceReport, dark: bool) -> Figure:
     """One horizontal bar: where the time of a device goes. The shares add up to 100."""
     colors = palette(dark)
     device, unit = section.device, section.unit
@@ -59,7 +59,7 @@ def bucket_bar(section: Section, dark: bool) -> Figure:
     )
 
 
-def each_device(sections: Sequence[Section], dark: bool) -> Figure:
+def each_device(sections: Sequence[DeviceReport], dark: bool) -> Figure:
     """One bar for each device of each rank, under one another in one unit."""
     shown = [(section, section.device) for section in sections if section.device is not None]
     unit = unit_for(max((device.span_ns for _, device in shown), default=0))
@@ -75,7 +75,7 @@ def each_device(sections: Sequence[Section], dark: bool) -> Figure:
     )
 
 
-def _labels(sections: Sequence[Section]) -> list[str]:
+def _labels(sections: Sequence[DeviceReport]) -> list[str]:
     """The rank, or else the file; with the device where that alone names several."""
     names = [
         f"rank {section.trace.rank}" if section.trace.rank is not None else PurePath(section.trace.source).name
@@ -91,7 +91,7 @@ def _labels(sections: Sequence[Section]) -> list[str]:
 # -- causes ---------------------------------------------------------------------------------------
 
 
-def by_cause(section: Section, subject: Subject) -> dict[str, int]:
+def by_cause(section: DeviceReport, subject: Subject) -> dict[str, int]:
     """The causes that have any time, largest first; ops that are missing are no idle time."""
     device = section.device
     if device is None:
@@ -101,7 +101,7 @@ def by_cause(section: Section, subject: Subject) -> dict[str, int]:
     return dict(sorted(told, key=lambda item: (-item[1], item[0])))
 
 
-def causes(section: Section, subject: Subject, dark: bool) -> Figure:
+def causes(section: DeviceReport, subject: Subject, dark: bool) -> Figure:
     """One bar for each cause, largest first; shares are of the bucket."""
     colors = palette(dark)
     known = CAUSES[subject]
@@ -153,7 +153,7 @@ def drawn_steps(device: Device) -> I64:
     return np.union1d(spaced, np.flatnonzero(find_outliers(device.steps))[:MOST_STEPS])
 
 
-def steps(section: Section, dark: bool) -> Figure:
+def steps(section: DeviceReport, dark: bool) -> Figure:
     """A stacked bar for each step with its efficiency below. Each bar's `customdata[0]` is the step's number."""
     device, unit, colors = section.device, section.unit, palette(dark)
     data: list[dict[str, Any]] = []

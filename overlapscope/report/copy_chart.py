@@ -15,7 +15,7 @@ from overlapscope.base.words import size as size_text
 from overlapscope.catalog.causes import COPY_CAUSES
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, figure
-from overlapscope.report.page import Section
+from overlapscope.report.page import DeviceReport
 from overlapscope.trace.model import Kind, Memory
 
 MOST_POINTS = 5000
@@ -78,7 +78,7 @@ def _spots(values: np.ndarray[Any, Any], count: int) -> I64:
     return np.minimum((part * count).astype(np.int64), count - 1)
 
 
-def bandwidth(section: Section, copies: EachCopy, dark: bool) -> Figure:
+def bandwidth(section: DeviceReport, copies: EachCopy, dark: bool) -> Figure:
     """A point for each copy, a dashed line for the best rate of pinned memory in each direction.
 
     Each point's `customdata[0]` is its row of `Timeline.ops`.
@@ -104,7 +104,7 @@ def bandwidth(section: Section, copies: EachCopy, dark: bool) -> Figure:
 
 
 def _points(
-    section: Section,
+    section: DeviceReport,
     copies: EachCopy,
     drawn: Drawn,
     mine: I64,

@@ -27,10 +27,9 @@ from overlapscope.documents.model import (
     panel,
 )
 from overlapscope.documents.table import Table
-from overlapscope.report import charts, copy_chart, strip, tables
+from overlapscope.report import charts, copy_chart, lists, strip, tables
 from overlapscope.report.headline import headlines
-from overlapscope.report.page import Page, section_of
-from overlapscope.report.page import Section as Part
+from overlapscope.report.page import DeviceReport, Page, section_of
 from overlapscope.report.proof import proof
 from overlapscope.report.verdict import judge
 from overlapscope.rules import RULES
@@ -64,7 +63,7 @@ def title(page: Page) -> str:
     return f"{next(page.sections()).title}{f' and {more} more' if more else ''}"
 
 
-def _part(part: Part, page: Page) -> Iterator[Block]:
+def _part(part: DeviceReport, page: Page) -> Iterator[Block]:
     """One device; with its findings where there is no other."""
     verdict = judge(part)
     yield Text(clean(verdict.text), badge=verdict.level)
@@ -73,47 +72,47 @@ def _part(part: Part, page: Page) -> Iterator[Block]:
         yield from _filled(tables.host_tables(part, most=None if page.verbose else _MOST_ROWS))
     else:
         if part.strip is not None:
-            yield model.Strip(partial(strip.draw, part.strip, part.unit))
+            yield model.StripBlock(partial(strip.draw, part.strip, part.unit))
         if len(page.report.traces) == len(part.trace.devices) == 1:
             yield from _findings(page, [part])
         yield from columns([tables.buckets(part, part.device), tables.costliest_causes(part, part.device)])
         yield from _details(part, part.device)
-    yield from detail("checks", _filled([tables.checks(part)]))
+    yield from detail("checks", _filled([tables.checks(part, passed=part.page.verbose)]))
 
 
 def _filled(found: Iterable[Table]) -> Iterator[Table]:
     return (table for table in found if table.rows)
 
 
-def _details(part: Part, device: Device) -> Iterator[Block]:
+def _details(part: DeviceReport, device: Device) -> Iterator[Block]:
     """What stands behind the answer."""
     engines = columns([tables.figures(part, device)]), columns(tables.cause_tables(part, device))
     yield from detail("engines", chain(_filled([tables.plain_step(part, device)]), *engines))
-    yield from detail("copies", _filled([tables.copies(part, device)]))
-    yield from detail("stalls", _filled([tables.stalls(part, device)]))
+    yield from detail("copies", _filled([lists.copies(part, device)]))
+    yield from detail("stalls", _filled([lists.stalls(part, device)]))
     if part.page.scope == "window":
-        told = (tables.steps, tables.each_step, tables.ranges)
+        told = (tables.steps, lists.each_step, lists.ranges)
         yield from detail("steps", _filled(table(part, device) for table in told))
 
 
-def _device_tables(part: Part, device: Device) -> Iterator[Block]:
+def _device_tables(part: DeviceReport, device: Device) -> Iterator[Block]:
     """All tables of a device in a file; what is short and belongs together side by side."""
     yield from _filled([tables.plain_step(part, device)])
     yield from columns([tables.buckets(part, device), tables.figures(part, device)])
-    yield from _filled([tables.copies(part, device)])
+    yield from _filled([lists.copies(part, device)])
     yield from columns(tables.cause_tables(part, device))
-    yield from _filled([tables.stalls(part, device)])
+    yield from _filled([lists.stalls(part, device)])
     if part.page.scope == "window":
         yield from _filled([tables.steps(part, device)])
         if part.page.verbose:
-            yield from _filled([tables.each_step(part, device)])
-        yield from _filled([tables.ranges(part, device)])
+            yield from _filled([lists.each_step(part, device)])
+        yield from _filled([lists.ranges(part, device)])
 
 
 # -- findings -------------------------------------------------------------------------------------
 
 
-def _findings(page: Page, parts: Sequence[Part]) -> Iterator[Block]:
+def _findings(page: Page, parts: Sequence[DeviceReport]) -> Iterator[Block]:
     """The findings on some devices, costliest first: each piece of advice once, with the devices that it is for."""
     found = page.report.findings
     where = tables.where_none_found(page.report.traces)
@@ -153,11 +152,16 @@ def _advice(page: Page, group: Sequence[Finding], number: int, several: bool) ->
 
 
 def finding_block(
-    part: Part | None, finding: Finding, *, number: int = 0, where: str = "", example: model.Example | None = None
-) -> model.Finding:
+    part: DeviceReport | None,
+    finding: Finding,
+    *,
+    number: int = 0,
+    where: str = "",
+    example: model.Example | None = None,
+) -> model.FindingBlock:
     """A finding as it is shown; `part` is the device that it is on."""
     rule = RULES.get(finding.rule)
-    return model.Finding(
+    return model.FindingBlock(
         severity=finding.severity,
         rule=clean(finding.rule),
         title=clean(finding.title, 500),
@@ -178,12 +182,11 @@ def finding_block(
 # -- what only files show -------------------------------------------------------------------------
 
 
-def head(part: Part, *, titled: bool) -> Section:
+def head(part: DeviceReport, *, titled: bool) -> Section:
     """The verdict on one device with the figures that it speaks of."""
     verdict = judge(part)
     # The title stands above already.
-    said = clean(verdict.text).removeprefix(f"{part.title}: ")
-    blocks: list[Block] = [Text(said[:1].upper() + said[1:], badge=verdict.level)]
+    blocks: list[Block] = [Text(clean(verdict.answer), badge=verdict.level)]
     blocks += map(Text, verdict.notes)
     spoken = part.spoken
     if spoken.device is not None and part.usable:
@@ -192,7 +195,7 @@ def head(part: Part, *, titled: bool) -> Section:
     return Section((Heading(part.title), answer) if titled else (answer,))
 
 
-def _bar(part: Part, device: Device) -> model.Bar:
+def _bar(part: DeviceReport, device: Device) -> model.Bar:
     """The partition of the window."""
     buckets = partition(device)
     shares = bare_shares(list(buckets.values()), device.span_ns)
@@ -205,14 +208,14 @@ def _bar(part: Part, device: Device) -> model.Bar:
     )
 
 
-def trust(part: Part) -> Section:
+def trust(part: DeviceReport) -> Section:
     """What was asked of the trace, in one box."""
-    checks = tables.checks(part)
+    checks = tables.checks(part, passed=part.page.verbose)
     said = replace(checks, title="") if checks.rows else Text("Every check of the trace passed.")
     return panel(f"Trust: {part.trace.trust.verdict}", said)
 
 
-def details(part: Part, analysis: DeviceAnalysis | None, *, titled: bool) -> Iterator[Block]:
+def details(part: DeviceReport, analysis: DeviceAnalysis | None, *, titled: bool) -> Iterator[Block]:
     """The charts and the tables of one device."""
     of = f": {part.title}" if titled else ""
     drawn = list(_charts(part, analysis)) if part.usable else []
@@ -225,7 +228,7 @@ def details(part: Part, analysis: DeviceAnalysis | None, *, titled: bool) -> Ite
     yield from _filled(tables.host_tables(part, most=None if part.page.verbose else _MOST_ROWS))
 
 
-def _charts(part: Part, analysis: DeviceAnalysis | None) -> Iterator[Chart]:
+def _charts(part: DeviceReport, analysis: DeviceAnalysis | None) -> Iterator[Chart]:
     """The charts of one device that have anything to show; `analysis` is what its figures were taken from."""
     device = part.device
     if device is None:
@@ -252,7 +255,7 @@ def overview(page: Page) -> Iterator[Block]:
             yield Chart("all-chart", "Where the time goes", partial(charts.each_device, judged))
 
 
-def in_order(parts: Iterable[Part]) -> list[tuple[Part, Finding]]:
+def in_order(parts: Iterable[DeviceReport]) -> list[tuple[DeviceReport, Finding]]:
     """The findings of several devices, costliest first."""
     return sorted(
         ((part, finding) for part in parts for finding in part.findings), key=lambda pair: costliest_first(pair[1])

@@ -10,7 +10,7 @@ from overlapscope.base.words import NOTHING, bare_shares, between, duration, per
 from overlapscope.catalog.causes import Subject
 from overlapscope.documents.model import Card
 from overlapscope.report.charts import by_cause
-from overlapscope.report.page import Section
+from overlapscope.report.page import DeviceReport
 from overlapscope.report.verdict import WORTH_SAYING
 
 _EFFICIENCY = (
@@ -32,7 +32,7 @@ class Reason(Struct, frozen=True):
     """Each cause with its share of the bucket, largest first."""
 
 
-def reasons(section: Section, device: Device) -> tuple[Reason, ...]:
+def reasons(section: DeviceReport, device: Device) -> tuple[Reason, ...]:
     """Why copies are exposed and the GPU is idle, where that is worth saying: the largest bucket first."""
     buckets = device.buckets
     idle_ns = buckets.idle_ns - missing_ns(device)
@@ -46,7 +46,7 @@ def reasons(section: Section, device: Device) -> tuple[Reason, ...]:
     return tuple(found)
 
 
-def headlines(section: Section, device: Device) -> tuple[Card, ...]:
+def headlines(section: DeviceReport, device: Device) -> tuple[Card, ...]:
     """The figures of a device, the most telling first."""
     unit, buckets = section.unit, device.buckets
     idle_ns, missing = buckets.idle_ns - missing_ns(device), missing_ns(device)
@@ -107,7 +107,7 @@ def _step(device: Device) -> tuple[Card, ...]:
     return (Card("step", unit_for(step.span_ns).text(step.span_ns), count, "How long a step takes in the recording."),)
 
 
-def _overlap(section: Section, device: Device) -> tuple[Card, ...]:
+def _overlap(section: DeviceReport, device: Device) -> tuple[Card, ...]:
     """How well copies overlap, where that can be said."""
     efficiency, hidden = efficiency_shown(device), hidden_copy_shown(device)
     found = []

@@ -28,14 +28,14 @@ class Page(Struct, frozen=True):
     strips: Mapping[tuple[int, int], Strip] = field(default_factory=dict)
     """By number of the trace in the report and device ordinal; a report read back from JSON has none."""
 
-    def sections(self) -> Iterator[Section]:
+    def sections(self) -> Iterator[DeviceReport]:
         """One for each device of each trace; one without device for a trace that has none."""
         for number, trace in enumerate(self.report.traces):
             for device in trace.devices or (None,):
-                yield Section(self, number, trace, device)
+                yield DeviceReport(self, number, trace, device)
 
 
-class Section(Struct, frozen=True):
+class DeviceReport(Struct, frozen=True):
     """One device of one trace."""
 
     page: Page
@@ -80,7 +80,7 @@ class Section(Struct, frozen=True):
         return self.device.span_ns - (lead_in if self.page.scope == "window" else 0)
 
     @property
-    def spoken(self) -> Section:
+    def spoken(self) -> DeviceReport:
         """The same with the figures that verdict and findings speak of: of the plain program, where it is known."""
         return self if self.device is None else replace(self, device=spoken(self.device))
 
@@ -110,7 +110,7 @@ class Section(Struct, frozen=True):
         return ", ".join(parts)
 
 
-def section_of(page: Page, finding: Finding) -> Section | None:
+def section_of(page: Page, finding: Finding) -> DeviceReport | None:
     """Where a finding belongs."""
     for section in page.sections():
         if section.device and section.device.device == finding.device and section.trace.source == finding.source:

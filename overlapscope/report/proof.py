@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from decimal import Decimal
 
-from overlapscope.report.page import Section
+from overlapscope.report.page import DeviceReport
 from overlapscope.rules.finding import Finding
 
 
-def proof(section: Section | None, finding: Finding) -> str:
+def proof(section: DeviceReport | None, finding: Finding) -> str:
     """`overlapscope whatif train.json.gz --pin`; empty where no replay stands behind the finding's cost.
 
     It replays what the cost was taken from: the same device, and the same plain step where one was told.

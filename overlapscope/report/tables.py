@@ -7,10 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import TypeVar
 
-from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import (
     Device,
-    Period,
     Plain,
     TraceResult,
     efficiency_shown,
@@ -21,7 +19,6 @@ from overlapscope.analysis.results import (
 from overlapscope.base.words import (
     NOTHING,
     Unit,
-    bandwidth,
     bare_percent,
     bare_share,
     bare_shares,
@@ -30,20 +27,19 @@ from overlapscope.base.words import (
     percent,
     plural,
     share,
-    size,
     unit_for,
 )
 from overlapscope.catalog.causes import IdleCause
-from overlapscope.documents.table import Cell, Column, Table, Tone, rows, words
-from overlapscope.report.page import Page, Section
+from overlapscope.catalog.checks import check_by_id
+from overlapscope.documents.columns import NAME_LIMIT
+from overlapscope.documents.table import Cell, Column, Table, Tone, prose, rows, words
+from overlapscope.report.lists import FEW
+from overlapscope.report.page import DeviceReport, Page
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.lost import CAUSES
 
-FEW = 5
-"""Rows of a list that can be long; all of them with `verbose`."""
 HARDLY = 0.0005
 """A replayed saving below this share of the time would be shown as 0.0%."""
-NAME_LIMIT = 200
 
 N = TypeVar("N", int, float)
 
@@ -88,7 +84,7 @@ def source_name(page: Page, trace: TraceResult) -> str:
     return clean(trace.source if alike > 1 else name, NAME_LIMIT)
 
 
-def buckets(section: Section, device: Device) -> Table:
+def buckets(section: DeviceReport, device: Device) -> Table:
     """The partition of the window."""
     unit, parts = section.unit, partition(device)
     shares = bare_shares(list(parts.values()), device.span_ns)
@@ -98,7 +94,7 @@ def buckets(section: Section, device: Device) -> Table:
     return Table(title, (words(title.lower(), heads=True), Column(unit.name), Column("%")), rows(lines), total=True)
 
 
-def plain_step(section: Section, device: Device) -> Table:
+def plain_step(section: DeviceReport, device: Device) -> Table:
     """What a plain step consists of, with the causes of what is lost; no rows where that is not known, and of an
     estimated one only with `verbose`."""
     plain, title = device.plain, "A step without the profiler"
@@ -117,7 +113,7 @@ def plain_step(section: Section, device: Device) -> Table:
     return Table(title, columns, rows(lines), total=True)
 
 
-def figures(section: Section, device: Device) -> Table:
+def figures(section: DeviceReport, device: Device) -> Table:
     """The headline and what stands behind it."""
     unit, overlap, engines = section.unit, device.overlap, device.engines
     lead_in = "unknown" if device.lead_in_ns is None else unit.text(device.lead_in_ns)
@@ -134,27 +130,7 @@ def figures(section: Section, device: Device) -> Table:
     return Table("Overlap", (words("overlap", heads=True), Column("")), rows(lines))
 
 
-def copies(section: Section, device: Device) -> Table:
-    """Copies, grouped."""
-    unit = section.unit
-    lines = (
-        (
-            group.direction,
-            f"{group.source_kind} to {group.target_kind}",
-            str(group.stream),
-            f"{group.count:,}",
-            size(group.bytes),
-            bandwidth(group.gb_per_s) if says_bandwidth(group) else NOTHING,
-            unit.number(group.time_ns),
-            unit.number(group.exposed_ns),
-        )
-        for group in device.copies
-    )
-    columns = (words("copies", heads=True), words("memory"), *map(Column, ("stream", "count", "size", "GB/s")))
-    return Table("Copies", (*columns, Column(f"time {unit.name}"), Column(f"exposed {unit.name}")), rows(lines))
-
-
-def causes(section: Section, title: str, by_cause: dict[str, int], whole_ns: int) -> Table:
+def causes(section: DeviceReport, title: str, by_cause: dict[str, int], whole_ns: int) -> Table:
     """What a bucket's time is due to, largest first; shares are of that bucket."""
     unit = section.unit
     shares = dict(zip(by_cause, bare_shares(list(by_cause.values()), whole_ns), strict=True))
@@ -163,7 +139,7 @@ def causes(section: Section, title: str, by_cause: dict[str, int], whole_ns: int
     return Table(title, (words(title.lower(), heads=True), Column(unit.name), Column("%")), rows(lines))
 
 
-def costliest_causes(section: Section, device: Device) -> Table:
+def costliest_causes(section: DeviceReport, device: Device) -> Table:
     """What exposed copies and idle time are mostly due to, largest first; shares are of all the time."""
     unit, told = section.unit, zip(("copy", "idle"), _by_cause(device), strict=True)
     found = [(ns, f"{subject}: {clean(cause, 40)}") for subject, by_cause in told for cause, ns in by_cause.items()]
@@ -179,32 +155,6 @@ def _by_cause(device: Device) -> tuple[dict[str, int], dict[str, int]]:
 
 def _largest(found: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
     return sorted(found, key=lambda item: (-item[0], item[1]))
-
-
-def stalls(section: Section, device: Device) -> Table:
-    """Blocking calls of the host; only those that cost idle time unless asked for more."""
-    unit, verbose = section.unit, section.page.verbose
-    shown = [stall for stall in device.host_stalls if verbose or stall.idle_caused_ns]
-    kept = shown if verbose else shown[:FEW]
-    hidden = len(device.host_stalls) - len(kept)
-    place = any(stall.where for stall in kept)
-    columns = [words("host stall", flexible=True, heads=True), words("in", flexible=True), Column("count")]
-    columns += [Column(f"host waits {unit.name}"), Column(f"GPU idle {unit.name}")]
-    if place:
-        columns.append(words("where", flexible=True))
-    note = f"{plural(hidden, 'more group')} of calls that cost less: add -v." if hidden and kept else ""
-    lines = (
-        (
-            clean(stall.call, NAME_LIMIT),
-            clean(stall.op or "", NAME_LIMIT),
-            f"{stall.count:,}",
-            unit.number(stall.host_wait_ns),
-            unit.number(stall.idle_caused_ns),
-            *([clean(stall.where or "", NAME_LIMIT)] if place else []),
-        )
-        for stall in kept
-    )
-    return Table("Host stalls", tuple(columns), rows(lines), note)
 
 
 def _summary_of_hosts(page: Page) -> Table:
@@ -223,7 +173,7 @@ def _summary_of_hosts(page: Page) -> Table:
     return Table("Traces", (words("trace", flexible=True, heads=True), *map(Column, titles)), rows(lines))
 
 
-def steps(section: Section, device: Device) -> Table:
+def steps(section: DeviceReport, device: Device) -> Table:
     """All steps in one row."""
     unit, periods = section.unit, device.steps
     if not periods:
@@ -246,64 +196,23 @@ def _spread(values: Sequence[N]) -> tuple[N, N, N]:
     return ordered[(len(ordered) - 1) // 2], ordered[0], ordered[-1]
 
 
-def each_step(section: Section, device: Device) -> Table:
-    """One row for each step."""
-    unit = section.unit
-    titles = (f"span {unit.name}", "compute", "exp. comm", "exp. copy", "idle", "efficiency %")
-    columns = (words("step", flexible=True, heads=True), *map(Column, titles))
-    lines = (
-        (clean(step.name, NAME_LIMIT), *map(unit.number, _times(step)), bare_percent(efficiency_shown(step)))
-        for step in device.steps
-    )
-    return Table("Each step", columns, rows(lines))
-
-
-def ranges(section: Section, device: Device) -> Table:
-    """Ranges by name: their occurrences added up."""
-    unit = section.unit
-    order = ranges_by_name(device)
-    kept = order if section.page.verbose else order[:FEW]
-    lines = []
-    for name, periods in kept:
-        span_ns, _, _, copy_ns, idle_ns = added_up(periods)
-        lines.append((clean(name, NAME_LIMIT), f"{len(periods):,}", *map(unit.number, (span_ns, copy_ns, idle_ns))))
-    times = (f"span {unit.name}", f"exposed copy {unit.name}", f"idle {unit.name}")
-    left = len(order) - len(kept)
-    note = f"{plural(left, 'more name')}: add -v." if left else ""
-    columns = (words("range", flexible=True, heads=True), Column("count"), *map(Column, times))
-    return Table("Ranges", columns, rows(lines), note)
-
-
-def ranges_by_name(device: Device) -> list[tuple[str, list[Period]]]:
-    """The occurrences of each range, longest in all first."""
-    by_name: dict[str, list[Period]] = {}
-    for period in device.ranges:
-        by_name.setdefault(period.name, []).append(period)
-    return sorted(by_name.items(), key=lambda item: (-sum(period.span_ns for period in item[1]), item[0]))
-
-
-def added_up(periods: Iterable[Period]) -> tuple[int, ...]:
-    """Span, compute, exposed comm, exposed copy and idle time of all of them, in ns; missing ops are no idle time."""
-    return tuple(map(sum, zip(*map(_times, periods), strict=True)))
-
-
-def _times(period: Period) -> tuple[int, ...]:
-    b = period.buckets
-    return period.span_ns, b.compute_ns, b.exposed_comm_ns, b.exposed_copy_ns, b.idle_ns - missing_ns(period)
-
-
-def checks(section: Section) -> Table:
-    """What was asked of the trace; what passed only with `verbose`."""
-    lines = (
-        (Cell(check.status, tone=_STATUS[check.status]), check.id, clean(check.detail, 1000))
+def checks(section: DeviceReport, *, passed: bool, effects: bool = False) -> Table:
+    """Return the checks of the trace: all or, unless `passed`, those that did not pass; with what each can affect."""
+    lines: list[tuple[str | Cell, ...]] = [
+        (
+            Cell(check.status, tone=_STATUS[check.status]),
+            check.id,
+            clean(check.detail, 1000),
+            *([check_by_id(check.id).affects] if effects else []),
+        )
         for check in section.trace.trust.checks
-        if section.page.verbose or check.status != "ok"
-    )
-    columns = (words("status", heads=True), words("check"), Column("detail", False, flexible=True, prose=True))
+        if passed or check.status != "ok"
+    ]
+    columns = (words("status", heads=True), words("check"), prose("detail"), *([prose("affects")] if effects else []))
     return Table("Trust", columns, rows(lines))
 
 
-def cause_tables(section: Section, device: Device) -> tuple[Table, Table]:
+def cause_tables(section: DeviceReport, device: Device) -> tuple[Table, Table]:
     """Why copies are exposed, and why the GPU is idle."""
     exposed, idle = _by_cause(device)
     return (
@@ -312,7 +221,7 @@ def cause_tables(section: Section, device: Device) -> tuple[Table, Table]:
     )
 
 
-def cost(section: Section | None, finding: Finding) -> str:
+def cost(section: DeviceReport | None, finding: Finding) -> str:
     """What a finding's fix saves, and how that is known; empty for what costs nothing."""
     if section is None or not finding.spoken_bound_ns:
         return ""
@@ -364,7 +273,7 @@ def plain_unit(plain: Plain) -> Unit:
 # -- a trace without GPU activity -----------------------------------------------------------------
 
 
-def host_tables(section: Section, *, most: int | None = None) -> list[Table]:
+def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table]:
     """The steps, the ops and the threads of a trace without GPU activity, at most so many rows of each; none of
     another."""
     host = section.trace.host

@@ -11,7 +11,7 @@ from overlapscope.analysis import spread
 from overlapscope.analysis.results import Device, HostUse, TraceResult, copies_matter, missing_ns
 from overlapscope.base.words import between, clean, duration, listed, part_of, percent, plural, share
 from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, Cause, CopyCause, IdleCause
-from overlapscope.report.page import Section
+from overlapscope.report.page import DeviceReport
 from overlapscope.report.tables import HARDLY
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import costliest_first
@@ -31,10 +31,15 @@ _CLAUSES = 2
 
 
 class Verdict(Struct, frozen=True):
-    """How it stands, and the one or two sentences that say so."""
+    """Judgement on one device, as a level and the sentences that give its reasons."""
 
     level: Level
-    text: str
+    subject: str
+    """The trace and device, as `Section.title` names them."""
+    lead: str
+    """The answer, usually one sentence; a page shows it large."""
+    rest: str = ""
+    """Sentences after the lead, such as what to fix first."""
     plain: str = ""
     """What a step takes while nothing is recorded, and which of the two programs the verdict is on."""
     doubt: str = ""
@@ -43,20 +48,31 @@ class Verdict(Struct, frozen=True):
     """How much steps differ, what makes long ones long, and how steps were found if nothing marks them."""
 
     @property
+    def answer(self) -> str:
+        """The lead and the rest."""
+        return f"{self.lead} {self.rest}".rstrip()
+
+    @property
+    def text(self) -> str:
+        """The answer with its subject before it."""
+        return f"{self.subject}: {self.answer}"
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Paragraphs below the text."""
         return tuple(filter(None, (self.plain, self.steps, self.doubt)))
 
 
-def judge(section: Section) -> Verdict:
+def judge(section: DeviceReport) -> Verdict:
     """The verdict on one device of one trace: on the plain program where its step is measured or told."""
     section = section.spoken
     device, trust = section.device, section.trace.trust
     if device is None or trust.verdict == "unusable":
-        reasons = " ".join(check.detail for check in trust.checks if check.status == "fail")
+        reasons = [check.detail for check in trust.checks if check.status == "fail"]
         if section.trace.host is not None:
-            return _of_host(section, section.trace.host, reasons)
-        return Verdict("unusable", f"{section.title}: {reasons or 'Nothing ran on a GPU.'}")
+            return _of_host(section, section.trace.host, " ".join(reasons))
+        lead, *rest = reasons or ["Nothing ran on a GPU."]
+        return Verdict("unusable", section.title, lead, " ".join(rest))
     lost = max(_lost_ns(device), max((finding.spoken_bound_ns for finding in section.findings), default=0))
     part = lost / section.judged_ns if section.judged_ns > 0 else 0.0
     level = _level(part)
@@ -71,11 +87,10 @@ def judge(section: Section) -> Verdict:
         little = "little to gain" if fix or clauses[0].startswith(_NONE) else "no overlap problems found"
         clauses = [f"{little}: {clauses[0].removeprefix(_NONE)}"]
         fix = fix or (f"Less than {100 * part + 0.05:.1f}% of the time could be saved." if part else "")
-    first = "; ".join(clauses)
-    said = f"{first[:1].upper()}{first[1:]}.{fix and f' {fix}'}"
+    lead = "; ".join(clauses)
     doubt = " ".join(filter(None, (_doubt(section), _untold(gone))))
     steps = steps_sentence(spread.of_device(device), section.trace) if section.page.scope == "window" else ""
-    return Verdict(level, f"{section.title}: {said}", plain_sentence(device), doubt, steps)
+    return Verdict(level, section.title, f"{lead[:1].upper()}{lead[1:]}.", fix, plain_sentence(device), doubt, steps)
 
 
 def _level(part: float) -> Level:
@@ -150,7 +165,7 @@ def _copies(device: Device) -> str:
     return f"{said}, of which {' and '.join(clauses)}" if clauses else said
 
 
-def _fix(section: Section, device: Device) -> str:
+def _fix(section: DeviceReport, device: Device) -> str:
     """What to fix first, in a sentence: the costliest finding; without one, the largest cause that has a remedy."""
     judged = section.judged_ns
     costly = [finding for finding in section.findings if finding.spoken_bound_ns > 0]
@@ -185,7 +200,7 @@ def _untold(gone: frozenset[Part]) -> str:
     return f"{what} are lost or wrong, so {which} tell whether there is more to find."
 
 
-def _doubt(section: Section) -> str:
+def _doubt(section: DeviceReport) -> str:
     """`Trust is degraded: clock-skew failed; launches and steps warned (overlapscope explain clock-skew).`"""
     trust = section.trace.trust
     if trust.verdict != "degraded":
@@ -230,17 +245,17 @@ def plain_sentence(device: Device) -> str:
 
 _LOADER = {
     "none": "",
-    "own-thread": " The thread of the steps makes the batches itself, so loading never runs beside its ops: use "
+    "own-thread": "The thread of the steps makes the batches itself, so loading never runs beside its ops: use "
     "num_workers.",
-    "workers": " Workers make the batches; loading is what the thread of the steps still waits for them.",
+    "workers": "Workers make the batches; loading is what the thread of the steps still waits for them.",
 }
 
 
-def _of_host(section: Section, host: HostUse, reasons: str) -> Verdict:
+def _of_host(section: DeviceReport, host: HostUse, reasons: str) -> Verdict:
     """The verdict on a program without a GPU, which can save the time of loading."""
     part = sum(step.loading_ns for step in host.steps) / max(sum(step.span_ns for step in host.steps), 1)
     steps = steps_sentence(spread.of_host(host) if host.by_steps else None, section.trace)
-    return Verdict(_level(part), f"{section.title}: {host_sentence(host)}", doubt=reasons, steps=steps)
+    return Verdict(_level(part), section.title, host_sentence(host), _LOADER[host.loader], doubt=reasons, steps=steps)
 
 
 def host_sentence(host: HostUse) -> str:
@@ -250,7 +265,7 @@ def host_sentence(host: HostUse) -> str:
     average = " on average" if len(host.steps) > 1 else ""
     parts = [(sum(getattr(step, f"{part}_ns") for step in host.steps), said) for part, said in _PARTS]
     said = ", ".join(f"{share(ns, total)} {word}" for ns, word in parts)
-    return f"{what} {duration(total // len(host.steps))} on the host{average}: {said}.{_LOADER[host.loader]}"
+    return f"{what} {duration(total // len(host.steps))} on the host{average}: {said}."
 
 
 _PARTS = (("loading", "loading data"), ("ops", "in ops"), ("rest", "elsewhere, such as in Python"))

@@ -6,7 +6,7 @@ Pure numpy; a browser gets what these functions return, through `dashboard.timel
 from overlapscope.timeline.build import build
 from overlapscope.timeline.categories import CATEGORIES
 from overlapscope.timeline.details import op
-from overlapscope.timeline.lane import Lane, Lanes
+from overlapscope.timeline.lane import Lanes, TimelineLane
 from overlapscope.timeline.links import LaneRow
 from overlapscope.timeline.search import search
 from overlapscope.timeline.span import span
@@ -16,10 +16,10 @@ from overlapscope.timeline.worst import SUBJECTS, Subject, worst
 __all__ = [
     "CATEGORIES",
     "SUBJECTS",
-    "Lane",
     "LaneRow",
     "Lanes",
     "Subject",
+    "TimelineLane",
     "at",
     "build",
     "model",

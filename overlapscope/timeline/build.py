@@ -17,7 +17,7 @@ from overlapscope.analysis.periods import Periods, is_step
 from overlapscope.base.intervals import subtract
 from overlapscope.base.session import kept_in_session
 from overlapscope.timeline.categories import FIRST_EXPOSED_COPY, FIRST_IDLE, ID, LABELS, U8, of_gpu_ops
-from overlapscope.timeline.lane import Lane, Lanes, prepared
+from overlapscope.timeline.lane import Lanes, TimelineLane, prepared
 from overlapscope.trace.model import I8, I64, HostEvents, Index, Trace
 
 
@@ -30,7 +30,7 @@ def build(analysis: TraceAnalysis) -> Lanes:
     # Tables are sorted by start.
     origin = min((int(table.start_ns[0]) for table in drawn), default=0)
     end = max((int(table.end_ns.max()) for table in drawn), default=origin)
-    made: list[Lane] = []
+    made: list[TimelineLane] = []
     for device in analysis.devices:
         made += _device_lanes(trace, device, origin)
     made += _host_lanes(trace, origin)
@@ -43,7 +43,7 @@ def build(analysis: TraceAnalysis) -> Lanes:
     )
 
 
-def _device_lanes(trace: Trace, analysis: DeviceAnalysis, origin_ns: int) -> list[Lane]:
+def _device_lanes(trace: Trace, analysis: DeviceAnalysis, origin_ns: int) -> list[TimelineLane]:
     """In the order in which they are drawn: overlap, steps, ranges by depth, streams with the main one first."""
     steps, ranges = analysis.steps, analysis.ranges
     depth = first_free(ranges.start_ns, ranges.end_ns)
@@ -59,7 +59,7 @@ def _group(analysis: DeviceAnalysis) -> str:
     return f"device {analysis.result.device}" if analysis.result.device >= 0 else "device"
 
 
-def _overlap(analysis: DeviceAnalysis, origin_ns: int) -> Lane:
+def _overlap(analysis: DeviceAnalysis, origin_ns: int) -> TimelineLane:
     """The device's window, cut into pieces that say of every instant what was overlapped.
 
     Compute beside which no copy ran is `compute`, a copy beside a kernel `hidden-copy`; communication with neither
@@ -99,7 +99,7 @@ def _overlap(analysis: DeviceAnalysis, origin_ns: int) -> Lane:
     )
 
 
-def _periods(trace: Trace, analysis: DeviceAnalysis, origin_ns: int, periods: Periods, depth: I8) -> list[Lane]:
+def _periods(trace: Trace, analysis: DeviceAnalysis, origin_ns: int, periods: Periods, depth: I8) -> list[TimelineLane]:
     """Steps or ranges, a lane for each depth."""
     steps = periods is analysis.steps
     lanes = []
@@ -122,7 +122,7 @@ def _periods(trace: Trace, analysis: DeviceAnalysis, origin_ns: int, periods: Pe
     return lanes
 
 
-def _streams(analysis: DeviceAnalysis, origin_ns: int) -> list[Lane]:
+def _streams(analysis: DeviceAnalysis, origin_ns: int) -> list[TimelineLane]:
     ops, main = analysis.timeline.ops, analysis.result.main_stream
     category = of_gpu_ops(ops)
     lanes = []
@@ -146,7 +146,7 @@ def _streams(analysis: DeviceAnalysis, origin_ns: int) -> list[Lane]:
     return sorted(lanes, key=lambda lane: (lane.stream != main, -lane.busy_ns, lane.stream))
 
 
-def _host_lanes(trace: Trace, origin_ns: int) -> list[Lane]:
+def _host_lanes(trace: Trace, origin_ns: int) -> list[TimelineLane]:
     """Annotations, CPU ops, runtime calls and the profiler's own time, nested as they ran.
 
     The thread of the steps comes first, then those that launch, the busiest of them first.
@@ -201,7 +201,7 @@ def _thread_lanes(
     tables: tuple[HostEvents, ...],
     categories: tuple[U8, ...],
     origin_ns: int,
-) -> list[Lane]:
+) -> list[TimelineLane]:
     rows = [rows_of(table, thread) for table in tables]
     parts = list(zip(tables, categories, rows, strict=True))
     start = np.concatenate([table.start_ns[rows_of_part] for table, _, rows_of_part in parts])

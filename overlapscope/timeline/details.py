@@ -16,7 +16,7 @@ from overlapscope.base.words import bandwidth, clean, percent, plural, share, si
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.timeline import links
 from overlapscope.timeline.categories import CALLS, CATEGORIES, FIRST_EXPOSED_COPY, FIRST_IDLE, ID
-from overlapscope.timeline.lane import Lane, Lanes, idle_caused
+from overlapscope.timeline.lane import Lanes, TimelineLane, idle_caused
 from overlapscope.timeline.links import EventWait
 from overlapscope.timeline.span import span
 from overlapscope.trace.model import Kind, Memory, Sync, Trace
@@ -54,7 +54,7 @@ def op(lanes: Lanes, lane_id: int, row: int) -> dict[str, Any]:
 # -- on the device
 
 
-def _gpu_op(lanes: Lanes, lane: Lane, row: int) -> Details:
+def _gpu_op(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
     """A kernel, copy or memset."""
     device = _device(lane)
     analysis, op = lanes.device(device), int(lane.source[row])
@@ -121,7 +121,7 @@ def _launch_facts(lanes: Lanes, device: int, row: int) -> Facts:
     ]
 
 
-def _piece(lanes: Lanes, lane: Lane, row: int) -> Details:
+def _piece(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
     """A piece of the device's window: what was overlapped in it, or why nothing was."""
     start, end, category = int(lane.start_ns[row]), int(lane.end_ns[row]), int(lane.category[row])
     facts: Facts = [["start", instant(start)], ["duration", duration(end - start)]]
@@ -169,7 +169,7 @@ def _exposed_piece(lanes: Lanes, device: int, at: int) -> tuple[Facts, list[link
     return facts, links.arrows_of_gpu_op(lanes, device, copy, waits), int(exposed.confidence[piece])
 
 
-def _period(lanes: Lanes, lane: Lane, row: int) -> Details:
+def _period(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
     """A step or range on the device, with its figures."""
     start, end = int(lane.start_ns[row]), int(lane.end_ns[row])
     figures = span(lanes, _device(lane), start, end)
@@ -186,7 +186,7 @@ def _period(lanes: Lanes, lane: Lane, row: int) -> Details:
     return {"facts": facts, "arrows": []}
 
 
-def _device(lane: Lane) -> int:
+def _device(lane: TimelineLane) -> int:
     if lane.device is None:
         raise KeyError(f"lane {lane.id} is of no device")
     return lane.device
@@ -195,7 +195,7 @@ def _device(lane: Lane) -> int:
 # -- on the host
 
 
-def _host_event(lanes: Lanes, lane: Lane, row: int) -> Details:
+def _host_event(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
     """A runtime call, CPU op, annotation, or the profiler's own time."""
     trace, category = lanes.analysis.trace, int(lane.category[row])
     start, end = int(lane.start_ns[row]), int(lane.end_ns[row])

@@ -153,7 +153,7 @@ def fill_of(category: int, starts: I64, ends: I64) -> Fill:
 FULL = 255
 
 
-class Columns(Struct, frozen=True, eq=False):
+class PixelColumns(Struct, frozen=True, eq=False):
     """Column k covers `[cuts[k], cuts[k] + length[k])`, which is at least 1 ns."""
 
     start_ns: int
@@ -165,16 +165,16 @@ class Columns(Struct, frozen=True, eq=False):
     """Each column ends where the next begins, as they do unless there are more columns than ns."""
 
 
-def columns_of(start_ns: int, end_ns: int, columns: int) -> Columns:
+def columns_of(start_ns: int, end_ns: int, columns: int) -> PixelColumns:
     """The columns of a view."""
     whole, rest = divmod(end_ns - start_ns, columns)
     # span*k//columns, without a product that might not fit.
     at = np.arange(columns + 1, dtype=np.int64)
     cuts = start_ns + whole * at + rest * at // columns
-    return Columns(start_ns, end_ns, cuts, np.maximum(np.diff(cuts), 1), whole > 0)
+    return PixelColumns(start_ns, end_ns, cuts, np.maximum(np.diff(cuts), 1), whole > 0)
 
 
-def shares(fills: Sequence[Fill], columns: Columns) -> list[U8 | None]:
+def shares(fills: Sequence[Fill], columns: PixelColumns) -> list[U8 | None]:
     """How much of each column each set covers: 0 nothing, 255 all of it, else 254ths, rounded up. None where it covers
     nothing of any."""
     found: list[U8 | None] = [None] * len(fills)
@@ -186,7 +186,7 @@ def shares(fills: Sequence[Fill], columns: Columns) -> list[U8 | None]:
     return found
 
 
-def _shares(fills: Sequence[Fill], columns: Columns) -> U8:
+def _shares(fills: Sequence[Fill], columns: PixelColumns) -> U8:
     passed = before_each(fills, columns.cuts)
     if columns.touching:
         ran = passed[:, 1:] - passed[:, :-1]

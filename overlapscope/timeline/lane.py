@@ -60,7 +60,7 @@ class Brackets(Struct, frozen=True, eq=False):
         return begin + low, begin + high
 
 
-class Lane(Struct, frozen=True, eq=False):
+class TimelineLane(Struct, frozen=True, eq=False):
     """One row of the timeline. Its ops are sorted by start; a row of the lane is their index."""
 
     id: int
@@ -108,7 +108,7 @@ class Lanes(Struct, frozen=True, eq=False, weakref=True):
     start_ns: int
     """0: the first instant of anything drawn."""
     end_ns: int
-    lanes: tuple[Lane, ...]
+    lanes: tuple[TimelineLane, ...]
     analysis: TraceAnalysis
 
     def device(self, device: int | None) -> DeviceAnalysis:
@@ -118,7 +118,7 @@ class Lanes(Struct, frozen=True, eq=False, weakref=True):
                 return analysis
         raise KeyError(f"device {device}")
 
-    def lane(self, lane_id: int) -> Lane:
+    def lane(self, lane_id: int) -> TimelineLane:
         """Raises KeyError where there is no such lane."""
         if not 0 <= lane_id < len(self.lanes):
             raise KeyError(f"lane {lane_id}")
@@ -150,9 +150,9 @@ def prepared(
     device: int | None = None,
     stream: int | None = None,
     thread: int | None = None,
-) -> Lane:
+) -> TimelineLane:
     """A lane of the given ops, not yet numbered."""
-    return Lane(
+    return TimelineLane(
         id=-1,
         group=group,
         label=label,

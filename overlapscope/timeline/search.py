@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from overlapscope.base.kept import kept
 from overlapscope.base.words import clean
-from overlapscope.timeline.lane import Lane, Lanes
+from overlapscope.timeline.lane import Lanes, TimelineLane
 from overlapscope.timeline.links import LaneRow
 from overlapscope.trace.model import I32, Bool
 
@@ -77,7 +77,7 @@ def _position(lanes: Lanes, after: int | LaneRow, direction: int) -> _Position:
     return _Position(int(lane.start_ns[after.row]), after.lane, after.row + (1 if direction > 0 else 0))
 
 
-def _passed(lane: Lane, rows: I32, here: _Position) -> int:
+def _passed(lane: TimelineLane, rows: I32, here: _Position) -> int:
     """How many of a lane's matching rows stand before a position."""
     if lane.id == here.lane:
         row = here.row

@@ -42,20 +42,20 @@ _EXAMPLES = 24
 """Findings of one trace that get tiles of their own, costliest first."""
 
 
-class Span(NamedTuple):
+class TimeSpan(NamedTuple):
     """Relative to the lanes' origin."""
 
     start_ns: int
     end_ns: int
 
 
-def around(example: Span, lanes: Lanes) -> Span:
+def around(example: TimeSpan, lanes: Lanes) -> TimeSpan:
     """What to show so that a case is seen with what it lies between."""
     margin = max(3 * (example.end_ns - example.start_ns) // 2, 2_000)
-    return Span(max(lanes.start_ns, example.start_ns - margin), min(lanes.end_ns, example.end_ns + margin))
+    return TimeSpan(max(lanes.start_ns, example.start_ns - margin), min(lanes.end_ns, example.end_ns + margin))
 
 
-def pyramids(drawn: Sequence[Lanes], examples: Sequence[Sequence[Span]], budget_bytes: int) -> list[dict[str, Any]]:
+def pyramids(drawn: Sequence[Lanes], examples: Sequence[Sequence[TimeSpan]], budget_bytes: int) -> list[dict[str, Any]]:
     """For each trace the `model` of its lanes, its `tiles`, each gzip in base64, and its `worst` cases of each kind.
 
     The traces share the budget level by level, so that all can be zoomed into as far; each has at least one tile.
@@ -98,45 +98,45 @@ def _op(lanes: Lanes, match: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class _Wanted(NamedTuple):
+class _WantedTiles(NamedTuple):
     number: int
-    span: Span
+    span: TimeSpan
     columns: int
     level: int
     """Its columns are `FINER**-level` times as wide as those of the first tile."""
 
 
-def _wanted(drawn: Sequence[Lanes], examples: Sequence[Sequence[Span]]) -> Iterator[_Wanted]:
+def _wanted(drawn: Sequence[Lanes], examples: Sequence[Sequence[TimeSpan]]) -> Iterator[_WantedTiles]:
     """Tiles in the order of their worth: whole windows, examples, then ever finer ones, the fullest first."""
-    whole = [Span(lanes.start_ns, max(lanes.end_ns, lanes.start_ns + SHORTEST_VIEW_NS)) for lanes in drawn]
-    yield from (_Wanted(number, span, COLUMNS, 0) for number, span in enumerate(whole))
+    whole = [TimeSpan(lanes.start_ns, max(lanes.end_ns, lanes.start_ns + SHORTEST_VIEW_NS)) for lanes in drawn]
+    yield from (_WantedTiles(number, span, COLUMNS, 0) for number, span in enumerate(whole))
     for number, lanes in enumerate(drawn):
         own = dict.fromkeys(around(example, lanes) for example in examples[number][:_EXAMPLES])
-        yield from (_Wanted(number, span, COLUMNS, 0) for span in own if span != whole[number])
-    queue: list[tuple[int, int, int, _Wanted]] = []
+        yield from (_WantedTiles(number, span, COLUMNS, 0) for span in own if span != whole[number])
+    queue: list[tuple[int, int, int, _WantedTiles]] = []
     order = itertools.count()
     shorter = [_Short(lanes) for lanes in drawn]
 
-    def push(coarse: _Wanted, spans: Iterable[Span]) -> None:
+    def push(coarse: _WantedTiles, spans: Iterable[TimeSpan]) -> None:
         """What a tile could not draw is what finer ones of its parts are for."""
         for span in spans:
             missing = shorter[coarse.number].inside(span, coarse.level)
             if missing and span.end_ns - span.start_ns >= LEAST_COLUMN_NS * FINER * COLUMNS:
-                finer = _Wanted(coarse.number, span, FINER * COLUMNS, coarse.level + 1)
+                finer = _WantedTiles(coarse.number, span, FINER * COLUMNS, coarse.level + 1)
                 heapq.heappush(queue, (finer.level, -missing, next(order), finer))
 
     for number, span in enumerate(whole):
-        push(_Wanted(number, span, COLUMNS, 0), [span])
+        push(_WantedTiles(number, span, COLUMNS, 0), [span])
     while queue:
         *_, wanted = heapq.heappop(queue)
         yield wanted
         push(wanted, _parts(wanted.span))
 
 
-def _parts(span: Span) -> Iterator[Span]:
+def _parts(span: TimeSpan) -> Iterator[TimeSpan]:
     start, length = span.start_ns, span.end_ns - span.start_ns
     edges = [start + length * number // FINER for number in range(FINER + 1)]
-    return itertools.starmap(Span, itertools.pairwise(edges))
+    return itertools.starmap(TimeSpan, itertools.pairwise(edges))
 
 
 class _Short:
@@ -155,7 +155,7 @@ class _Short:
         self._level = -1
         self._count = np.zeros(1, np.int64)
 
-    def inside(self, span: Span, level: int) -> int:
+    def inside(self, span: TimeSpan, level: int) -> int:
         """How many begin in a span and are left undrawn by the tiles of a level."""
         if level != self._level:
             # Spans are asked for level by level.
@@ -166,6 +166,6 @@ class _Short:
         return int(self._count[last] - self._count[first])
 
 
-def _tile(lanes: Lanes, wanted: _Wanted) -> bytes:
+def _tile(lanes: Lanes, wanted: _WantedTiles) -> bytes:
     (start_ns, end_ns), ids = wanted.span, [lane.id for lane in lanes.lanes]
     return gzip.compress(view(lanes, start_ns, end_ns, wanted.columns, ids), 6, mtime=0)

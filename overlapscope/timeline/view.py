@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from overlapscope.base.words import clean
 from overlapscope.timeline.categories import CATEGORIES
 from overlapscope.timeline.fill import columns_of, shares
-from overlapscope.timeline.lane import Lane, Lanes, least_level
+from overlapscope.timeline.lane import Lanes, TimelineLane, least_level
 from overlapscope.trace.model import I32
 
 
@@ -55,7 +55,7 @@ def model(lanes: Lanes) -> dict[str, Any]:
     }
 
 
-def _at_least(lane: Lane, start_ns: int, end_ns: int, length_ns: int, most: int) -> I32:
+def _at_least(lane: TimelineLane, start_ns: int, end_ns: int, length_ns: int, most: int) -> I32:
     """Rows of the ops inside `[start_ns, end_ns)` that last at least `length_ns` (above 0), by start; of more than
     `most` the longest."""
     parts = []
@@ -160,7 +160,7 @@ def _label(name: str) -> str:
 def _add_ops(
     payload: _Payload,
     names: dict[str, int],
-    lane: Lane,
+    lane: TimelineLane,
     rows: NDArray[np.int32],
     start_ns: int,
     end_ns: int,

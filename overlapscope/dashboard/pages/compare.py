@@ -158,7 +158,7 @@ def _told(found: Verdict | OverlapscopeError | None) -> tuple[Cell, str]:
         return Cell("not read yet", tone="muted"), ""
     if isinstance(found, OverlapscopeError):
         return Cell("cannot be read", tone="muted"), clean(str(found), 400)
-    return Cell(found.level, tone="muted" if found.level == "unusable" else found.level), clean(found.text, 400)
+    return Cell(found.level, tone="muted" if found.level == "unusable" else found.level), clean(found.answer, 400)
 
 
 # -- the answer -----------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def _costs(device: DeviceDiff, finding: Finding | None, cost_ns: float | None) -
 
 def _timelines(before: PageContext, after: PageContext, device: DeviceDiff) -> Component:
     sides = [
-        parts.Side(
+        parts.TimelineSide(
             name,
             context.opened.id,
             context.opened.lanes.origin_ns,

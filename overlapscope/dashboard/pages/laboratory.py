@@ -32,7 +32,7 @@ _LANE_COLORS = {"h2d": "h2d-pinned", "d2h": "d2h-pinned"}
 """The palette's names of a strip's lanes, where they differ."""
 
 
-class _Experiment(Struct, frozen=True):
+class _ListedExperiment(Struct, frozen=True):
     """One of some results."""
 
     id: str
@@ -41,9 +41,9 @@ class _Experiment(Struct, frozen=True):
     comparison: ExperimentComparison
 
 
-def _experiments(library: Library) -> list[list[_Experiment]]:
+def _experiments(library: Library) -> list[list[_ListedExperiment]]:
     """Those of each of the results that have any."""
-    found: list[list[_Experiment]] = []
+    found: list[list[_ListedExperiment]] = []
     times: dict[str, int] = {}
     for directory, results in library.results():
         here = []
@@ -51,7 +51,7 @@ def _experiments(library: Library) -> list[list[_Experiment]]:
             name = comparison.result.name
             times[name] = times.get(name, 0) + 1
             id = name if times[name] == 1 else f"{name} ({times[name]})"
-            here.append(_Experiment(id, directory, comparison))
+            here.append(_ListedExperiment(id, directory, comparison))
         found += [here] if here else []
     return found
 
@@ -86,7 +86,7 @@ def _nothing() -> Component:
 # -- the index ------------------------------------------------------------------------------------
 
 
-def _index(context: PageContext, experiments: Sequence[_Experiment]) -> Component:
+def _index(context: PageContext, experiments: Sequence[_ListedExperiment]) -> Component:
     """One line for each experiment, then what holds over all of them."""
     columns = (words("experiment"), words("what it is about", flexible=True), words("result", flexible=True))
     lines = [_line(experiment.comparison) for experiment in experiments]
@@ -122,7 +122,7 @@ def _result(comparison: ExperimentComparison) -> str:
 # -- one experiment -------------------------------------------------------------------------------
 
 
-def _opened(context: PageContext, experiment: _Experiment, index: Component) -> Component:
+def _opened(context: PageContext, experiment: _ListedExperiment, index: Component) -> Component:
     """Each variant with its timeline, links to the trace of its first rank, and the figures and claims."""
     result = experiment.comparison.result
     files = [experiment.directory / variant.traces[0] if variant.traces else None for variant in result.variants]
@@ -214,7 +214,7 @@ def _drawn(blocks: Iterable[Block], dark: bool) -> list[Component]:
 
 
 def _is_timeline(block: Block) -> bool:
-    return isinstance(block, model.Section) and any(isinstance(inner, model.Strip) for inner in block.blocks)
+    return isinstance(block, model.Section) and any(isinstance(inner, model.StripBlock) for inner in block.blocks)
 
 
 callbacks = Callbacks()

@@ -8,20 +8,17 @@ import dash
 import dash_mantine_components as dmc
 from dash import Input, Output, dcc, html
 from dash.development.base_component import Component
+from msgspec.structs import replace
 
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean, plural
-from overlapscope.catalog.checks import check_by_id
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
-from overlapscope.documents.table import Cell, Table, rows, words
 from overlapscope.report import charts
 from overlapscope.report.document import finding_block
 from overlapscope.report.headline import Reason, headlines, reasons
-from overlapscope.report.tables import costs_note, where_none_found
-
-_STATUS: dict[str, Cell] = {"warn": Cell("! warn", tone="fair"), "fail": Cell("✕ fail", tone="poor")}
+from overlapscope.report.tables import checks, costs_note, where_none_found
 
 
 def layout(context: PageContext, device: Device) -> Component:
@@ -116,14 +113,8 @@ def _findings(context: PageContext) -> Component:
 
 def _trust(context: PageContext) -> Component:
     trust = context.section.trace.trust
-    lines = [
-        (_STATUS[check.status], check.id, clean(check.detail, 1000), check_by_id(check.id).affects)
-        for check in trust.checks
-        if check.status != "ok"
-    ]
-    passed = len(trust.checks) - len(lines)
-    said = (words(title, flexible=True) for title in ("what the check saw", "what it affects"))
-    table = Table("", (words("status"), words("check"), *said), rows(lines))
-    note = f"{passed} of {plural(len(trust.checks), 'check')} passed."
-    note += "" if lines else " The figures can be trusted."
-    return parts.drawn(context, f"Trust: {trust.verdict}", *([table] if lines else []), note=note, id="overview-trust")
+    table = checks(context.section, passed=False, effects=True)
+    note = f"{len(trust.checks) - len(table.rows)} of {plural(len(trust.checks), 'check')} passed."
+    note += "" if table.rows else " The figures can be trusted."
+    title, blocks = f"Trust: {trust.verdict}", [replace(table, title="")] if table.rows else []
+    return parts.drawn(context, title, *blocks, note=note, id="overview-trust")

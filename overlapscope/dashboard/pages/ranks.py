@@ -8,13 +8,14 @@ import dash
 import dash_mantine_components as dmc
 from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
+from msgspec.structs import replace
 
 from overlapscope.base.words import clean, plural
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.ranks_shown import TRACES, Job, Ranks, chosen, job_of, of_file, of_job, waiting_for
+from overlapscope.dashboard.ranks_shown import TRACES, FolderJob, Ranks, chosen, job_of, of_file, of_job, waiting_for
 from overlapscope.dashboard.url import UrlState, instant_href
 from overlapscope.ranks import charts, tables
 from overlapscope.ranks.charts import Slot, slot_at
@@ -218,7 +219,7 @@ def _grid(context: PageContext, ranks: Ranks, title: str) -> Component:
     """All figures of each, to be sorted."""
     traces = [ranks.trace(row) for row in range(len(ranks.report.ranks))]
     opens = [None if trace is None else context.url.href("overview", trace=trace) for trace in traces]
-    return parts.grid_panel(context, title, tables.every_rank(ranks.report), TABLE, opens=opens)
+    return parts.grid_panel(context, replace(tables.every_rank(ranks.report), title=title), TABLE, opens=opens)
 
 
 # -- callbacks ------------------------------------------------------------------------------------
@@ -305,7 +306,7 @@ def _clicked(report: RanksReport, click: Click | None, *, lines: bool) -> Slot |
     return None
 
 
-def _progress(library: Library, job: Job, missing: tuple[str, ...]) -> Component:
+def _progress(library: Library, job: FolderJob, missing: tuple[str, ...]) -> Component:
     done, state = len(job.ids) - len(missing), library.loading(missing[0])
     sentence = f"{done} of {plural(len(job.ids), 'trace')} read; {clean(missing[0], 100)}: {state.stage}"
     return parts.progress(sentence, (done + (state.part or 0)) / len(job.ids))

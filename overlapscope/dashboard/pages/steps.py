@@ -16,7 +16,7 @@ from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.render import graph
-from overlapscope.report import charts, grids
+from overlapscope.report import charts, lists
 from overlapscope.report.charts import drawn_steps
 
 
@@ -41,7 +41,7 @@ def _steps(context: PageContext, device: Device) -> list[Component]:
             graph(charts.steps(context.section, context.dark), "steps-chart", name="steps"),
             note=f"{_outliers(device)} A click on a bar shows the step in the timeline.{left}",
         ),
-        parts.grid_panel(context, "Steps", grids.each_step(context.section, device), "steps-table"),
+        parts.grid_panel(context, lists.each_step(context.section, device), "steps-table"),
     ]
 
 
@@ -85,8 +85,7 @@ def _ranges(context: PageContext, device: Device) -> Component:
         )
     return parts.grid_panel(
         context,
-        "Ranges",
-        grids.ranges(context.section, device),
+        lists.ranges(context.section, device),
         "steps-ranges",
         note="Each name that record_function marked, with all its occurrences added up. Ranges nest, so times overlap.",
     )

@@ -16,7 +16,7 @@ from overlapscope.dashboard import parts, render, whatif_panels
 from overlapscope.dashboard.callbacks import Callbacks, Whole
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.opened import Asked, Predicted
+from overlapscope.dashboard.opened import DrawnPrediction, WhatIfRequest
 from overlapscope.dashboard.url import UrlState
 from overlapscope.dashboard.whatif_panels import RUNG
 from overlapscope.errors import OverlapscopeError
@@ -59,8 +59,8 @@ def layout(context: PageContext, device: Device) -> Component:
             {"id": kind.id, "options": options.get(kind.id), "required": kind.words.argument_required} for kind in kinds
         ],
     }
-    best = context.library.predictions.known(context.loaded, Asked(device.device, None))
-    searched = best.result if isinstance(best, Predicted) else None
+    best = context.library.predictions.known(context.loaded, WhatIfRequest(device.device, None))
+    searched = best.result if isinstance(best, DrawnPrediction) else None
     # Beside the button, so that nothing moves when it appears.
     working = html.Div(id="whatif-working", role="status")
     button = dmc.Button("Find the best", id="whatif-best", variant="light", size="xs")
@@ -308,12 +308,12 @@ def _question(data: Any) -> _Question | None:
     return question if len(question.changes or ()) <= _MOST_CHANGES else None
 
 
-def _prediction(library: Library, question: _Question) -> Predicted | None:
+def _prediction(library: Library, question: _Question) -> DrawnPrediction | None:
     """The prediction, or None while it or its trace is on its way. Raises OverlapscopeError where it cannot be had."""
     opened = library.get(question.trace)
     if opened is None:
         return None
-    return library.predictions.get(opened, Asked(question.device, question.changes), wait_s=_WAIT_S)
+    return library.predictions.get(opened, WhatIfRequest(question.device, question.changes), wait_s=_WAIT_S)
 
 
 def _working() -> Component:
