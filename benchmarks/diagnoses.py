@@ -76,8 +76,8 @@ Times are medians of one iteration, without a profiler. "Claims" counts those th
 {experiments}
 
 Data: [every claim](experiments.csv), [every variant](experiments-variants.csv). `overlapscope scenarios report --output
-DIR` writes the full report with a timeline of every variant. [Run experiments](../guides/laboratory.md) shows how to run
-them on your GPU. `python benchmarks/diagnoses.py` writes this page from `traces/laboratory`. A test fails when it is
+DIR` writes the full report with a timeline of every variant. [Run experiments](../guides/laboratory.md) shows how to
+run them on your GPU. `python benchmarks/diagnoses.py` writes this page from `traces/laboratory`. A test fails when it is
 stale.
 """
 
@@ -160,22 +160,27 @@ def _variants(comparisons: Sequence[Comparison]) -> Iterator[list[str]]:
             head.append("" if variant.host_ms is None else f"{variant.host_ms.median:.6g}")
             head += ["", ""] if wrong is None else [str(wrong.wrong), str(wrong.tries)]
             for one in variant.analyses:
-                times = one.buckets
-                figures = [
-                    *(one.rank, one.device, one.span_ns, times.compute_ns, times.exposed_comm_ns),
-                    *(times.exposed_copy_ns, times.exposed_other_ns, times.idle_ns),
-                    *(one.overlap.copy_ns, one.overlap.hidden_copy_ns, one.overlap.efficiency_pct),
+                times, overlap = one.buckets, one.overlap
+                figures = (
+                    *(one.device, one.span_ns, times.compute_ns, times.exposed_comm_ns, times.exposed_copy_ns),
+                    *(times.exposed_other_ns, times.idle_ns, overlap.copy_ns, overlap.hidden_copy_ns),
+                )
+                yield [
+                    *head,
+                    "" if one.rank is None else str(one.rank),
+                    *map(str, figures),
+                    "" if overlap.efficiency_pct is None else f"{overlap.efficiency_pct:.6g}",
+                    one.verdict.text,
+                    ", ".join(one.rules),
                 ]
-                cells = [
-                    "" if figure is None else f"{figure:.6g}" if isinstance(figure, float) else str(figure)
-                    for figure in figures
-                ]
-                yield [*head, *cells, one.verdict.text, ", ".join(one.rules)]
 
 
 # -- Causes ---------------------------------------------------------------------------------------
 
-RECORDING = ("recording", "exposed copy", "expected", "found", "idle", "expected", "found")
+RECORDING = (
+    *("recording", "exposed copy", "cause expected", "causes found"),
+    *("idle", "idle cause expected", "idle causes found"),
+)
 LABORATORY_HEAD = ("variant", "expected", "found", "findings expected", "findings found")
 
 
