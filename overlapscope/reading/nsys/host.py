@@ -61,7 +61,7 @@ def operators_and_ranges(database: Database, names: Names, process: int | None) 
     Operators are PyTorch's, as its `emit_nvtx` marks them, libraries' own ranges, and calls of the operating system.
     """
     system, _ = _host(database, SYSTEM, names, process)
-    # Nsight Systems records calls of at least a microsecond (`--osrt-threshold`). Rows without a length are its own marks,
+    # Nsight Systems records calls of at least a microsecond (`--osrt-threshold`). Rows without a length are its marks,
     # such as "OS runtime libraries profiling started".
     system = kept(system, system["start_ns"] != system["end_ns"])
     columns = ("start", "end", "globalTid", "domainId")
