@@ -118,14 +118,14 @@ def test_ranks_whose_communication_was_not_compared_are_not_called_balanced() ->
     unmatched = replace(busy, unjudged_comm_ns=busy.span_ns // 2)
     verdict = words.judge(replace(report, stragglers=(), ranks=(unmatched, idle)))
     assert verdict.level == "unknown"
-    assert verdict.first == (
+    assert verdict.lead == (
         "The balance of the 2 ranks is not judged: exposed communication that could not be compared between ranks "
         "takes up to 50.0% of the time (rank 0)."
     )
     buckets = replace(idle.buckets, idle_ns=9 * idle.span_ns // 10)
     verdict = words.judge(replace(report, stragglers=(), ranks=(unmatched, replace(idle, buckets=buckets))))
-    assert "Rank 1's GPU is idle for 90.0% of the time" in verdict.first
-    assert verdict.first.endswith("while the others spend 50.0% in such communication: they probably wait for it.")
+    assert "Rank 1's GPU is idle for 90.0% of the time" in verdict.lead
+    assert verdict.lead.endswith("while the others spend 50.0% in such communication: they probably wait for it.")
 
 
 def test_where_nothing_can_be_compared_it_is_said_why() -> None:
