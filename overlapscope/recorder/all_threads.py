@@ -29,7 +29,7 @@ _ERROR = 2
 
 
 def possible() -> bool:
-    """Whether this torch can record the ops of all threads."""
+    """Return whether this torch can record the ops of all threads."""
     import torch
     from torch._C._profiler import _ExperimentalConfig
 

@@ -45,13 +45,13 @@ def put(new: Path, path: Path, *, since_ns: int | None = None) -> Path:
 
 
 def is_anothers(path: Path, *, since_ns: int | None = None) -> bool:
-    """Whether a process that still runs has written the file, or whoever since then."""
+    """Return whether a process that still runs has written the file, or whoever since then."""
     with _open(path) as standing:
         return path not in _locks and standing is not None and _anothers(standing, since_ns)
 
 
 def _take(new: Path, path: Path, since_ns: int | None) -> bool:
-    """Whether it could be moved there."""
+    """Return whether it could be moved there."""
     while path not in _locks:
         try:
             # Unlike a rename it fails where another process was quicker.

@@ -41,7 +41,7 @@ def detached() -> Iterator[None]:
 
 
 def stays_attached() -> bool:
-    """Whether steps behind a recording are no longer plain: there is a GPU, and CUPTI may not be detached."""
+    """Return whether steps behind a recording are no longer plain: there is a GPU, and CUPTI may not be detached."""
     import torch
 
     return torch.version.cuda is not None and torch.cuda.device_count() > 0 and not _may_be_detached()

@@ -80,7 +80,7 @@ class Destination:
     person_at: Path | None
     """Where the person is who asked; None where they wrote an absolute path."""
     child: bool = False
-    """Whether it is of a process that the program started, of which there may be several, with or without a rank."""
+    """True if it is of a process that the program started, of which there may be several, with or without a rank."""
 
     @classmethod
     def asked(cls, path: str | os.PathLike[str]) -> Self:

@@ -42,7 +42,7 @@ class Driver:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any thread has begun it."""
+        """True if any thread has begun it."""
         return self._process != -1
 
     @property
@@ -52,12 +52,12 @@ class Driver:
 
     @property
     def on_this_thread(self) -> bool:
-        """Whether the calling thread began it."""
+        """True if the calling thread began it."""
         return threading.get_ident() == self._thread
 
     @property
     def may_end(self) -> bool:
-        """Whether the calling thread may end the recording."""
+        """True if the calling thread may end the recording."""
         return self.on_this_thread or self._moved is not None
 
     @property

@@ -33,7 +33,7 @@ class OpenRanges:
 
     @property
     def are_left(self) -> bool:
-        """Whether none of them is open any more."""
+        """True if none of them is open any more."""
         return all(range() is None for range in self._ranges)
 
     def look_whether_new(self) -> bool:

@@ -90,7 +90,7 @@ class OwnProfiler:
 
     @property
     def _over(self) -> bool:
-        """Whether nothing that the program may still do concerns this."""
+        """True if nothing that the program may still do concerns this."""
         left = self._ended is not None or any(saved() is not None for saved, _ in self._saved)
         return self._asked and not self._wanted and not left
 

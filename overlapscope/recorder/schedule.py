@@ -52,7 +52,7 @@ class Window:
         return replace(self, first=first, judged=max(first, self.judged))
 
     def over(self, finished: int) -> bool:
-        """Whether all its steps are among the finished ones."""
+        """Return whether all its steps are among the finished ones."""
         return self.end is not None and finished >= self.end
 
     def judged_steps(self, finished: int) -> int:
@@ -123,17 +123,17 @@ class Schedule:
 
     @property
     def by_clock(self) -> bool:
-        """Whether a clock opens the window."""
+        """True if a clock opens the window."""
         return self.delay_s is not None or self.duration_s is not None
 
     @property
     def by_steps(self) -> bool:
-        """Whether steps open and close windows."""
+        """True if steps open and close windows."""
         return not self.by_clock and self.capture_range is None
 
     @property
     def at_once(self) -> bool:
-        """Whether something is recorded from the start on."""
+        """True if something is recorded from the start on."""
         return self.by_steps and self.slow_step is None
 
     @property
@@ -194,7 +194,7 @@ class Schedule:
 
 
 def settled(steps: int, since_ns: int, pause_ns: int, *, workers: bool) -> bool:
-    """Whether a program runs as ever again, so many steps and nanoseconds after it was held up for `pause_ns`.
+    """Return whether a program runs as ever again, so many steps and nanoseconds after it was held up for `pause_ns`.
 
     In that pause its worker processes went on and filled their queues. They are back in balance when the program has
     had at least as long to draw on them as they had to fill them.

@@ -80,7 +80,7 @@ class Session:
         self._light = options.light
         # Asked for all threads, it records no memory (pytorch issue 192290, torch 2.13).
         self.all_threads = all_threads.possible() and not options.memory
-        """Whether the ops of all threads are recorded, and any thread may stop it."""
+        """True if the ops of all threads are recorded, and any thread may stop it."""
         config: dict[str, Any] = {"profile_all_threads": True} if self.all_threads else {}
         self._profiler = _KinetoProfile(
             activities=devices.activities(cuda=torch.cuda.is_available()),
@@ -147,7 +147,7 @@ class Session:
 
     @property
     def empty(self) -> bool:
-        """Whether no op was recorded, once stopped. Takes a microsecond for each event."""
+        """True if no op was recorded, once stopped. Takes a microsecond for each event."""
         results = getattr(self._profiler.profiler, "kineto_results", None)
         return results is None or not any("::" in event.name() for event in results.events())
 
@@ -189,7 +189,7 @@ _starting: list[Session] = []
 
 
 def starting() -> bool:
-    """Whether the profiler that begins to record is a session's."""
+    """Return whether the profiler that begins to record is a session's."""
     return bool(_starting)
 
 
@@ -229,7 +229,7 @@ def _quiet_kineto() -> Iterator[None]:
 
 
 def profiler_running() -> bool:
-    """Whether a torch profiler runs on any thread. There can be one: Kineto is the process's."""
+    """Return whether a torch profiler runs on any thread. There can be one: Kineto is the process's."""
     import torch.autograd.profiler
 
     # `torch.autograd._profiler_enabled`, as little public, tells of this thread only.

@@ -43,7 +43,7 @@ class StepTimes:
 
     @property
     def changed(self) -> bool:
-        """Whether steps behind the recording took longer, or less long, than before it."""
+        """True if steps behind the recording took longer, or less long, than before it."""
         return drifted(self.before_ns, self.after_ns)
 
     def sentence(self) -> str | None:
@@ -130,7 +130,7 @@ class StepTimer:
 
     @property
     def full(self) -> bool:
-        """Whether those are as many as there may be."""
+        """True if those are as many as there may be."""
         return self.timed == self._most
 
     def step(self, finished: int) -> None:

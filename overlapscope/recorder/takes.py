@@ -34,7 +34,7 @@ class Take:
         """`on_too_much` is as of `MemoryGuard`. Raises RecordingFailed where the profiler does not start."""
         self.window = window
         self.wanted = wanted
-        """Whether it is to be kept."""
+        """True if it is to be kept."""
         self.judged_ns: list[int] = []
         """The lengths of its judged steps, by the host's clock."""
         self.notes: list[str] = []
@@ -51,7 +51,7 @@ class Take:
         """The open `record_function` of the present step."""
 
     def takes_too_much(self, finished: int) -> bool:
-        """Whether its events take too much memory, which is noted then."""
+        """Return whether its events take too much memory, which is noted then."""
         exceeded_bytes = self._guard.exceeded_bytes
         if exceeded_bytes is None:
             return False

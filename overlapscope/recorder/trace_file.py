@@ -181,12 +181,12 @@ class TraceFiles:
 
     @property
     def pending(self) -> bool:
-        """Whether there is something for `amend` to do."""
+        """True if there is something for `amend` to do."""
         return any(file.after is not None for file in self._files.values())
 
     @property
     def timed(self) -> bool:
-        """Whether steps were timed around any window."""
+        """True if steps were timed around any window."""
         times = (file.metadata.plain_steps for file in self._files.values())
         return self.pending or any(timed.before.host_ns or timed.after.host_ns for timed in times)
 
