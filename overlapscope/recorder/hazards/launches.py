@@ -181,7 +181,7 @@ class HazardMode(TorchDispatchMode):
         return list(launches.values())
 
     def _hears_of_allocations(self) -> bool:
-        """Return whether torch reports when device memory is reused, so that earlier uses are not taken for new ones."""
+        """Return whether torch reports when device memory is reused, so that it has no earlier uses."""
         if self._native_allocator is None:
             backend = torch.cuda.get_allocator_backend()
             self._native_allocator = backend == "native"
