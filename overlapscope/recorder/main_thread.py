@@ -4,8 +4,8 @@ Python calls a signal's handler between any two instructions of the main thread,
 KeyboardInterrupt, a timeout, a DataLoader that lost a worker. Handlers must not run inside the recorder's work, so
 `held` surrounds that work, and `undisturbed` replaces the program's handlers until its end.
 
-SIGTERM and SIGHUP without a handler end the program at once, even inside a long call into C. They are deferred only while
-a trace is written, since a handler in Python would come too late for such a call.
+SIGTERM and SIGHUP without a handler end the program at once, even inside a long call into C. They are deferred only
+while a trace is written, since a handler in Python would come too late for such a call.
 """
 
 from __future__ import annotations

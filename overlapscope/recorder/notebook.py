@@ -10,7 +10,7 @@ from types import CodeType
 from overlapscope.errors import UsageError
 
 _IPYTHON = ("%", "!", "?")
-"""What a line of IPython's own language begins with."""
+"""Beginnings of lines in IPython's own language."""
 
 
 def compiled(path: str, source: bytes) -> CodeType:
@@ -45,7 +45,7 @@ def _python(cell: str) -> str:
         try:
             ast.parse("\n".join(lines))
         except SyntaxError as error:
-            # A line of a string, or one that goes on with `%`, is Python.
+            # A line of a string, or a line that continues an expression with `%`, is Python.
             place = (error.lineno or 0) - 1
             if not 0 <= place < len(lines) or not lines[place].lstrip().startswith(_IPYTHON):
                 break
