@@ -341,7 +341,7 @@ def _report(trace: Report | Trace | str | os.PathLike[str]) -> Report:
 
 
 def _check(report: Report, settings: Settings) -> tuple[bool, str]:
-    """Whether it passes, and the text that `overlapscope check` prints."""
+    """Return whether it passes, and the text that `overlapscope check` prints."""
     from overlapscope.base.words import clean
     from overlapscope.budgets.check import check
     from overlapscope.budgets.document import log

@@ -362,7 +362,7 @@ class _RecordedProgram:
             if not devices.cuda_is_up():
                 self._tell("data races were not checked, because the program used no GPU.")
             else:
-                self._tell(race_words.said(len(hazards)))
+                self._tell(race_words.sentence(len(hazards)))
             for hazard in hazards:
                 self._show(describe(hazard))
 

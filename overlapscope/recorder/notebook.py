@@ -50,7 +50,7 @@ def _python(cell: str) -> str:
         try:
             ast.parse("\n".join(lines))
         except SyntaxError as error:
-            # A line of a string, or one that goes on with `%`, is Python.
+            # A line of a string, or a line that continues an expression with `%`, is Python.
             place = (error.lineno or 0) - 1
             if not 0 <= place < len(lines):
                 break

@@ -69,13 +69,13 @@ class ProgramRecording(Recording):
         self._say, self._changed, self._stops = say, changed, stops
         self._overwrites, self._late = overwrites, late
         self.failure: str | None = None
-        """Sentence on why there is no trace; None if there is one."""
+        """Sentence on why the trace is missing; None otherwise."""
         self._in_process = os.getpid()
         self._begin_on_main_thread = Interruption(self._try_to_begin)
         self._own_recording: tuple[Recording, Path] | None = None
         """The program's first own recording, and its file."""
         self._copied = False
-        """Whether `_own_recording` was copied to `path`."""
+        """True if `_own_recording` was copied to `path`."""
 
     def begin_with_torch(self) -> None:
         """Begin as soon as the program has imported torch."""

@@ -135,7 +135,7 @@ class Recorder(RecorderState):
             self._end_recording()
 
     def step(self) -> None:
-        """Mark the end of a step, and do what is due."""
+        """Mark the end of a step, and open or close a window if that is due."""
         self._steps += 1
         if self._running is not None:
             self._running.allow(self._options.max_size_bytes)
@@ -168,7 +168,7 @@ class Recorder(RecorderState):
         self._begin_step()
 
     def finish(self) -> None:
-        """Stop, write what is not written yet, and add the steps timed after the recording to its trace."""
+        """Stop, write the trace unless that is done, and add the steps timed after the recording to it."""
         if self.put_off and self._options.at_once:
             self._takes.failures.append(
                 "There is no trace: the program used no GPU and marked no step. If it works in other processes, add "
@@ -199,7 +199,7 @@ class Recorder(RecorderState):
         self._timer.restart()
 
     def start_over(self) -> bool:
-        """Throw away what is being recorded, and start again with the next step, on any thread.
+        """Throw away the recording under way, and start again with the next step, on any thread.
 
         Returns false if only the thread that began may stop the profiler, or if nothing is to be recorded any more.
         """
@@ -239,7 +239,7 @@ class Recorder(RecorderState):
         self._stage = Stage.DONE
 
     def make_room(self) -> None:
-        """End what is being recorded if its events take too much memory."""
+        """End the recording under way if its events take too much memory."""
         take = self._running
         if take is None or not take.takes_too_much(self._steps):
             return
@@ -399,7 +399,7 @@ class Recorder(RecorderState):
         return take
 
     def _or_fail(self, start: Callable[[], None]) -> None:
-        """Call `start` in the middle of the program. If it fails, write the rehearsal, if there is one."""
+        """Call `start` in the middle of the program. If it fails, write the rehearsal, if it exists."""
         try:
             start()
         except RecordingFailed as failure:

@@ -33,7 +33,7 @@ class Stage(enum.Enum):
 
 
 class RecorderState:
-    """What a recorder has done so far. Its subclass `Recorder` changes it."""
+    """The state of a recorder. Its subclass `Recorder` changes it."""
 
     def __init__(self, options: Options, files: TraceFiles) -> None:
         self._options = options
@@ -107,12 +107,12 @@ class RecorderState:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on what is, or will be, in the files."""
+        """Sentences on the contents of the files, written or to be written."""
         return self._takes.all_notes(self._steps)
 
     @property
     def failure(self) -> RecordingFailed | None:
-        """Reason that there is no trace; None if nothing failed."""
+        """Error that prevents a trace; None if nothing failed."""
         return RecordingFailed(self._takes.failures[0]) if self._takes.failures else None
 
     @property

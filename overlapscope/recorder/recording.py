@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import enum
 import functools
 import inspect
 import os
@@ -15,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
 from overlapscope.base.words import clean
 from overlapscope.errors import OverlapscopeError, RecordingFailed, UsageError
 from overlapscope.recorder import cupti, devices
-from overlapscope.recorder.automatic_steps import MARKS, AutomaticSteps
+from overlapscope.recorder.automatic_steps import MARKS
 from overlapscope.recorder.destination import (
     Destination,
     Rank,
@@ -31,10 +30,11 @@ from overlapscope.recorder.destination import (
 )
 from overlapscope.recorder.driver import Driver
 from overlapscope.recorder.memory_guard import taken_bytes
-from overlapscope.recorder.options import DEFAULT_MAX_SIZE_BYTES, Options
+from overlapscope.recorder.options import DEFAULT_MAX_SIZE_BYTES, Options, with_keywords
 from overlapscope.recorder.program_profilers import IgnoredProfilers, OwnProfiler
 from overlapscope.recorder.recorder import Recorder
 from overlapscope.recorder.session import profiler_running
+from overlapscope.recorder.step_marks import Marker, StepMarks
 from overlapscope.recorder.step_times import StepTimes
 from overlapscope.recorder.torch_import import require_torch
 
@@ -60,19 +60,6 @@ _UNGUARDED = (
 )
 
 
-class _Marks(enum.IntEnum):
-    """What marks the ends of steps. Marks of a higher value replace those of a lower one."""
-
-    AUTOMATIC = 0
-    """A call that the program repeats."""
-    PROFILER = 1
-    """`step` of the program's own profiler, which is ignored."""
-    PROGRAM = 2
-
-
-_SOURCES = {_Marks.PROFILER: "profiler.step()", _Marks.PROGRAM: "overlapscope.step()"}
-
-
 class Recording:
     """Records what runs inside it with torch.profiler, and writes the trace.
 
@@ -95,11 +82,11 @@ class Recording:
     """
 
     _overwrites = True
-    """Whether to replace a file that exists."""
+    """True to replace a file that exists."""
     _finds_steps = True
-    """Whether steps may end where nobody marks them."""
+    """True if calls that the program repeats may end steps."""
     _whole_program = False
-    """Whether the recording ends with the program, which need not know of it.
+    """True if the recording ends with the program, which need not know of it.
 
     Such a recording starts only when CUDA is initialised or a step ends, if there is a GPU
     (`devices.cuda_may_come_up`): a program that does neither is not recorded. A profiler of the program that still runs
@@ -111,21 +98,19 @@ class Recording:
         self.options = options
         self._destination = Destination.asked(path)
         self._rank: Rank | None = None
-        self._marked_by: _Marks | None = None
-        """What marks the ends of steps; None before the first."""
-        self._automatic = AutomaticSteps(
-            lambda: self._mark(_Marks.AUTOMATIC),
-            self._steps_changed,
-            by=options.steps_by if self._finds_steps else MARKS,
-            at_once=self._whole_program,
-        )
-        self._stepped = self._stepped_elsewhere = False
-        """Whether the thread that began has marked ends of steps, and whether others have."""
+        self._stepped = False
+        """True if a step has ended that counts."""
         # With no last step, the user asked for the whole program.
         self._bounded = self._whole_program and options.at_once and options.active is not None
         self._driver = Driver(options, bounded=self._bounded, worked=self._worked)
+        self._marks = StepMarks(
+            self._driver,
+            self._step,
+            by=options.steps_by if self._finds_steps else MARKS,
+            whole_program=self._whole_program,
+        )
         self._profilers: OwnProfiler | IgnoredProfilers = (
-            IgnoredProfilers(lambda: self._mark(_Marks.PROFILER))
+            IgnoredProfilers(lambda: self._marks.mark(Marker.PROFILER))
             if options.ignore_own_profiler
             else OwnProfiler(self._driver.give_way, self._driver.working)
         )
@@ -134,7 +119,7 @@ class Recording:
         self._remarks: tuple[str, ...] = ()
         """Sentences on what this system cannot do."""
         self._announced = 0
-        """Number of files that the user was told of."""
+        """Number of files that the user knows of."""
 
     @property
     def _recorder(self) -> Recorder | None:
@@ -155,7 +140,7 @@ class Recording:
 
     @property
     def may_be_elsewhere(self) -> bool:
-        """Whether processes that the program starts may do its work.
+        """True if processes that the program starts may do its work.
 
         They may if it marks no steps, or if it has ranks that no launcher started.
         """
@@ -173,7 +158,7 @@ class Recording:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is recorded any more.
+        """True if nothing is recorded any more.
 
         Steps may still be timed, which `end` adds to the trace.
         """
@@ -192,11 +177,11 @@ class Recording:
         notes = (
             *self._recorder.notes,
             *self._driver.late,
-            _ELSEWHERE if self._stepped_elsewhere and not self._stepped else None,
+            _ELSEWHERE if self._marks.elsewhere and not self._stepped else None,
             *self._remarks,
             self._driver.gave_way,
             self._profilers.note,
-            self._automatic.note,
+            self._marks.automatic.note,
             *(() if self._checker is None else self._checker.notes),
         )
         return tuple(filter(None, notes))
@@ -235,7 +220,7 @@ class Recording:
             bounded=self._bounded,
             on_too_much=self._driver.interrupt,
             step_source=lambda: self.step_source,
-            steps_are_settled=lambda: self._automatic.settled,
+            steps_are_settled=lambda: self._marks.automatic.settled,
         )
         with self._driver.working(), contextlib.ExitStack() as undo:
             if options.check_hazards:
@@ -247,7 +232,7 @@ class Recording:
             self._driver.begin(recorder, put_off=self._begins_late())
             undo.pop_all()
             self._profilers.start(self._destination.path(self._rank))
-            self._automatic.start()
+            self._marks.automatic.start()
             _under_way.append(self)
             # A program that dies without calling `end` still leaves its trace.
             atexit.register(self._at_exit)
@@ -255,39 +240,16 @@ class Recording:
     def step(self) -> None:
         """Mark the end of a step.
 
-        This does nothing on other threads than the one that began, while a CUDA graph is captured, and once nothing is
+        This does nothing on threads other than the recording's, while a CUDA graph is captured, and once nothing is
         recorded or timed any more.
         """
         _call_step_listeners()
-        self._mark(_Marks.PROGRAM)
+        self._marks.mark(Marker.PROGRAM)
 
     @property
     def step_source(self) -> str | None:
         """Description of what ends steps; None before the first."""
-        marks = self._marked_by
-        return None if marks is None else _SOURCES.get(marks, self._automatic.label)
-
-    def _mark(self, marks: _Marks) -> None:
-        chosen = self.options.steps_by not in (None, MARKS)
-        if (self._marked_by or 0) > marks or (chosen and marks > _Marks.AUTOMATIC):
-            return
-        may_move = marks is _Marks.AUTOMATIC or self._whole_program
-        if not self._driver.on_this_thread and not (may_move and self._driver.move_here()):
-            self._stepped_elsewhere = True
-            return
-        before, self._marked_by = self._marked_by, marks
-        if before != marks and marks > _Marks.AUTOMATIC:
-            self._automatic.stop()
-            if before is not None:
-                # The marks that these replace have ended this step already.
-                return
-        self._step()
-
-    def _steps_changed(self) -> None:
-        if self._recorder is not None:
-            self._recorder.steps_changed()
-            if not self._driver.on_this_thread:
-                self._driver.move_here(again=True)
+        return self._marks.source
 
     def _step(self) -> None:
         recorder = self._driver.ready
@@ -299,7 +261,7 @@ class Recording:
                 self._driver.step(recorder)
                 done = self.options.by_steps and recorder.complete and recorder.failure is None
                 if self._checker is not None and done and not self._driver.gave_way:
-                    # The checks slow every operator. Only here are they certain not to be in the middle of one.
+                    # The checks slow every operator. Here, no operator is under way.
                     self._checker.stop()
                     self._remarks += (_CHECKED,)
 
@@ -309,7 +271,7 @@ class Recording:
         In a forked child this does nothing.
 
         Raises:
-            UsageError: The calling thread is not the one that began.
+            UsageError: Another thread began the recording.
             RecordingFailed: The trace could not be written.
         """
         recorder = self._recorder
@@ -341,7 +303,7 @@ class Recording:
         if not recorder.wants_steps:
             self._need_no_steps()
         elif recorder.counts:
-            self._automatic.keep()
+            self._marks.automatic.keep()
         written = (*recorder.paths, *self._profilers.paths)
         for path in written[self._announced :]:
             self._announce(path)
@@ -349,7 +311,7 @@ class Recording:
 
     def _need_no_steps(self) -> None:
         """Watch for steps no more, since nothing is recorded or timed any more."""
-        self._automatic.stop()
+        self._marks.automatic.stop()
 
     def _announce(self, path: Path) -> None:
         shown = self.shown(path)
@@ -362,7 +324,7 @@ class Recording:
 
     @property
     def _speaks(self) -> bool:
-        """Whether this rank prints messages: the first one does, for all."""
+        """True for the first rank, which prints the messages of all."""
         return not self.rank
 
     def _tell(self, sentence: str) -> None:
@@ -439,7 +401,7 @@ class Recording:
         if self._checker is not None:
             self._checker.stop()
         self._profilers.stop()
-        self._automatic.stop()
+        self._marks.automatic.stop()
         _under_way.remove(self)
         atexit.unregister(self._at_exit)
 
@@ -452,22 +414,7 @@ class Recording:
         return Recording, (self._destination.as_asked, self.options)
 
 
-def _with_keywords(
-    options: Callable[P, Options],
-) -> Callable[Concatenate[str | os.PathLike[str], P], Recording]:
-    """Return a function that makes recordings, with the fields of `options` as its keyword arguments."""
-
-    def record(path: str | os.PathLike[str], *args: P.args, **kwargs: P.kwargs) -> Recording:
-        return Recording(path, options(*args, **kwargs))
-
-    path_parameter = inspect.Parameter("path", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    keywords = (field.replace(kind=field.KEYWORD_ONLY) for field in inspect.signature(options).parameters.values())
-    record.__dict__["__signature__"] = inspect.Signature([path_parameter, *keywords])
-    record.__doc__ = Recording.__doc__
-    return record  # type: ignore[return-value]  # Callers may also name the path.
-
-
-record = _with_keywords(Options)
+record = with_keywords(Recording, Options)
 
 _under_way: list[Recording] = []
 """Recordings that have begun and not ended: at most one."""

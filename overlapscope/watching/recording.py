@@ -32,12 +32,12 @@ class AskedRecording(SilentRecording):
 
     @property
     def step_source(self) -> str | None:
-        """None, since the watcher passes on what it takes for steps."""
+        """None, since the watcher chooses the steps."""
         return None
 
     @property
     def over(self) -> bool:
-        """Whether nothing is recorded or timed any more, or a recording of the program took precedence."""
+        """True if nothing is recorded or timed any more, or a recording of the program took precedence."""
         return self._recorder is not None and not self._recorder.wants_steps
 
     @property
