@@ -93,7 +93,7 @@ def _pieces(trace: Trace) -> Iterator[str]:
     head = json.dumps(_head(trace), indent=2)
     yield f'{head[:-2]},\n  "traceEvents": [\n'
     separator = ""
-    for events in _Events(trace).all():
+    for events in _ChromeEvents(trace).all():
         some = ",\n".join(events)
         if some:
             yield separator + some
@@ -140,7 +140,7 @@ def _number(text: str) -> int | str:
     return int(text) if text.isdecimal() and str(int(text)) == text else text
 
 
-class _Events:
+class _ChromeEvents:
     """The events of a trace as lines of JSON."""
 
     def __init__(self, trace: Trace) -> None:

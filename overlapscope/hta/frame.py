@@ -188,14 +188,14 @@ def _symbols(trace: Trace, parts: list[_Part], symbols: TraceSymbolTable) -> tup
     return np.concatenate([nothing, *names]), np.concatenate([nothing, *categories])
 
 
-def _steps(names: I64, symbols: TraceSymbolTable, ts: NDArray[Any], dur: F64) -> Steps:
+def _steps(names: I64, symbols: TraceSymbolTable, ts: NDArray[Any], dur: F64) -> StepRows:
     """The rows that HTA takes for steps: of any category, the copies on the device among them."""
     numbers = {
         number: int(match[1]) for name, number in symbols.get_sym_id_map().items() if (match := _STEP.match(name))
     }
     rows = np.flatnonzero(np.isin(names, list(numbers)))
     step = np.array([numbers[name] for name in names[rows].tolist()], np.int64)
-    return Steps(ts[rows], ts[rows] + dur[rows], step)
+    return StepRows(ts[rows], ts[rows] + dur[rows], step)
 
 
 def _add_collectives(made: pd.DataFrame, trace: Trace) -> None:
@@ -240,7 +240,7 @@ def _small(values: NDArray[Any]) -> NDArray[Any]:
 # `add_iteration` of `hta.common.trace`, which go from row to row.
 
 
-class Steps(Struct, frozen=True):
+class StepRows(Struct, frozen=True):
     """The rows that are steps, in the order of the frame; steps may overlap."""
 
     start_us: NDArray[Any]
@@ -273,7 +273,7 @@ def _last(values: I64, wanted: I64) -> Index:
     return np.where(known, order[np.maximum(at, 0)], -1)
 
 
-def iterations(ts_us: NDArray[Any], stream: I64, index: I64, links: I64, steps: Steps) -> I64 | F64:
+def iterations(ts_us: NDArray[Any], stream: I64, index: I64, links: I64, steps: StepRows) -> I64 | F64:
     """The step of each row: of a host row the one it begins in, of a row of a stream that of its launch, -1 for none.
 
     Where steps overlap the last one counts. HTA gives rows of stream 0 none at all: they are NaN.

@@ -13,7 +13,7 @@ import msgspec
 from overlapscope.base.words import in_spreadsheet
 from overlapscope.errors import HtaFailed, OverlapscopeError
 from overlapscope.hta.build import quiet, require, trace_analysis
-from overlapscope.hta.catalog import ANALYSES, Options, check_name
+from overlapscope.hta.catalog import ANALYSES, HtaOptions, check_name
 from overlapscope.inputs import Source, read_traces
 from overlapscope.trace.model import Trace
 
@@ -51,7 +51,7 @@ class HtaResult(msgspec.Struct, frozen=True, kw_only=True):
 def run(
     name: str,
     traces: Source | Iterable[Source],
-    options: Options | None = None,
+    options: HtaOptions | None = None,
     *,
     nanoseconds: bool | None = None,
 ) -> HtaResult:
@@ -68,7 +68,7 @@ def run(
     tables, missing = [], []
     try:
         with quiet():
-            for title, frame in ANALYSES[name].run(analysis, options or Options()):
+            for title, frame in ANALYSES[name].run(analysis, options or HtaOptions()):
                 if frame is None or frame.empty:
                     missing.append(title)
                 else:

@@ -19,7 +19,7 @@ from overlapscope.reading._crew import Crew
 from overlapscope.reading._progress import Progress
 from overlapscope.reading.files import LIMIT_BYTES, file_and_part, is_pipe, named
 from overlapscope.reading.own_period import periodic_steps
-from overlapscope.reading.source import Request
+from overlapscope.reading.source import ReadRequest
 from overlapscope.reading.sources import SUFFIXES, is_trace_name, parts, read
 from overlapscope.reading.steps import named_steps
 from overlapscope.trace.model import Trace
@@ -32,7 +32,7 @@ _TOLD_OF = 8
 __all__ = [
     "LIMIT_BYTES",
     "SUFFIXES",
-    "Found",
+    "FoundFiles",
     "expand",
     "is_trace_name",
     "load",
@@ -69,14 +69,14 @@ def load(
     path = named(source)
     if path.is_dir():
         raise UnreadableTrace(f"{path}: is a directory; name a trace file in it, or load all of them with load_all.")
-    request = Request(limit_bytes, progress, Crew(meanwhile=meanwhile))
+    request = ReadRequest(limit_bytes, progress, Crew(meanwhile=meanwhile))
     trace = read_once(path, limit_bytes, lambda: _read_or_cached(path, request, cache))
     if steps_by is not None:
         return named_steps(trace, steps_by)
     return periodic_steps(trace) if periodic else trace
 
 
-def _read_or_cached(path: Path, request: Request, cache: bool) -> Trace:
+def _read_or_cached(path: Path, request: ReadRequest, cache: bool) -> Trace:
     if cache:
         from overlapscope.reading.cache import of_user
 
@@ -105,7 +105,7 @@ def expand(sources: str | Path | Iterable[str | Path]) -> list[Path]:
     return list(look(sources).files)
 
 
-class Found(Struct, frozen=True):
+class FoundFiles(Struct, frozen=True):
     """The trace files that something stands for."""
 
     files: tuple[Path, ...]
@@ -113,7 +113,7 @@ class Found(Struct, frozen=True):
     """A sentence for each that somebody may have meant and that is left out."""
 
 
-def look(sources: str | Path | Iterable[str | Path]) -> Found:
+def look(sources: str | Path | Iterable[str | Path]) -> FoundFiles:
     """The trace files that files, directories and glob patterns stand for, each file once, in the order given.
 
     A directory stands for the traces right inside it, by their names (`is_trace_name`); it and a pattern yield theirs
@@ -133,7 +133,7 @@ def look(sources: str | Path | Iterable[str | Path]) -> Found:
             first = first_path_of.setdefault(Path(os.path.realpath(path)), path)
             if first != path and path != Path(source):
                 notes.append(f"{path}: is skipped: it is the same file as {first}.")
-    return Found(tuple(first_path_of.values()), tuple(notes))
+    return FoundFiles(tuple(first_path_of.values()), tuple(notes))
 
 
 def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from overlapscope.reading._arguments import EventArguments
 from overlapscope.reading._batch import Batch, Numbered
-from overlapscope.reading._categories import Table, table_of
+from overlapscope.reading._categories import EventTable, table_of
 from overlapscope.reading._events import ABSENT
 from overlapscope.trace.model import I32, I64, Index, Sync
 
@@ -38,9 +38,9 @@ Part = tuple[I32, I32, I64, I64, I64, I32]
 Values = tuple[Index, I64]
 """Rows with more columns, and these, one row each."""
 
-_STREAMS = {Table.GPU: (1,), Table.SYNC: (2, 5), Table.DEVICE_ANNOTATION: (1,)}
+_STREAMS = {EventTable.GPU: (1,), EventTable.SYNC: (2, 5), EventTable.DEVICE_ANNOTATION: (1,)}
 """Which of a table's further columns hold streams."""
-_TEXTS = {Table.COLLECTIVE: (0, 1, 2, 3)}
+_TEXTS = {EventTable.COLLECTIVE: (0, 1, 2, 3)}
 """Which hold texts."""
 
 
@@ -55,7 +55,7 @@ class Share(Struct):
     rows: int
     events: int
     parts: list[Part]
-    values: dict[Table, list[Values]]
+    values: dict[EventTable, list[Values]]
 
 
 Renumbering = tuple[list[int], list[int], list[int], list[int]]
@@ -63,7 +63,7 @@ Renumbering = tuple[list[int], list[int], list[int], list[int]]
 categories and large streams."""
 
 
-class Columns:
+class EventColumns:
     """All complete events read so far, as parallel columns in the order of the file."""
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Columns:
         self.markers: list[tuple[str, int]] = []
         """Instants that bound the recording: (name, ns)."""
         self.parts: list[Part] = []
-        self.values: dict[Table, list[Values]] = {}
+        self.values: dict[EventTable, list[Values]] = {}
         """What some tables have besides, in the order of the columns that `_tables` gives them."""
         self._rows = 0
         self._events = 0
@@ -100,18 +100,18 @@ class Columns:
         )
         for table, (at, args) in batch.parts.items():
             match table:
-                case Table.RUNTIME:
+                case EventTable.RUNTIME:
                     self._add(table, at, args.number("correlation"))
-                case Table.GPU:
+                case EventTable.GPU:
                     self._add(table, at, self._ops(args))
                     self._add_collectives(args, at)
-                case Table.SYNC:
+                case EventTable.SYNC:
                     self._add(table, at, self._syncs(args, [batch.words[word] for word in batch.name[at].tolist()]))
-                case Table.DEVICE_ANNOTATION:
+                case EventTable.DEVICE_ANNOTATION:
                     self._add(table, at, self._device_annotations(args))
         self._rows += len(place)
 
-    def _add(self, table: Table, at: Index, values: I64) -> None:
+    def _add(self, table: EventTable, at: Index, values: I64) -> None:
         self.values.setdefault(table, []).append((at + self._rows, values))
 
     def share(self) -> Share:
@@ -179,7 +179,7 @@ class Columns:
         values[:, :4] = [[self.texts[text] if text else -1 for text in row] for row in texts]
         for column, attribute in enumerate(("group_size", "elements_in", "elements_out", "sequence"), 4):
             values[:, column] = stated.number(attribute)
-        self._add(Table.COLLECTIVE, at[chosen], values)
+        self._add(EventTable.COLLECTIVE, at[chosen], values)
 
     def _device_annotations(self, args: EventArguments) -> I64:
         """A device's annotations stand in the lanes of their streams and say nothing of them in their arguments."""

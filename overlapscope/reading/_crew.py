@@ -23,7 +23,7 @@ from msgspec import Struct
 from overlapscope.reading import files
 from overlapscope.reading._ahead import unpacked_ahead
 from overlapscope.reading._batch import Batch
-from overlapscope.reading._columns import Columns, Renumbering, Share
+from overlapscope.reading._columns import EventColumns, Renumbering, Share
 from overlapscope.reading._cuts import BLANK, boundaries
 from overlapscope.reading._losses import Losses
 from overlapscope.reading._processes import alone, fork, reap, signals_later, usable_cores
@@ -110,7 +110,7 @@ class Crew(Struct, frozen=True):
             return self.processes
         return usable_cores() if alone() else 1
 
-    def help(self, stream: EventStream, columns: Columns, progress: Callable[[int], None]) -> None:
+    def help(self, stream: EventStream, columns: EventColumns, progress: Callable[[int], None]) -> None:
         """Reads on in `stream` as far as it can, and leaves the rest to the stream.
 
         Call it between two batches. `progress` is told about how many bytes have been read.
@@ -162,7 +162,7 @@ def _read_together(
     stretches: list[Stretch],
     processes: int,
     stream: EventStream,
-    columns: Columns,
+    columns: EventColumns,
     progress: Callable[[int], None],
     meanwhile: Callable[[], object],
 ) -> None:
@@ -191,7 +191,7 @@ def _read_together(
     _join(stretches, by_reader, stream, columns)
 
 
-def _join(stretches: list[Stretch], by_reader: list[list[Piece]], stream: EventStream, columns: Columns) -> None:
+def _join(stretches: list[Stretch], by_reader: list[list[Piece]], stream: EventStream, columns: EventColumns) -> None:
     """Adds the pieces in the order of the file, as far as each of them follows from the one before."""
     read = {piece.number: (piece, reader) for reader, pieces in enumerate(by_reader) for piece in pieces}
     numbers: list[Renumbering] = [([], [], [], []) for _ in by_reader]
@@ -208,7 +208,7 @@ def _join(stretches: list[Stretch], by_reader: list[list[Piece]], stream: EventS
 
 def _pieces(stretches: list[Stretch], stream: EventStream, tickets: BinaryIO) -> Iterator[Piece]:
     """Reads stretches until none is left to take. One that cannot be told from here ends it for all readers."""
-    columns = Columns()
+    columns = EventColumns()
     while ticket := tickets.read(_TICKET_BYTES):
         number = int.from_bytes(ticket, "little")
         stretch = stretches[number]

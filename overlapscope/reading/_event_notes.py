@@ -19,7 +19,7 @@ _RECORDS = re.compile(r"cu(da)?EventRecord\w*")
 _WAITS = re.compile(r"cu(da)?StreamWaitEvent\w*")
 
 
-class _Note(NamedTuple):
+class _EventNote(NamedTuple):
     number: int
     device: int
     stream: int
@@ -60,10 +60,10 @@ def apply(
     return cpu_ops, annotations, stated
 
 
-def _read(notes: HostEvents, calls: RuntimeCalls, kind: str, call_name: re.Pattern[str]) -> list[_Note]:
+def _read(notes: HostEvents, calls: RuntimeCalls, kind: str, call_name: re.Pattern[str]) -> list[_EventNote]:
     """The notes of one kind whose call was recorded: the only one of that name inside them on their thread."""
     rows = np.flatnonzero(calls.named(lambda name: call_name.fullmatch(name) is not None))
-    told: list[_Note] = []
+    told: list[_EventNote] = []
     for thread in np.unique(notes.thread):
         of_thread = rows[calls.thread[rows] == thread]
         noted = np.flatnonzero(notes.thread == thread)
@@ -72,5 +72,7 @@ def _read(notes: HostEvents, calls: RuntimeCalls, kind: str, call_name: re.Patte
         for note, at, end in zip(noted.tolist(), first.tolist(), after.tolist(), strict=True):
             match = _NOTE.fullmatch(notes.name(note))
             if match is not None and match[1] == kind and end - at == 1:
-                told.append(_Note(int(match[2]), int(match[3]), int(match[4]), int(calls.correlation[of_thread[at]])))
+                told.append(
+                    _EventNote(int(match[2]), int(match[3]), int(match[4]), int(calls.correlation[of_thread[at]]))
+                )
     return [note for note in told if note.correlation > 0]

@@ -30,7 +30,7 @@ MOST_EVENTS = 16 << 20
 could have one in each two of its bytes, which would take fifty times its size of memory."""
 
 
-class Event(Struct, gc=False, frozen=True):
+class XlaEvent(Struct, gc=False, frozen=True):
     """Something that happened on a line."""
 
     name: str
@@ -39,7 +39,7 @@ class Event(Struct, gc=False, frozen=True):
     stats: Stats
 
 
-class Line(Struct, frozen=True):
+class XlaLine(Struct, frozen=True):
     """A stream of a device, or a thread of a host."""
 
     plane: str
@@ -47,14 +47,14 @@ class Line(Struct, frozen=True):
     name: str
     """`Stream #14(Compute)`, or a thread's."""
     id: int
-    events: list[Event]
+    events: list[XlaEvent]
     """In any order."""
 
 
-class Recording(Struct):
+class XlaRecording(Struct):
     """One file's."""
 
-    lines: list[Line] = field(default_factory=list)
+    lines: list[XlaLine] = field(default_factory=list)
     said: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What is said of each plane as a whole, by its name. Nothing in the JSON."""
     warnings: list[str] = field(default_factory=list)

@@ -18,7 +18,7 @@ from overlapscope.reading._arguments import DecodedArguments
 from overlapscope.reading._batch import Batch, batch_of_rows, rows_of
 from overlapscope.reading._categories import table_of
 from overlapscope.reading._events import CallArgs, OpArgs
-from overlapscope.reading._jax_lines import Event, Line
+from overlapscope.reading._jax_lines import XlaEvent, XlaLine
 from overlapscope.reading._times import UNREADABLE
 from overlapscope.trace.op_names import XLA_WAIT
 
@@ -66,7 +66,7 @@ class _Row(Struct, gc=False):
     args: Any = None
 
 
-def batch_of(lines: list[Line]) -> Batch:
+def batch_of(lines: list[XlaLine]) -> Batch:
     """All that is a row of a Trace, in one batch."""
     rows = [row for line in lines for row in _rows(line)]
     rows += _steps(lines)
@@ -92,7 +92,7 @@ def _time(ns: int) -> int:
     return ns if abs(ns) < _LARGEST_NS else int(UNREADABLE)
 
 
-def _rows(line: Line) -> Iterator[_Row]:
+def _rows(line: XlaLine) -> Iterator[_Row]:
     device = _DEVICE.search(line.plane)
     if device is None:
         return _host_rows(line)
@@ -102,14 +102,14 @@ def _rows(line: Line) -> Iterator[_Row]:
     return (_row(event, "overhead", event.name, -1) for event in line.events if event.name in _OVERHEADS)
 
 
-def _row(event: Event, category: str, name: str, tid: int, args: Any = None, pid: int = -1) -> _Row:
+def _row(event: XlaEvent, category: str, name: str, tid: int, args: Any = None, pid: int = -1) -> _Row:
     return _Row(category, name, tid, event.start_ns, event.dur_ns, pid, args)
 
 
 # -- devices -------------------------------------------------------------------------------------------
 
 
-def _op_rows(line: Line, device: int, stream: int) -> Iterator[_Row]:
+def _op_rows(line: XlaLine, device: int, stream: int) -> Iterator[_Row]:
     for event in line.events:
         if _NO_OP.match(event.name):
             continue
@@ -118,7 +118,7 @@ def _op_rows(line: Line, device: int, stream: int) -> Iterator[_Row]:
         yield _row(event, category, name, stream, args, device)
 
 
-def _op(event: Event) -> tuple[str, str, int]:
+def _op(event: XlaEvent) -> tuple[str, str, int]:
     """Category, name and size, as Kineto has them."""
     stats = event.stats
     copy = _COPY.fullmatch(event.name)
@@ -138,7 +138,7 @@ def _memory(kind: str) -> str:
     return kind.replace("_", " ").title()
 
 
-def _correlation(event: Event) -> int:
+def _correlation(event: XlaEvent) -> int:
     number = event.stats.correlation_id
     return number if 0 < number < _LARGEST_COUNT else -1
 
@@ -146,7 +146,7 @@ def _correlation(event: Event) -> int:
 # -- hosts ---------------------------------------------------------------------------------------------
 
 
-def _host_rows(line: Line) -> Iterator[_Row]:
+def _host_rows(line: XlaLine) -> Iterator[_Row]:
     """Instants are left out: allocations of XLA's own pools, and what a thread pool was handed."""
     ranges = _ranges(line)
     for event in line.events:
@@ -169,7 +169,7 @@ def _host_rows(line: Line) -> Iterator[_Row]:
             yield _row(event, "cpu_op", name, line.id)
 
 
-def _call(event: Event) -> str | None:
+def _call(event: XlaEvent) -> str | None:
     """The call that an event of a host's thread stands for: of the driver, or one of JAX that waits for the device."""
     name, stats = event.name, event.stats
     function = name.rpartition(" ")[2] if name.startswith("$") else name
@@ -195,7 +195,7 @@ def _frame_name(frame: re.Match[str]) -> str:
     return f"{file}({frame['line']}): {frame['function']}"
 
 
-def _ranges(line: Line) -> set[int]:
+def _ranges(line: XlaLine) -> set[int]:
     """The program's own marks, by their objects' ids: those inside nothing but steps and one another.
 
     Told only where the thread has steps or Python functions: other threads are XLA's.
@@ -216,16 +216,16 @@ def _ranges(line: Line) -> set[int]:
     return ranges
 
 
-def _is_range(event: Event) -> bool:
+def _is_range(event: XlaEvent) -> bool:
     xlas = event.stats.source or _OWN_MARK.fullmatch(event.name) or _MODULE.fullmatch(event.name)
     return not xlas and event.name != "<UNKNOWN>" and _call(event) is None
 
 
-def _is_step(event: Event) -> bool:
+def _is_step(event: XlaEvent) -> bool:
     return event.stats.step_num is not None or event.stats.root != 0
 
 
-def _steps(lines: list[Line]) -> Iterator[_Row]:
+def _steps(lines: list[XlaLine]) -> Iterator[_Row]:
     """The steps of the name that most have, numbered as the program did or in order; others are ranges."""
     steps = [(event, line.id) for line in lines if not _DEVICE.search(line.plane) for event in line.events]
     steps = sorted(((event, tid) for event, tid in steps if _is_step(event)), key=lambda step: step[0].start_ns)

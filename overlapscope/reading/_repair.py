@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from msgspec import Struct, field
 
-from overlapscope.reading._categories import Table, table_of
+from overlapscope.reading._categories import EventTable, table_of
 from overlapscope.reading._events import Complete, Instant, convert
 from overlapscope.reading._losses import Losses
 from overlapscope.reading._mend import mended
@@ -257,7 +257,7 @@ class _Recovery:
 
 def _reads_escapes(event: Complete | Instant | None, value: dict[str, Any], text: str) -> bool:
     """Return whether bytes that are not UTF-8 stand in a field that is read; other decoders check no other fields."""
-    if _SURROGATE.search(text) is None or not isinstance(event, Complete) or table_of[event.cat] == Table.IGNORED:
+    if _SURROGATE.search(text) is None or not isinstance(event, Complete) or table_of[event.cat] == EventTable.IGNORED:
         return False
     texts = (value.get(key) for key in ("cat", "name", "pid", "tid"))
     return any(isinstance(text, str) and _SURROGATE.search(text) is not None for text in texts)

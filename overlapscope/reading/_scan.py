@@ -20,7 +20,7 @@ from msgspec import Raw
 
 from overlapscope.reading._arguments import number
 from overlapscope.reading._batch import Batch, rows_of
-from overlapscope.reading._categories import Table, table_of
+from overlapscope.reading._categories import EventTable, table_of
 from overlapscope.reading._events import UNDECODABLE, OpArgs, decoded_text
 from overlapscope.trace.model import I32, I64, Index
 
@@ -44,8 +44,8 @@ _PASSED_OVER_IN = {
 """Frequent categories that no table takes, with the phases that they come in."""
 
 _PLAIN, _CALL, _OP, _PASSED_OVER = range(4)
-_SHAPES = {Table.GPU: _OP, Table.SYNC: _OP, Table.DEVICE_ANNOTATION: _OP, Table.RUNTIME: _CALL}
-_IS_OP = np.array([_SHAPES.get(table) == _OP for table in Table])
+_SHAPES = {EventTable.GPU: _OP, EventTable.SYNC: _OP, EventTable.DEVICE_ANNOTATION: _OP, EventTable.RUNTIME: _CALL}
+_IS_OP = np.array([_SHAPES.get(table) == _OP for table in EventTable])
 _TYPES = {int: 0, str: 1, Raw: 2}
 _TEXT = -(1 << 62)
 """Below, a process or thread is the least integer and the number of its text."""
@@ -143,7 +143,7 @@ def is_compiled() -> bool:
 
 @cache
 def _wanted() -> _Wanted:
-    shapes = [_SHAPES.get(Table(table), _PLAIN) for table in _TABLE_OF]
+    shapes = [_SHAPES.get(EventTable(table), _PLAIN) for table in _TABLE_OF]
     categories = list(map(_word, CATEGORIES, shapes))
     categories += [_word(name, _PASSED_OVER, phases) for name, phases in _PASSED_OVER_IN.items()]
     keys, defaults = OpArgs.__struct_encode_fields__, OpArgs.__struct_defaults__
@@ -208,7 +208,7 @@ def _batch(columns: _Columns) -> Batch | None:
     ops[:, 0] = _identities(ops[:, 0], texts)
     shown = _IS_OP[tables]
     for table, at in rows_of(tables):
-        if table == Table.RUNTIME:
+        if table == EventTable.RUNTIME:
             calls = _array(columns.calls, columns.n_calls, np.int64).reshape(-1, 1)
             batch.parts[table] = at, ScannedArguments(thread[at], calls, {"correlation": 0}, texts)
         else:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from overlapscope.base.columns import locate
-from overlapscope.reading._categories import Table
-from overlapscope.reading._columns import Columns, Part, Values, joined
+from overlapscope.reading._categories import EventTable
+from overlapscope.reading._columns import EventColumns, Part, Values, joined
 from overlapscope.trace import lost, op_names
 from overlapscope.trace.model import (
     I8,
@@ -41,20 +41,20 @@ _NO_ROWS: Part = (
 _ANNOTATIONS = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
 
 
-_PARTS: dict[Table, lost.Part] = {
-    Table.RUNTIME: "calls",
-    Table.CPU: "ops",
-    Table.ANNOTATION: "ranges",
-    Table.SYNC: "syncs",
-    Table.OVERHEAD: "overheads",
-    Table.PYTHON: "frames",
+_PARTS: dict[EventTable, lost.Part] = {
+    EventTable.RUNTIME: "calls",
+    EventTable.CPU: "ops",
+    EventTable.ANNOTATION: "ranges",
+    EventTable.SYNC: "syncs",
+    EventTable.OVERHEAD: "overheads",
+    EventTable.PYTHON: "frames",
 }
 
 
 class Finished:
     """Whole columns: one row for each complete event."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: EventColumns) -> None:
         text_ids = np.array([columns.names[text] for text in columns.texts], dtype=np.int64)
         self.names = tuple(columns.names)
         parts = columns.parts
@@ -63,7 +63,7 @@ class Finished:
         self._table = columns.tables()[self._category] if len(self._category) else self._category
         self._categories = list(columns.categories)
         self._values = {table: _values(columns.values.pop(table, []), shape) for table, shape in _SHAPES.items()}
-        texts = self._values[Table.COLLECTIVE][1][:, :4]
+        texts = self._values[EventTable.COLLECTIVE][1][:, :4]
         texts[texts >= 0] = text_ids[texts[texts >= 0]]
         self._annotations()
         self._overheads()
@@ -72,25 +72,25 @@ class Finished:
         """Only what the profiler itself took."""
         if _QUEUE_FULL in self.names:
             queue_full = self._name == self.names.index(_QUEUE_FULL)
-            self._table[(self._table == Table.OVERHEAD) & queue_full] = Table.IGNORED
+            self._table[(self._table == EventTable.OVERHEAD) & queue_full] = EventTable.IGNORED
 
     def _annotations(self) -> None:
         """Before torch 1.11 `record_function` ranges were recorded as operators. PyTorch's own are told by name."""
         own = np.array([name.startswith(_ANNOTATIONS) for name in self.names], dtype=np.bool_)
         if own.any():
             named_so = np.flatnonzero(own[self._name])
-            self._table[named_so[self._table[named_so] == Table.CPU]] = Table.ANNOTATION
+            self._table[named_so[self._table[named_so] == EventTable.CPU]] = EventTable.ANNOTATION
 
     def name(self, row: int) -> str:
         return str(self.names[self._name[row]])
 
     def work(self) -> Index:
         """Rows that something did: all that end up in a table, but for the copies of annotations."""
-        works = np.ones(len(Table), dtype=np.bool_)
-        works[[Table.IGNORED, Table.SPAN, Table.DEVICE_ANNOTATION]] = False
+        works = np.ones(len(EventTable), dtype=np.bool_)
+        works[[EventTable.IGNORED, EventTable.SPAN, EventTable.DEVICE_ANNOTATION]] = False
         return np.flatnonzero(works[self._table])
 
-    def rows(self, table: Table) -> Index:
+    def rows(self, table: EventTable) -> Index:
         """A table's rows, in the order of the file."""
         return np.flatnonzero(self._table == table)
 
@@ -102,8 +102,8 @@ class Finished:
         """Takes as unknown what no GPU op can have moved, and sizes that add up to more than 64 bits hold: how many, by
         part.
         """
-        rows = self.rows(Table.GPU)
-        at, values = self._values[Table.GPU]
+        rows = self.rows(EventTable.GPU)
+        at, values = self._values[EventTable.GPU]
         place = np.searchsorted(at, rows)
         size, dur = values[place, 3], self.dur_ns[rows]
         # Where a file has whole microseconds only, what is shorter has none.
@@ -121,31 +121,31 @@ class Finished:
     def parts(self, rows: Index) -> dict[str, int]:
         """How many of some rows belong to each part of the recording (`overlapscope.trace.lost`)."""
         tables = self._table[rows]
-        kinds = self._judged(rows[tables == Table.GPU])[:, 0]
+        kinds = self._judged(rows[tables == EventTable.GPU])[:, 0]
         counts: Counter[str] = Counter()
         for kind, count in enumerate(np.bincount(kinds, minlength=len(Kind)).tolist()):
             counts[lost.OF_KIND[Kind(kind)]] += count
-        for table, count in enumerate(np.bincount(tables, minlength=len(Table)).tolist()):
+        for table, count in enumerate(np.bincount(tables, minlength=len(EventTable)).tolist()):
             if table in _PARTS:
-                counts[_PARTS[Table(table)]] += count
+                counts[_PARTS[EventTable(table)]] += count
         return {part: count for part, count in counts.items() if count}
 
     def drop(self, rows: Index) -> None:
         """Leaves rows out of every table."""
-        self._table[rows] = Table.IGNORED
+        self._table[rows] = EventTable.IGNORED
 
-    def host(self, table: Table, base_ns: int) -> HostEvents:
+    def host(self, table: EventTable, base_ns: int) -> HostEvents:
         rows = self._sorted(table)
         return HostEvents(**self._common(rows, base_ns), thread=self._thread[rows])
 
     def runtime_calls(self, base_ns: int) -> RuntimeCalls:
-        rows = self._sorted(Table.RUNTIME)
-        correlation = _positive(self._aligned(Table.RUNTIME, rows))
+        rows = self._sorted(EventTable.RUNTIME)
+        correlation = _positive(self._aligned(EventTable.RUNTIME, rows))
         return RuntimeCalls(**self._common(rows, base_ns), thread=self._thread[rows], correlation=correlation)
 
     def syncs(self, base_ns: int) -> Syncs:
-        rows = self._sorted(Table.SYNC)
-        values = self._aligned(Table.SYNC, rows)
+        rows = self._sorted(EventTable.SYNC)
+        values = self._aligned(EventTable.SYNC, rows)
         return Syncs(
             **self._common(rows, base_ns),
             kind=values[:, 0].astype(np.int8),
@@ -160,8 +160,8 @@ class Finished:
         )
 
     def gpu_ops(self, base_ns: int, calls: RuntimeCalls) -> GpuOps:
-        rows = self._sorted(Table.GPU)
-        values, judged = self._aligned(Table.GPU, rows), self._judged(rows)
+        rows = self._sorted(EventTable.GPU)
+        values, judged = self._aligned(EventTable.GPU, rows), self._judged(rows)
         correlation = _positive(values[:, 2])
         return GpuOps(
             **self._common(rows, base_ns),
@@ -177,15 +177,15 @@ class Finished:
         )
 
     def device_annotations(self, base_ns: int) -> DeviceAnnotations:
-        rows = self._sorted(Table.DEVICE_ANNOTATION)
-        values = self._aligned(Table.DEVICE_ANNOTATION, rows).astype(np.int32)
+        rows = self._sorted(EventTable.DEVICE_ANNOTATION)
+        values = self._aligned(EventTable.DEVICE_ANNOTATION, rows).astype(np.int32)
         return DeviceAnnotations(**self._common(rows, base_ns), device=values[:, 0], stream=values[:, 1])
 
     def collectives(self, base_ns: int) -> Collectives:
         """Of the GPU ops that are still there, those that say what they are for."""
-        rows = self._sorted(Table.GPU)
-        rows = rows[np.isin(rows, self._values[Table.COLLECTIVE][0])]
-        ops, values = self._aligned(Table.GPU, rows), self._aligned(Table.COLLECTIVE, rows)
+        rows = self._sorted(EventTable.GPU)
+        rows = rows[np.isin(rows, self._values[EventTable.COLLECTIVE][0])]
+        ops, values = self._aligned(EventTable.GPU, rows), self._aligned(EventTable.COLLECTIVE, rows)
         name, group, ranks, dtype = values[:, :4].astype(np.int32).T.copy()
         return Collectives(
             **self._common(rows, base_ns) | {"name_id": name},
@@ -223,7 +223,7 @@ class Finished:
             judged.append((op_names.kind(category, name), *op_names.memory_kinds(category, name)))
         return np.array(judged, dtype=np.int8).reshape(-1, 3)[back]
 
-    def _sorted(self, table: Table) -> Index:
+    def _sorted(self, table: EventTable) -> Index:
         """The table's rows by start, longest first within equal starts, by content within equal times: whatever order
         a file has."""
         rows = self.rows(table)
@@ -247,7 +247,7 @@ class Finished:
         distinct, back = np.unique(self._name[rows], return_inverse=True)
         return np.argsort(np.argsort(np.array([self.names[number] for number in distinct.tolist()], np.object_)))[back]
 
-    def _aligned(self, table: Table, rows: Index) -> I64:
+    def _aligned(self, table: EventTable, rows: Index) -> I64:
         at, values = self._values[table]
         return values[np.searchsorted(at, rows)]
 
@@ -260,12 +260,12 @@ def _positive(correlation: I64) -> I64:
     return np.where(correlation > 0, correlation, -1)
 
 
-_SHAPES: dict[Table, tuple[int, ...]] = {
-    Table.RUNTIME: (),
-    Table.GPU: (5,),
-    Table.SYNC: (7,),
-    Table.DEVICE_ANNOTATION: (2,),
-    Table.COLLECTIVE: (8,),
+_SHAPES: dict[EventTable, tuple[int, ...]] = {
+    EventTable.RUNTIME: (),
+    EventTable.GPU: (5,),
+    EventTable.SYNC: (7,),
+    EventTable.DEVICE_ANNOTATION: (2,),
+    EventTable.COLLECTIVE: (8,),
 }
 """How many columns some tables have besides those of every row."""
 

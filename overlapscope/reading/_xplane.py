@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from overlapscope.reading._jax_lines import MOST_EVENTS, NO_STATS, Event, Line, Recording, Stats
+from overlapscope.reading._jax_lines import MOST_EVENTS, NO_STATS, Stats, XlaEvent, XlaLine, XlaRecording
 
 _PS_PER_NS: Final = 1_000
 _MOST_BITS: Final = 64
@@ -23,12 +23,12 @@ class NotAnXSpace(ValueError):
     """Bytes that are not whole messages of the types that they should be."""
 
 
-def read_xspace(data: bytes) -> Recording:
+def read_xspace(data: bytes) -> XlaRecording:
     """All lines, and what is said of the planes.
 
     Raises NotAnXSpace.
     """
-    recording, events = Recording(), 0
+    recording, events = XlaRecording(), 0
     for number, value in _fields(data):
         if number == 1:
             name, said, lines = _plane(_fields(_bytes(value)))
@@ -42,7 +42,7 @@ def read_xspace(data: bytes) -> Recording:
     return recording
 
 
-def _plane(fields: Iterator[tuple[int, Any]]) -> tuple[str, dict[str, Any], list[Line]]:
+def _plane(fields: Iterator[tuple[int, Any]]) -> tuple[str, dict[str, Any], list[XlaLine]]:
     """Name, statistics and lines of a plane."""
     of: dict[int, list[Any]] = {number: [] for number in range(1, 7)}
     for number, value in fields:
@@ -54,7 +54,7 @@ def _plane(fields: Iterator[tuple[int, Any]]) -> tuple[str, dict[str, Any], list
     return name, said, [_line(name, _bytes(line), event_names, stats) for line in of[3]]
 
 
-def _line(plane: str, data: bytes, event_names: dict[int, str], stats: _Stats) -> Line:
+def _line(plane: str, data: bytes, event_names: dict[int, str], stats: _Stats) -> XlaLine:
     events, said = [], {}
     for number, value in _fields(data):
         if number == 4:
@@ -64,7 +64,7 @@ def _line(plane: str, data: bytes, event_names: dict[int, str], stats: _Stats) -
     if len(events) > MOST_EVENTS:
         raise NotAnXSpace("more events than any profiler records")
     began_ns = _integer(said.get(3, 0))
-    return Line(
+    return XlaLine(
         plane=plane,
         name=_text(said.get(2, b"")) or _text(said.get(11, b"")),
         # The JSON of the same recording has so many bits of it.
@@ -73,7 +73,7 @@ def _line(plane: str, data: bytes, event_names: dict[int, str], stats: _Stats) -
     )
 
 
-def _event(data: bytes, began_ns: int, names: dict[int, str], stats: _Stats) -> Event:
+def _event(data: bytes, began_ns: int, names: dict[int, str], stats: _Stats) -> XlaEvent:
     name = offset_ps = length_ps = 0
     told: list[bytes] = []
     for number, value in _fields(data):
@@ -86,7 +86,7 @@ def _event(data: bytes, began_ns: int, names: dict[int, str], stats: _Stats) -> 
         elif number == 3:
             length_ps = _integer(value)
     start_ns, end_ns = offset_ps // _PS_PER_NS, (offset_ps + length_ps) // _PS_PER_NS
-    return Event(names.get(name, ""), began_ns + start_ns, end_ns - start_ns, stats.of_event(told))
+    return XlaEvent(names.get(name, ""), began_ns + start_ns, end_ns - start_ns, stats.of_event(told))
 
 
 class _Stats:

@@ -28,7 +28,7 @@ from overlapscope.reading._progress import Progress, ReadingBar
 from overlapscope.reading._scan import LIBRARY
 from overlapscope.reading.cache_folder import Folder, remove
 from overlapscope.reading.files import file_and_part, rank_in_name, shown_source
-from overlapscope.reading.source import Request
+from overlapscope.reading.source import ReadRequest
 from overlapscope.trace.model import Trace
 from overlapscope.version import __version__
 
@@ -97,7 +97,7 @@ class FileState(msgspec.Struct, frozen=True, array_like=True):
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _ContentNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which content a file had in a state. Written only where no later content can have the same state."""
 
     state: FileState
@@ -113,7 +113,7 @@ class Cache(msgspec.Struct, frozen=True):
     least_bytes: int = LEAST_BYTES
     settled_ns: int = SETTLED_NS
 
-    def load(self, source: str | Path, request: Request) -> Trace:
+    def load(self, source: str | Path, request: ReadRequest) -> Trace:
         """What `sources.read` gives, from the cache where it is there, and kept there otherwise.
 
         Raises UnreadableTrace, as it does.
@@ -201,7 +201,7 @@ class Opening:
     def _noted(self) -> str | None:
         path = self._folder.path / self._note_name
         try:
-            note = decode(read_regular(path), _Note)
+            note = decode(read_regular(path), _ContentNote)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
         if note.state != self._state:
@@ -213,7 +213,7 @@ class Opening:
         if not self._settled or self._digest is None or FileState.of(self._path) != self._state:
             return
         with suppress(OSError), self._folder.writing(self._note_name) as file:
-            file.write_bytes(msgspec.json.encode(_Note(self._state, self._digest)))
+            file.write_bytes(msgspec.json.encode(_ContentNote(self._state, self._digest)))
 
     # -- entries ----------------------------------------------------------------------------------
 

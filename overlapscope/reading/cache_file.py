@@ -37,7 +37,7 @@ class BrokenFile(Exception):
     """The file is none of ours, or not as it was written."""
 
 
-class _Part(msgspec.Struct, frozen=True, array_like=True):
+class _StoredColumn(msgspec.Struct, frozen=True, array_like=True):
     """A column's place in the file."""
 
     dtype: str
@@ -48,7 +48,7 @@ class _Part(msgspec.Struct, frozen=True, array_like=True):
 
 class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scalars: msgspec.Raw
-    columns: dict[str, _Part]
+    columns: dict[str, _StoredColumn]
 
 
 def stored_bytes(trace: Trace) -> int:
@@ -69,7 +69,7 @@ def write(trace: Trace, path: Path) -> None:
     with path.open("wb") as file:
         for name, column in sorted(columns.items(), key=lambda item: -item[1].itemsize):
             content = np.ascontiguousarray(column).view(np.uint8)
-            parts[name] = _Part(column.dtype.str, file.tell(), len(column), _checksum(content))
+            parts[name] = _StoredColumn(column.dtype.str, file.tell(), len(column), _checksum(content))
             file.write(content.data)
         index = msgspec.json.encode(_Index(msgspec.Raw(msgspec.json.encode(scalars)), parts))
         file.write(index + _END.pack(len(index), zlib.crc32(index), _MAGIC))
@@ -133,7 +133,7 @@ def _trace(content: NDArray[np.uint8], index: _Index) -> Trace:
     return Trace(**parts, **{name: getattr(scalars, name) for name in scalars_type.__struct_fields__})
 
 
-def _column(content: NDArray[np.uint8], part: _Part) -> NDArray[Any]:
+def _column(content: NDArray[np.uint8], part: _StoredColumn) -> NDArray[Any]:
     dtype = np.dtype(part.dtype)
     if dtype.kind not in _NUMBERS:
         raise ValueError(f"a column of {part.dtype}")

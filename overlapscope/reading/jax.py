@@ -15,11 +15,11 @@ from overlapscope.base.marks import FRAMEWORK, METADATA, RECORDER
 from overlapscope.base.words import plural
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading.files import SourceFile
-from overlapscope.reading.source import Request, Source
+from overlapscope.reading.source import ReadRequest, Source
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
-    from overlapscope.reading._jax_lines import Recording
+    from overlapscope.reading._jax_lines import XlaRecording
     from overlapscope.reading._losses import Losses
 
 _XSPACE: Final = re.compile(
@@ -43,9 +43,9 @@ def _recognises(head: bytes) -> bool:
     return _XSPACE.match(head) is not None or (b'"cat"' not in head and _JSON.search(head) is not None)
 
 
-def _read(path: Path, request: Request) -> Trace:
+def _read(path: Path, request: ReadRequest) -> Trace:
     from overlapscope.reading import kineto
-    from overlapscope.reading._columns import Columns
+    from overlapscope.reading._columns import EventColumns
     from overlapscope.reading._jax_rows import batch_of
     from overlapscope.reading._progress import ReadingBar
 
@@ -63,14 +63,14 @@ def _read(path: Path, request: Request) -> Trace:
         raise UnreadableTrace(
             f"{path}: was recorded on a {sorted(others)[0]}; overlapscope reads recordings of GPUs and of CPUs."
         )
-    columns = Columns()
+    columns = EventColumns()
     columns.add(batch_of(recording.lines))
     trace = kineto.assemble(str(path), columns, _metadata(recording), _losses(recording), file.unpacked_bytes)
     began, ended = _span(recording)
     return replace(trace, start_ns=began, end_ns=ended)
 
 
-def _decoded(path: Path, data: bytes) -> Recording:
+def _decoded(path: Path, data: bytes) -> XlaRecording:
     """Raises UnreadableTrace."""
     import msgspec
 
@@ -89,7 +89,7 @@ def _decoded(path: Path, data: bytes) -> Recording:
         ) from None
 
 
-def _losses(recording: Recording) -> Losses:
+def _losses(recording: XlaRecording) -> Losses:
     from overlapscope.reading._losses import Losses
 
     dropped = sum(int(match[1] or match[2]) for text in recording.warnings for match in _DROPPED.finditer(text))
@@ -99,7 +99,7 @@ def _losses(recording: Recording) -> Losses:
     return losses
 
 
-def _metadata(recording: Recording) -> dict[str, Any]:
+def _metadata(recording: XlaRecording) -> dict[str, Any]:
     """The same in Kineto's words."""
     said = recording.said
     names = {plane: about.get("gpu_device_name") for plane, about in said.items() if plane.startswith("/device:GPU:")}
@@ -113,13 +113,13 @@ def _metadata(recording: Recording) -> dict[str, Any]:
     }
 
 
-def _span(recording: Recording) -> tuple[int, int]:
+def _span(recording: XlaRecording) -> tuple[int, int]:
     """When recording began and ended; -1 where the file does not say."""
     began, ended = _told(recording, "profile_start_time"), _told(recording, "profile_stop_time")
     return (began, ended) if 0 < began < ended else (-1, -1)
 
 
-def _told(recording: Recording, name: str) -> int:
+def _told(recording: XlaRecording, name: str) -> int:
     value = recording.said.get(_ENVIRONMENT, {}).get(name)
     return value if isinstance(value, int) else -1
 

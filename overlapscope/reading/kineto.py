@@ -11,8 +11,8 @@ from typing import Any
 
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import _event_notes
-from overlapscope.reading._categories import Table
-from overlapscope.reading._columns import Columns
+from overlapscope.reading._categories import EventTable
+from overlapscope.reading._columns import EventColumns
 from overlapscope.reading._crew import Crew
 from overlapscope.reading._events import valid_text
 from overlapscope.reading._losses import Losses
@@ -34,7 +34,7 @@ from overlapscope.reading._stream import EventStream
 from overlapscope.reading._tables import Finished
 from overlapscope.reading._times import LARGEST_TOTAL_NS, UNREADABLE, possible, recording
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile, rank_in_name, shown_source
-from overlapscope.reading.source import Request, Source
+from overlapscope.reading.source import ReadRequest, Source
 from overlapscope.trace.model import Damage, Trace
 
 _LARGEST_BASE_NS = 1 << 62
@@ -57,7 +57,7 @@ def read(
     file = SourceFile(Path(path), limit_bytes=limit_bytes)
     crew = crew or Crew()
     stream = EventStream(file, crew.blocks(file))
-    columns = Columns()
+    columns = EventColumns()
     with ReadingBar(str(path), file.packed_bytes, progress) as bar:
         for batch in stream.batches():
             columns.add(batch)
@@ -72,14 +72,16 @@ def _recognises(head: bytes) -> bool:
     return any(key in head for key in (b'"ph"', b'"traceEvents"', b'"schemaVersion"'))
 
 
-def _read(path: Path, request: Request) -> Trace:
+def _read(path: Path, request: ReadRequest) -> Trace:
     return read(path, limit_bytes=request.limit_bytes, progress=request.progress, crew=request.crew)
 
 
 SOURCE = Source("kineto", (".json", ".json.gz", ".json.zst"), _recognises, _read)
 
 
-def assemble(source: str, columns: Columns, metadata: dict[str, Any], losses: Losses, unpacked_bytes: int) -> Trace:
+def assemble(
+    source: str, columns: EventColumns, metadata: dict[str, Any], losses: Losses, unpacked_bytes: int
+) -> Trace:
     """The Trace of all rows of a file, of what it says around them, as Kineto does, and of what reading them cost.
 
     Raises UnreadableTrace where the times make no sense.
@@ -98,8 +100,8 @@ def assemble(source: str, columns: Columns, metadata: dict[str, Any], losses: Lo
     distributed = distributed if isinstance(distributed, dict) else {}
     rank = _ordinal(distributed.get("rank"))
     cpu_ops, annotations, syncs = _event_notes.apply(
-        finished.host(Table.CPU, base_ns),
-        finished.host(Table.ANNOTATION, base_ns),
+        finished.host(EventTable.CPU, base_ns),
+        finished.host(EventTable.ANNOTATION, base_ns),
         runtime_calls,
         finished.syncs(base_ns),
     )
@@ -110,8 +112,8 @@ def assemble(source: str, columns: Columns, metadata: dict[str, Any], losses: Lo
         runtime_calls=runtime_calls,
         cpu_ops=cpu_ops,
         annotations=annotations,
-        python_frames=finished.host(Table.PYTHON, base_ns),
-        overheads=finished.host(Table.OVERHEAD, base_ns),
+        python_frames=finished.host(EventTable.PYTHON, base_ns),
+        overheads=finished.host(EventTable.OVERHEAD, base_ns),
         syncs=syncs,
         device_annotations=finished.device_annotations(base_ns),
         collectives=finished.collectives(base_ns),
@@ -161,7 +163,7 @@ def _stated_span(finished: Finished, markers: list[tuple[str, int]]) -> tuple[in
     ended.
     """
     # Rows of category `Trace`, which say when recording was on.
-    spans = finished.rows(Table.SPAN)
+    spans = finished.rows(EventTable.SPAN)
     spans = spans[(finished.start_ns[spans] > 0) & (finished.dur_ns[spans] >= 0)]
     begins = [ns for name, ns in markers if ns > 0 and name.startswith("Iteration Start")]
     ends = [ns for name, ns in markers if ns > 0 and name.startswith("Record Window End")]
@@ -181,7 +183,7 @@ def _drop_impossible(finished: Finished, begin_ns: int, end_ns: int) -> tuple[di
     """
     work, copied = (
         rows[~possible(finished.start_ns[rows], finished.dur_ns[rows], begin_ns, end_ns)]
-        for rows in (finished.work(), finished.rows(Table.DEVICE_ANNOTATION))
+        for rows in (finished.work(), finished.rows(EventTable.DEVICE_ANNOTATION))
     )
     by_part = finished.parts(work)
     finished.drop(work)

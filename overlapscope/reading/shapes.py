@@ -91,7 +91,7 @@ def _read(ops: HostEvents, path: Path, base_ns: int) -> Inputs | None:
     return reading.inputs() if (reading.number >= 0).any() else None
 
 
-class _Args(Struct, gc=False):
+class _InputArgs(Struct, gc=False):
     dims: Raw = msgspec.field(default=NOTHING, name="Input Dims")
     types: Raw = msgspec.field(default=NOTHING, name="Input type")
 
@@ -99,14 +99,14 @@ class _Args(Struct, gc=False):
 class _Op(Struct, gc=False):
     name: str = ""
     ts: float = NAN
-    args: _Args | None = None
+    args: _InputArgs | None = None
 
 
 _raw_events = msgspec.json.Decoder(list[Raw])
 _ops = msgspec.json.Decoder(list[_Op])
 
 
-class _Events(Batch):
+class _RawBatch(Batch):
     raw: list[Raw] = field(default_factory=list)
 
 
@@ -118,7 +118,7 @@ class _RawEvents(EventStream):
             events = _raw_events.decode(array)
         except UNDECODABLE as error:
             return ("cut" if at_end(str(error), len(array)) else "broken"), Batch()
-        return "valid", _Events(count=len(events), raw=events)
+        return "valid", _RawBatch(count=len(events), raw=events)
 
     def _recover(self, pending: bytes, *, final: bool) -> Batch:
         return Batch(count=super()._recover(pending, final=final).count)
@@ -137,7 +137,7 @@ class _Reading(msgspec.Struct):
         begin = 0
         for batch in _RawEvents(file).batches():
             low, high = np.searchsorted(places, (begin, begin + batch.count)).tolist()
-            if isinstance(batch, _Events) and high > low:
+            if isinstance(batch, _RawBatch) and high > low:
                 self._take([batch.raw[at] for at in (places[low:high] - begin).tolist()], by_place[low:high])
             begin += batch.count
             if high == len(places):

@@ -16,7 +16,7 @@ from overlapscope.reading.files import LIMIT_BYTES
 from overlapscope.trace.model import Trace
 
 
-class Request(Struct, frozen=True):
+class ReadRequest(Struct, frozen=True):
     """How a file is to be read."""
 
     limit_bytes: int = LIMIT_BYTES
@@ -36,7 +36,7 @@ class Source(Struct, frozen=True):
     """Lower-case endings of the files looked for in a directory. A file that is named may be called anything."""
     recognises: Callable[[bytes], bool]
     """Whether a file is of this kind, by the first bytes of its unpacked content, up to 64 KiB."""
-    read: Callable[[Path, Request], Trace]
+    read: Callable[[Path, ReadRequest], Trace]
     """The Trace in such a file.
 
     Raises UnreadableTrace, with a sentence that begins with the path, where there is none to be had.
@@ -44,3 +44,7 @@ class Source(Struct, frozen=True):
     parts: Callable[[Path], int] | None = None
     """How many recordings are in such a file, where there may be several: each is read by its number then, `FILE@0`,
     `FILE@1`."""
+
+
+Request = ReadRequest
+"""Earlier name, which sources of other packages may import."""

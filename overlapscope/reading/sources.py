@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.reading import jax, kineto, nsys
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile, file_and_part, is_pipe, place
-from overlapscope.reading.source import Request, Source
+from overlapscope.reading.source import ReadRequest, Source
 from overlapscope.trace.model import Trace
 
 GROUP: Final = "overlapscope.sources"
@@ -27,7 +27,7 @@ SUFFIXES: Final = tuple(suffix for source in _OWN for suffix in source.suffixes)
 """Endings, in any case, of the files looked for in a directory."""
 
 
-def read(path: str | Path, request: Request) -> Trace:
+def read(path: str | Path, request: ReadRequest) -> Trace:
     """The Trace in a file of any source; one that none of them knows is read as Kineto's, which says what is wrong.
 
     Raises UnreadableTrace, and UsageError where a package's source cannot be loaded.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from overlapscope.reading.files import SQLITE
-from overlapscope.reading.source import Request, Source
+from overlapscope.reading.source import ReadRequest, Source
 from overlapscope.trace.model import Trace
 
 
@@ -14,7 +14,7 @@ def _recognises(head: bytes) -> bool:
     return head.startswith(SQLITE)
 
 
-def _read(path: Path, request: Request) -> Trace:
+def _read(path: Path, request: ReadRequest) -> Trace:
     # Imported here because most traces are no databases.
     from overlapscope.reading.nsys.report import read
 

@@ -26,7 +26,7 @@ from overlapscope.reading.nsys import gpu, helper, host, syncs
 from overlapscope.reading.nsys.database import Database
 from overlapscope.reading.nsys.names import Names
 from overlapscope.reading.nsys.rows import Rows, kept, ordered
-from overlapscope.reading.source import Request
+from overlapscope.reading.source import ReadRequest
 from overlapscope.reading.steps import found_steps
 from overlapscope.trace.lost import OF_KIND, Part
 from overlapscope.trace.model import (
@@ -58,7 +58,7 @@ _PARTS: Final[dict[str, Part]] = {
 _TABLES: Final = (*gpu.TABLES, *host.TABLES, syncs.SYNCS, syncs.EVENTS)
 
 
-def read(path: Path, request: Request) -> Trace:
+def read(path: Path, request: ReadRequest) -> Trace:
     """The Trace of the process that the path names, or of the only one in the file. Raises UnreadableTrace."""
     file, part = file_and_part(path)
     located = place(file, request.limit_bytes)
