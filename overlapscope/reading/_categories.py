@@ -1,4 +1,4 @@
-"""Where an event goes, by its category."""
+"""The table that an event belongs to, by its category."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from overlapscope.trace import op_names
 
 
 class EventTable(IntEnum):
-    """Where an event of some category goes."""
+    """Table for events of some categories."""
 
     IGNORED = 0
     GPU = 1
@@ -21,11 +21,11 @@ class EventTable(IntEnum):
     SPAN = 8
     DEVICE_ANNOTATION = 9
     COLLECTIVE = 10
-    """What some GPU ops say besides; no category's own."""
+    """Further columns of some GPU ops. No category belongs to this table."""
 
 
-# From kineto's `ActivityType.h`, whose comments say that glow, hpu, mtia, xpu and privateuse1 runtime and
-# driver events are on the host. Its first releases wrote `Operator`, `Runtime`, `Kernel`, `Memcpy`, `Memset`.
+# From kineto's `ActivityType.h`, whose comments state that glow, hpu, mtia, xpu and privateuse1 runtime and driver
+# events are on the host. Its first releases wrote `Operator`, `Runtime`, `Kernel`, `Memcpy`, `Memset`.
 TABLES = {
     **dict.fromkeys(op_names.GPU_CATEGORIES, EventTable.GPU),
     **dict.fromkeys(("cuda_sync", "xpu_sync"), EventTable.SYNC),
@@ -39,7 +39,7 @@ TABLES = {
     "overhead": EventTable.OVERHEAD,
     "trace": EventTable.SPAN,
 }
-"""Lower-case categories of complete events that are read; all others are passed over."""
+"""Lower-case categories of complete events that are read. All other categories are ignored."""
 
 
 class _TableOf(dict[str, EventTable]):
@@ -49,4 +49,4 @@ class _TableOf(dict[str, EventTable]):
 
 
 table_of = _TableOf()
-"""The table of a category in any case: `table_of[category]`."""
+"""Table of a category in any case: `table_of[category]`."""

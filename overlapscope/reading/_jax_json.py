@@ -1,4 +1,4 @@
-"""Decodes the Chrome trace that XLA's profiler writes beside its protocol buffer (`*.trace.json.gz`)."""
+"""The Chrome trace that XLA's profiler writes beside its protocol buffer (`*.trace.json.gz`), decoded."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from overlapscope.reading._times import UNREADABLE
 
 _LARGEST_US: Final = 4e15
 _TRIES: Final = 8
-"""Places at which a file that was cut may turn out to have a whole event behind it."""
+"""Maximum places to try as the end of the last whole event of a truncated file."""
 _BETWEEN_EVENTS: Final = re.compile(rb"\}(?=\s*,\s*\{)")
 _CUT_SIGHT: Final = 1 << 16
 
 
 class _XlaArgs(Stats, gc=False, frozen=True):
     name: str = ""
-    """Of a process or thread, where the event names one."""
+    """Name of a process or thread, in events that give it one."""
 
 
 class _JsonEvent(Struct, gc=False):
@@ -40,15 +40,17 @@ class _XlaFile(Struct):
 
 
 _file = msgspec.json.Decoder(_XlaFile, strict=False)
-"""Not strict, as the numbers among the arguments are written as texts."""
+"""Not strict, because the numbers among the arguments are written as texts."""
 
 
 def read_json(text: bytes) -> XlaRecording:
-    """All lines. Of a file that was cut, those of its whole events.
+    """Return all lines; those of the whole events if the file was truncated.
 
-    Raises msgspec.DecodeError or UnicodeDecodeError where it is damaged otherwise.
+    Raises:
+        msgspec.DecodeError: The file is damaged otherwise.
+        UnicodeDecodeError: The file is damaged otherwise.
     """
-    # Most events have arguments.
+    # Most events have arguments, so they have two opening braces each.
     if text.count(b"{") > 2 * MOST_EVENTS:
         raise msgspec.DecodeError("more events than any profiler records")
     try:
@@ -62,7 +64,7 @@ def read_json(text: bytes) -> XlaRecording:
 
 
 def _whole_events(text: bytes) -> list[_JsonEvent]:
-    """The events of a file that was cut."""
+    """Return the events of a truncated file."""
     ends = [match.end() for match in _BETWEEN_EVENTS.finditer(text, max(0, len(text) - _CUT_SIGHT))]
     for end in reversed(ends[-_TRIES:]):
         try:

@@ -1,4 +1,4 @@
-"""Makes the Trace's tables of the columns that were collected."""
+"""A Trace's tables from the collected columns."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from overlapscope.trace.model import (
 )
 
 _QUEUE_FULL = "Command Buffer Full"
-"""CUPTI lists as overhead (CUPTI_ACTIVITY_OVERHEAD_COMMAND_BUFFER_FULL) that the launch queue is full: the host is
-ahead of the device and waits, with or without a profiler."""
+"""CUPTI's overhead for a full launch queue (CUPTI_ACTIVITY_OVERHEAD_COMMAND_BUFFER_FULL). The host is ahead of the
+device and waits, with or without a profiler."""
 LARGEST_BYTES = 1 << 50
-"""No op moves more, nor a collective so many elements: a pebibyte."""
+"""Maximum size of a GPU op in bytes and of a collective in elements: a pebibyte."""
 FASTEST_BYTES_PER_NS = 1_000
-"""1 TB/s, more than any link between a host and a device gives."""
+"""1 TB/s, faster than any link between a host and a device."""
 _US_NS = 1_000
 _LARGEST_SUM = 1 << 62
 _NO_ROWS: Part = (
@@ -52,7 +52,7 @@ _PARTS: dict[EventTable, lost.Part] = {
 
 
 class Finished:
-    """Whole columns: one row for each complete event."""
+    """All columns, with one row for each complete event."""
 
     def __init__(self, columns: EventColumns) -> None:
         text_ids = np.array([columns.names[text] for text in columns.texts], dtype=np.int64)
@@ -69,13 +69,15 @@ class Finished:
         self._overheads()
 
     def _overheads(self) -> None:
-        """Only what the profiler itself took."""
+        """Drop overhead that the profiler did not cause."""
         if _QUEUE_FULL in self.names:
             queue_full = self._name == self.names.index(_QUEUE_FULL)
             self._table[(self._table == EventTable.OVERHEAD) & queue_full] = EventTable.IGNORED
 
     def _annotations(self) -> None:
-        """Before torch 1.11 `record_function` ranges were recorded as operators. PyTorch's own are told by name."""
+        """Move PyTorch's own ranges to the annotations. Before torch 1.11, `record_function` ranges were recorded as
+        operators.
+        """
         own = np.array([name.startswith(_ANNOTATIONS) for name in self.names], dtype=np.bool_)
         if own.any():
             named_so = np.flatnonzero(own[self._name])
@@ -85,30 +87,28 @@ class Finished:
         return str(self.names[self._name[row]])
 
     def work(self) -> Index:
-        """Rows that something did: all that end up in a table, but for the copies of annotations."""
+        """Return the rows of all tables, except the device's copies of annotations."""
         works = np.ones(len(EventTable), dtype=np.bool_)
         works[[EventTable.IGNORED, EventTable.SPAN, EventTable.DEVICE_ANNOTATION]] = False
         return np.flatnonzero(works[self._table])
 
     def rows(self, table: EventTable) -> Index:
-        """A table's rows, in the order of the file."""
+        """Return a table's rows, in the order of the file."""
         return np.flatnonzero(self._table == table)
 
     def total_ns(self) -> float:
-        """The durations of all work together."""
+        """Return the total duration of all work."""
         return float(self.dur_ns[self.work()].sum(dtype=np.float64))
 
     def forget_impossible_sizes(self) -> dict[str, int]:
-        """Takes as unknown what no GPU op can have moved, and sizes that add up to more than 64 bits hold: how many, by
-        part.
-        """
+        """Forget sizes that no GPU op can have moved, or whose sum exceeds 64 bits; return how many, by part."""
         rows = self.rows(EventTable.GPU)
         at, values = self._values[EventTable.GPU]
         place = np.searchsorted(at, rows)
         size, dur = values[place, 3], self.dur_ns[rows]
-        # Where a file has whole microseconds only, what is shorter has none.
+        # In a file with whole microseconds only, shorter ops have no duration.
         coarse = not ((self.start_ns[rows] % _US_NS).any() or (dur % _US_NS).any())
-        # By division: the product of a duration and a speed may not fit.
+        # Divide, because the product of a duration and a speed may overflow.
         wrong = size // FASTEST_BYTES_PER_NS > dur + (_US_NS if coarse else 1)
         fast = np.flatnonzero(wrong)
         wrong[fast] = np.isin(self._judged(rows[fast])[:, 0], (Kind.H2D, Kind.D2H))
@@ -119,7 +119,7 @@ class Finished:
         return self.parts(rows[wrong])
 
     def parts(self, rows: Index) -> dict[str, int]:
-        """How many of some rows belong to each part of the recording (`overlapscope.trace.lost`)."""
+        """Return how many of some rows belong to each part of the recording (`overlapscope.trace.lost`)."""
         tables = self._table[rows]
         kinds = self._judged(rows[tables == EventTable.GPU])[:, 0]
         counts: Counter[str] = Counter()
@@ -131,7 +131,7 @@ class Finished:
         return {part: count for part, count in counts.items() if count}
 
     def drop(self, rows: Index) -> None:
-        """Leaves rows out of every table."""
+        """Remove rows from every table."""
         self._table[rows] = EventTable.IGNORED
 
     def host(self, table: EventTable, base_ns: int) -> HostEvents:
@@ -154,7 +154,7 @@ class Finished:
             correlation=_positive(values[:, 3]),
             event=np.maximum(values[:, 4], -1),
             source_stream=values[:, 5].astype(np.int32),
-            # Kineto names a stream without its device; it means the waiting one's.
+            # Kineto names a stream without its device; it means a stream of the waiting device.
             source_device=np.where(values[:, 5] >= 0, values[:, 1], -1).astype(np.int32),
             record_correlation=_positive(values[:, 6]),
         )
@@ -182,7 +182,7 @@ class Finished:
         return DeviceAnnotations(**self._common(rows, base_ns), device=values[:, 0], stream=values[:, 1])
 
     def collectives(self, base_ns: int) -> Collectives:
-        """Of the GPU ops that are still there, those that say what they are for."""
+        """Return the collectives that the remaining GPU ops state."""
         rows = self._sorted(EventTable.GPU)
         rows = rows[np.isin(rows, self._values[EventTable.COLLECTIVE][0])]
         ops, values = self._aligned(EventTable.GPU, rows), self._aligned(EventTable.COLLECTIVE, rows)
@@ -202,7 +202,7 @@ class Finished:
         )
 
     def _common(self, rows: Index, base_ns: int) -> dict[str, Any]:
-        """What all tables have."""
+        """Return the columns that all tables have."""
         start_ns = self.start_ns[rows] + base_ns
         return {
             "names": self.names,
@@ -213,7 +213,7 @@ class Finished:
         }
 
     def _judged(self, rows: Index) -> I8:
-        """Kind, source and target memory of GPU ops: each distinct (category, name) is judged once."""
+        """Return kind, source and target memory of GPU ops; each distinct (category, name) is judged once."""
         names = len(self.names)
         key = self._category[rows].astype(np.int64) * names + self._name[rows]
         distinct, back = np.unique(key, return_inverse=True)
@@ -224,11 +224,10 @@ class Finished:
         return np.array(judged, dtype=np.int8).reshape(-1, 3)[back]
 
     def _sorted(self, table: EventTable) -> Index:
-        """The table's rows by start, longest first within equal starts, by content within equal times: whatever order
-        a file has."""
+        """Return the table's rows by start, then longest first, then by content, whatever their order in the file."""
         rows = self.rows(table)
         start = self.start_ns[rows]
-        # Files are nearly sorted by thread, which a stable sort makes use of; only ties need the second key.
+        # Files are nearly sorted by thread, which a stable sort exploits. Only ties need the other keys.
         order = np.argsort(start, kind="stable")
         rows, start = rows[order], start[order]
         tie = start[1:] == start[:-1]
@@ -236,14 +235,14 @@ class Finished:
             tied = np.flatnonzero(np.append(tie, False) | np.append(False, tie))
             equal = rows[tied]
             values = self._aligned(table, equal).reshape(len(equal), -1).T[::-1] if table in _SHAPES else ()
-            # A trace holds the streams of 32 bits without a sign, as some recorders write them, with one.
+            # A Trace holds unsigned 32-bit streams, as some recorders write them, as signed numbers.
             held = [value.astype(np.int32) for value in values]
             keys = (self._rank_of_names(equal), *values, self._thread[equal], *held, -self.dur_ns[equal], start[tied])
             rows[tied] = equal[np.lexsort(keys)]
         return rows
 
     def _rank_of_names(self, rows: Index) -> Index:
-        """The place of each row's name among their names by text: numbers of names depend on the file's order."""
+        """Return the rank of each row's name by text, because the numbers of names depend on the file's order."""
         distinct, back = np.unique(self._name[rows], return_inverse=True)
         return np.argsort(np.argsort(np.array([self.names[number] for number in distinct.tolist()], np.object_)))[back]
 
@@ -267,7 +266,7 @@ _SHAPES: dict[EventTable, tuple[int, ...]] = {
     EventTable.DEVICE_ANNOTATION: (2,),
     EventTable.COLLECTIVE: (8,),
 }
-"""How many columns some tables have besides those of every row."""
+"""Shape of the further columns of some tables, for one row."""
 
 
 def _values(parts: list[Values], shape: tuple[int, ...]) -> Values:
