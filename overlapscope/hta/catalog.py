@@ -1,4 +1,4 @@
-"""HTA's analyses by name. Each is one call of `TraceAnalysis`, on all ranks, without its drawings."""
+"""HTA's analyses by name. Each is a call of `TraceAnalysis`, on all ranks, without its drawings."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ Run = Callable[["TraceAnalysis", "HtaOptions"], Titled]
 
 
 class HtaOptions(Struct, frozen=True, kw_only=True):
-    """What single analyses can be told."""
+    """Options of single analyses."""
 
     operator: str | None = None
-    """`sequences`: a part of the names of the host ops under which kernels are looked for."""
+    """`sequences`: part of the names of host ops; kernels below these ops are examined."""
     annotation: str = "ProfilerStep"
-    """`critical-path`: a part of the names of the ranges, of which one is analysed."""
+    """`critical-path`: part of the names of the ranges to choose from."""
     instance: int | None = None
-    """`critical-path`: which of them, counted from 0. None takes the second on the host where there are three, since
-    the first is seldom whole; else the first."""
+    """`critical-path`: index of the range, from 0. None takes the second range on the host if there are three, because
+    the first is seldom complete; else the first."""
     overlay: Path | None = None
-    """`sequences` and `critical-path`: a directory for the traces into which HTA draws what it found."""
+    """`sequences` and `critical-path`: directory for copies of the traces with HTA's results drawn into them."""
 
 
 class HtaAnalysis(Struct, frozen=True):
-    """One analysis."""
+    """An analysis of HTA."""
 
     name: str
     summary: str
     method: str
-    """Its method of `TraceAnalysis`."""
+    """Method of `TraceAnalysis`."""
     run: Run
-    """Titles and frames, made one after another; no frame where the traces hold nothing of the kind."""
+    """Function that yields titles and frames, computed one after another; no frame where the traces lack the data."""
 
 
 ANALYSES: dict[str, HtaAnalysis] = {}
-"""By name, in the order in which they are listed."""
+"""Analyses by name, in the order of the list."""
 
 
 def _analysis(name: str, summary: str, method: str) -> Callable[[Run], Run]:
@@ -198,7 +198,11 @@ def _critical_path(analysis: TraceAnalysis, options: HtaOptions) -> Titled:
 
 
 def _range(analysis: TraceAnalysis, rank: int, options: HtaOptions) -> tuple[str, int]:
-    """The range to analyse: its name, and which of HTA's rows with such names it is. Raises UsageError for none."""
+    """Return the name of the range to analyze, and its index among HTA's rows with such names.
+
+    Raises:
+        UsageError: There is no such range.
+    """
     symbols = analysis.t.symbol_table
     rows = analysis.t.get_trace(rank)
     rows = rows[rows["name"].isin([n for name, n in symbols.get_sym_id_map().items() if options.annotation in name])]
@@ -219,7 +223,7 @@ def _range(analysis: TraceAnalysis, rank: int, options: HtaOptions) -> tuple[str
     "counters", "counters that CUPTI recorded, per kernel (read by HTA itself)", "get_cupti_counter_data_with_operators"
 )
 def _counters(analysis: TraceAnalysis, options: HtaOptions) -> Titled:
-    # The counters are arguments of any name, which a Trace does not hold: here HTA reads the files itself.
+    # The counters are arguments of any name, which a Trace does not hold, so HTA reads the files itself here.
     own = type(analysis)(trace_files=analysis.t.trace_files)
     ranks = own.t.get_ranks()
     by_rank = own.get_cupti_counter_data_with_operators(ranks=ranks)
@@ -244,7 +248,11 @@ def _stragglers(analysis: TraceAnalysis, options: HtaOptions) -> Titled:
 
 
 def check_name(name: str) -> None:
-    """Raises UsageError where there is no analysis of that name."""
+    """Check that an analysis exists.
+
+    Raises:
+        UsageError: It does not.
+    """
     if name not in ANALYSES:
         raise UsageError(
             f"HTA has no analysis {name!r}{did_you_mean(name, ANALYSES)}; `overlapscope hta --list` lists them."

@@ -27,7 +27,7 @@ from overlapscope.trace.model import Trace
 _BEGINS_LIKE_A_TRACE = re.compile(rb"\x1f\x8b|\x28\xb5\x2f\xfd|\s*[\[{]")
 _HEAD_BYTES = 64
 _TOLD_OF = 8
-"""Maximum files left out that are listed one by one."""
+"""Maximum left-out files to name."""
 
 __all__ = [
     "LIMIT_BYTES",

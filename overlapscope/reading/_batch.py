@@ -40,7 +40,7 @@ def _no_times() -> I64:
 
 
 class Batch(msgspec.Struct):
-    """Consecutive events of a file, as parallel columns with one row per event that ends up in a table."""
+    """Consecutive events of a file, as parallel columns with a row for each event that ends up in a table."""
 
     words: Sequence[str] = ()
     """Distinct names of the rows, in the order of their first use."""
@@ -90,7 +90,7 @@ def batch_of_events(events: Sequence[Any]) -> Batch:
     """Return a batch of typed events; None among them stands for an event of a phase that is not needed.
 
     Raises:
-        msgspec.ValidationError: a start is not a number, so the events have to be converted from untyped JSON.
+        msgspec.ValidationError: A start is not a number, so the events have to be converted from untyped JSON.
     """
     place = [i for i, event in enumerate(events) if type(event) is Complete and table_of[event.cat]]
     rows = [events[i] for i in place]

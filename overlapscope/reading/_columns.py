@@ -39,13 +39,13 @@ Values = tuple[Index, I64]
 """Indices of rows with more columns, and these columns, one row each."""
 
 _STREAMS = {EventTable.GPU: (1,), EventTable.SYNC: (2, 5), EventTable.DEVICE_ANNOTATION: (1,)}
-"""Which of a table's further columns hold streams."""
+"""Indices of a table's further columns that hold streams."""
 _TEXTS = {EventTable.COLLECTIVE: (0, 1, 2, 3)}
-"""Which of a table's further columns hold texts."""
+"""Indices of a table's further columns that hold texts."""
 
 
 class Share(Struct):
-    """Columns of one stretch of a file, with the numbers that the process which read it gave to texts."""
+    """Columns of a stretch of a file. The process that read it numbered the texts."""
 
     new: list[list[Any]]
     """New names, texts, categories and large streams since the previous share, in the order of their numbers."""
@@ -236,7 +236,7 @@ _Columns = TypeVar("_Columns", Part, Values)
 
 
 def joined(parts: list[_Columns]) -> _Columns:
-    """Return the columns of one or more parts in one part."""
+    """Return the columns of some parts joined. There must be a part."""
     whole: Any = tuple(np.concatenate(column) for column in zip(*parts, strict=True))
     return whole  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""Reading of one large file by several processes, each of which reads stretches of it.
+"""Reading of a large file by several processes, each of which reads stretches of it.
 
 The events in a stretch depend on the bytes left over from the stretch before it. So the reader guesses a place before
 each stretch where an event seems to begin. Each stretch is read as if its guess were right, by the same code that reads
@@ -132,7 +132,7 @@ class Crew(Struct, frozen=True):
         stretches = self._stretches(file, held)
         if len(stretches) < 2:
             return
-        # Where no process can be started, the stream reads on alone.
+        # The stream reads on alone if no process can be started.
         with suppress(OSError):
             _read_together(
                 stretches, min(processes, len(stretches)), stream, columns, progress, self.meanwhile or (lambda: None)
@@ -231,7 +231,7 @@ def _pieces(stretches: list[Stretch], stream: EventStream, tickets: BinaryIO) ->
 
 
 def _tickets(count: int) -> BinaryIO:
-    """Return a pipe with the numbers of the stretches. A pipe gives each number to one reader only."""
+    """Return a pipe with the numbers of the stretches. A pipe gives each number to a single reader."""
     reading, writing = os.pipe()
     with open(writing, "wb", buffering=0) as file:
         os.set_blocking(writing, False)

@@ -31,9 +31,7 @@ def boundaries(pending: bytes | bytearray) -> Iterator[int]:
 
 
 def array_ends(pending: bytes | bytearray) -> Iterator[int]:
-    """Yield the brackets in `pending`, which begins with the events array's opening bracket, that may close the array,
-    likeliest first.
-    """
+    """Yield the brackets that may close the array that `pending` begins with, likeliest first."""
     events = pending[1:].lstrip(BLANK)
     if not events.strip(BLANK + b",") or events[:1] == b"]":
         return

@@ -61,7 +61,7 @@ def apply(
 
 
 def _read(notes: HostEvents, calls: RuntimeCalls, kind: str, call_name: re.Pattern[str]) -> list[_EventNote]:
-    """Return the notes of one kind that enclose exactly one call of the expected name on their thread."""
+    """Return the notes of a kind that enclose exactly one call of the expected name on their thread."""
     rows = np.flatnonzero(calls.named(lambda name: call_name.fullmatch(name) is not None))
     told: list[_EventNote] = []
     for thread in np.unique(notes.thread):

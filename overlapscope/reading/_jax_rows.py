@@ -68,7 +68,7 @@ class _Row(Struct, gc=False):
 
 
 def batch_of(lines: list[XlaLine]) -> Batch:
-    """Return all rows of the Trace, in one batch."""
+    """Return all rows of the Trace, as a batch."""
     rows = [row for line in lines for row in _rows(line)]
     rows += _steps(lines)
     categories = tuple(dict.fromkeys(row.category for row in rows))
@@ -171,9 +171,7 @@ def _host_rows(line: XlaLine) -> Iterator[_Row]:
 
 
 def _call(event: XlaEvent) -> str | None:
-    """Return the call that an event of a host's thread stands for: one of the driver, or one of JAX that waits for the
-    device.
-    """
+    """Return the call that a host's event stands for: of the driver, or of JAX when it waits for the device."""
     name, stats = event.name, event.stats
     function = name.rpartition(" ")[2] if name.startswith("$") else name
     if XLA_WAIT.fullmatch(function):

@@ -56,9 +56,7 @@ def device_names(properties: Any) -> dict[int, str]:
 
 
 def versions(metadata: dict[str, Any], distributed: dict[str, Any]) -> dict[str, str]:
-    """Return the value of every key that ends in "version": `cuda_runtime_version` becomes `cuda_runtime`,
-    `schemaVersion` becomes `schema`.
-    """
+    """Return the value of every key that ends in "version"; `cuda_runtime_version` becomes `cuda_runtime`."""
     versions: dict[str, str] = {}
     torch = _own(metadata).get(TORCH)
     if isinstance(torch, str):
@@ -116,7 +114,7 @@ def _lengths(value: Any) -> tuple[int, ...]:
 
 
 def origin(metadata: dict[str, Any]) -> TraceOrigin | None:
-    """Return the recorder's note on what was recorded and when."""
+    """Return the recorder's note on the origin of the recording."""
     said = _own(metadata).get(ORIGIN)
     if not isinstance(said, dict):
         return None
@@ -128,13 +126,13 @@ def origin(metadata: dict[str, Any]) -> TraceOrigin | None:
 
 
 def framework(metadata: dict[str, Any]) -> Framework:
-    """Return the framework of the program: PyTorch, or the one that the file's writer names."""
+    """Return the framework that the file's writer names, or PyTorch."""
     named = _own(metadata).get(FRAMEWORK)
     return next((known for known in get_args(Framework) if known == named), "pytorch")
 
 
 def recorder(metadata: dict[str, Any]) -> str:
-    """Return the name of the recorder: kineto, or the one that the file's writer names."""
+    """Return the recorder that the file's writer names, or kineto."""
     named = _own(metadata).get(RECORDER)
     return named if isinstance(named, str) and len(named) <= _LONGEST_VERSION else "kineto"
 

@@ -38,7 +38,7 @@ def alone() -> bool:
 
 @contextmanager
 def signals_later() -> Iterator[None]:
-    """Defer signals that would interrupt this process while it starts a helper, so that it never loses track of one."""
+    """Defer signals that would interrupt this process while it starts a helper, so that it keeps track of it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
     try:
         yield
@@ -55,7 +55,8 @@ def fork(work: Callable[[], object]) -> int:
         OSError: No process can be started.
     """
     with warnings.catch_warnings():
-        # Python warns about threads. There are no Python threads, and the threads of numpy's libraries stop for a fork.
+        # Python warns about threads. It has no other threads here, and the threads of numpy's libraries stop for a
+        # fork.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
@@ -99,7 +100,7 @@ def _work_and_end(work: Callable[[], object]) -> NoReturn:
 
 def reap(pid: int, deadline: float) -> None:
     """Wait for a helper to end, and kill it after the deadline."""
-    # Where the application lets the system reap its children, waiting raises ChildProcessError.
+    # An application may let the system reap its children. Then waiting raises ChildProcessError.
     with suppress(ChildProcessError, ProcessLookupError):
         while os.waitpid(pid, os.WNOHANG) == (0, 0):
             if time.monotonic() >= deadline:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _PATIENCE_S = 1.0
 
 Progress = bool | Callable[[int, int], None]
-"""Whether to show a bar, or a function to call instead with the bytes read so far and in total."""
+"""True to show a bar, or a function to call instead with the bytes read so far and in total."""
 
 
 class ReadingBar:

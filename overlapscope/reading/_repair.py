@@ -27,7 +27,7 @@ from overlapscope.reading._mend import mended
 from overlapscope.reading._times import decimal
 
 BOUNDARY = re.compile(r"\}(?=[\s,]*\{)|\}(?=\s*\](?:\s*\}|\s*,\s*\"|\s*$))")
-"""Where an event may end: before the next event or the array's end."""
+"""Possible end of an event: before the next event, or before the array's end."""
 
 END_SIGHT = 2000
 """A bracket with another event in this many characters after it does not end the events."""
@@ -65,7 +65,7 @@ class _Item(NamedTuple):
     value: Any = None
     """JSON value; None where the item is lost."""
     damaged: bool = True
-    """Whether the text of the item is not valid JSON."""
+    """True if the text of the item is not valid JSON."""
 
 
 def _reject(word: str) -> NoReturn:
@@ -102,7 +102,7 @@ class _Recovery:
         self._starts = [match.start() for match in _EVENT_START.finditer(text)]
         self._last_brace = text.rfind("{")
         self._escaped = not text.isascii() and _SURROGATE.search(text) is not None
-        """Whether some bytes were not UTF-8."""
+        """True if some bytes were not UTF-8."""
         self._credit = 4 * len(text) + _MAX_EVENT_CHARS
         """Characters that may still be read in vain for objects with boundaries inside."""
 

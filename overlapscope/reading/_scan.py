@@ -1,7 +1,7 @@
 """Usual events straight into columns, by the compiled library of `scan.c`.
 
-The library takes a whole array of events or refuses it. Python reads the arrays that it refuses, and all arrays where
-there is no library. `hatch_build.py` compiles it; the columns are the same with and without it.
+The library takes a whole array of events or refuses it. Python reads the arrays that it refuses, and all arrays if it
+was not built. `hatch_build.py` compiles it; the columns are the same with and without it.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _word(text: str, kind: int, phases: str = "") -> _Word:
 
 
 def scanner() -> Callable[[memoryview], Batch | None]:
-    """Return a function that reads a JSON array in writable memory; it returns None for an array that Python must read."""
+    """Return a function that reads a JSON array in writable memory; it returns None for arrays left to Python."""
     library = _library()
     # With a random seed, a file cannot choose texts with equal hashes.
     seed = int.from_bytes(os.urandom(8), "little")

@@ -52,7 +52,7 @@ _PARTS: dict[EventTable, lost.Part] = {
 
 
 class Finished:
-    """All columns, with one row for each complete event."""
+    """All columns, with a row for each complete event."""
 
     def __init__(self, columns: EventColumns) -> None:
         text_ids = np.array([columns.names[text] for text in columns.texts], dtype=np.int64)
@@ -266,7 +266,7 @@ _SHAPES: dict[EventTable, tuple[int, ...]] = {
     EventTable.DEVICE_ANNOTATION: (2,),
     EventTable.COLLECTIVE: (8,),
 }
-"""Shape of the further columns of some tables, for one row."""
+"""Shape of a row's further columns, for some tables."""
 
 
 def _values(parts: list[Values], shape: tuple[int, ...]) -> Values:

@@ -31,7 +31,7 @@ _SLACK_NS = 60 * NS_PER_S
 _LONGEST_SLACK_NS = 10 * NS_PER_S
 _GAP_NS = 600 * NS_PER_S
 LARGEST_TOTAL_NS = 1 << 56
-"""Maximum total duration of one recording: two years. Any sums of it fit 64 bits."""
+"""Maximum total duration of a recording: two years. Any sums of it fit 64 bits."""
 
 
 def to_ns(microseconds: NDArray[np.float64]) -> I64:
@@ -127,9 +127,7 @@ limits, `1e99999999` would become an integer of a hundred million digits."""
 
 
 def decimal(text: str) -> Decimal:
-    """Return the number in a text: infinite where it is too large, zero where it is too small, NaN where it is not a
-    number.
-    """
+    """Return the number in a text: infinite if too large, zero if too small, NaN if it is not a number."""
     return _CONTEXT.create_decimal(text)
 
 

@@ -91,7 +91,7 @@ def _event(data: bytes, began_ns: int, names: dict[int, str], stats: _Stats) -> 
 
 
 class _Stats:
-    """Decoder of the statistics of one plane. Most are shared by many events, and are decoded once."""
+    """Decoder of the statistics of a plane. Most are shared by many events, and are decoded once."""
 
     def __init__(self, names: dict[int, str]) -> None:
         self._names = names

@@ -1,4 +1,4 @@
-"""Reads what `nsys export --type sqlite` writes of a report of Nsight Systems."""
+"""Traces from the databases that `nsys export --type sqlite` makes of Nsight Systems' reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _recognises(head: bytes) -> bool:
 
 
 def _read(path: Path, request: ReadRequest) -> Trace:
-    # Imported here because most traces are no databases.
+    # Imported here because most traces are not databases.
     from overlapscope.reading.nsys.report import read
 
     return read(path, request)
