@@ -68,9 +68,7 @@ def quantile(values: F64 | Integers, share: float) -> float:
 
 
 class Columns(Struct, frozen=True, eq=False):
-    """A table. Fields that are arrays are columns of equal length; other fields stay the same for any selection of
-    rows.
-    """
+    """A table. Its arrays are columns of equal length; other fields stay the same for any selection of rows."""
 
     def __len__(self) -> int:
         return len(getattr(self, next(iter(_dtypes(type(self))))))

@@ -297,9 +297,7 @@ def _args(**columns: Column) -> list[str]:
 
 
 def _spellings(ops: GpuOps) -> tuple[list[tuple[str, str]], I64]:
-    """Return categories and names (as JSON) that make the reader classify the ops correctly, and a row there for each
-    op.
-    """
+    """Return categories and names (as JSON) that make the reader classify the ops correctly, and a row for each op."""
     names = len(ops.names)
     judged = np.stack([ops.kind, ops.source_kind, ops.target_kind]).astype(np.int64)
     key = ((judged[0] * 8 + judged[1]) * 8 + judged[2]) * names + ops.name_id

@@ -75,8 +75,9 @@ class Finished:
             self._table[(self._table == EventTable.OVERHEAD) & queue_full] = EventTable.IGNORED
 
     def _annotations(self) -> None:
-        """Move PyTorch's own ranges to the annotations. Before torch 1.11, `record_function` ranges were recorded as
-        operators.
+        """Move PyTorch's own ranges to the annotations.
+
+        Before torch 1.11, `record_function` ranges were recorded as operators.
         """
         own = np.array([name.startswith(_ANNOTATIONS) for name in self.names], dtype=np.bool_)
         if own.any():
