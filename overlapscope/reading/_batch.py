@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Raw, field
 
 from overlapscope.reading._arguments import DecodedArguments, EventArguments, column
-from overlapscope.reading._categories import Table, table_of
+from overlapscope.reading._categories import EventTable, table_of
 from overlapscope.reading._events import NOTHING, UNDECODABLE, CallArgs, Complete, Instant, OpArgs, decoded_args
 from overlapscope.reading._times import DOUBLES_BELOW_US, text_to_ns, to_ns
 from overlapscope.trace.model import F64, I32, I64, Index
@@ -21,7 +21,11 @@ _NUMBER_BEGINS = frozenset(b"-0123456789")
 _floats = msgspec.json.Decoder(list[float])
 _packer = msgspec.msgpack.Encoder()
 _PACKED = np.dtype([("mark", np.uint8), ("double", ">f8")])
-_ARGS: dict[Table, type[CallArgs | OpArgs]] = {Table.RUNTIME: CallArgs, Table.GPU: OpArgs, Table.SYNC: OpArgs}
+_ARGS: dict[EventTable, type[CallArgs | OpArgs]] = {
+    EventTable.RUNTIME: CallArgs,
+    EventTable.GPU: OpArgs,
+    EventTable.SYNC: OpArgs,
+}
 """Argument types of the tables whose events' arguments are read."""
 
 _name = attrgetter("name")
@@ -36,7 +40,7 @@ def _no_times() -> I64:
 
 
 class Batch(msgspec.Struct):
-    """Consecutive events of a file, as parallel columns with one row per event that ends up in a table."""
+    """Consecutive events of a file, as parallel columns with a row for each event that ends up in a table."""
 
     words: Sequence[str] = ()
     """Distinct names of the rows, in the order of their first use."""
@@ -54,7 +58,7 @@ class Batch(msgspec.Struct):
     """Durations; 0 where missing."""
     thread: I64 = field(default_factory=_no_times)
     """Thread ids."""
-    parts: dict[Table, tuple[Index, EventArguments]] = field(default_factory=dict)
+    parts: dict[EventTable, tuple[Index, EventArguments]] = field(default_factory=dict)
     """Rows and arguments of each table that has more columns than those above."""
     repaired: int = 0
     """Number of rows with an argument of a wrong type, or without a duration."""
@@ -86,7 +90,7 @@ def batch_of_events(events: Sequence[Any]) -> Batch:
     """Return a batch of typed events; None among them stands for an event of a phase that is not needed.
 
     Raises:
-        msgspec.ValidationError: a start is not a number, so the events have to be converted from untyped JSON.
+        msgspec.ValidationError: A start is not a number, so the events have to be converted from untyped JSON.
     """
     place = [i for i, event in enumerate(events) if type(event) is Complete and table_of[event.cat]]
     rows = [events[i] for i in place]
@@ -130,9 +134,9 @@ def _doubles(values: list[float]) -> F64:
     return np.frombuffer(packed, _PACKED, len(values), begin)["double"].astype(np.float64)
 
 
-def rows_of(table: I32) -> Iterator[tuple[Table, Index]]:
+def rows_of(table: I32) -> Iterator[tuple[EventTable, Index]]:
     """Yield each table with columns of its own that some rows belong to, and the indices of these rows."""
-    for number in (Table.RUNTIME, Table.GPU, Table.SYNC, Table.DEVICE_ANNOTATION):
+    for number in (EventTable.RUNTIME, EventTable.GPU, EventTable.SYNC, EventTable.DEVICE_ANNOTATION):
         at = np.flatnonzero(table == number)
         if len(at):
             yield number, at

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, Union
 import msgspec
 from msgspec import Raw, Struct, field
 
-from overlapscope.reading._categories import Table, table_of
+from overlapscope.reading._categories import EventTable, table_of
 from overlapscope.reading._times import decimal, to_number
 
 NOTHING = Raw(b"null")
@@ -200,7 +200,7 @@ def convert(event: Any) -> tuple[Complete | Instant | None, bool] | None:
         args=_encode(args) if isinstance(args, dict) else NOTHING,
     )
     # Damage in an event that no table takes costs nothing, so it does not count as repaired.
-    return complete, bad_category or (repaired and table_of[complete.cat] != Table.IGNORED)
+    return complete, bad_category or (repaired and table_of[complete.cat] != EventTable.IGNORED)
 
 
 def _time_text(event: dict[str, Any]) -> tuple[Raw, bool]:

@@ -11,7 +11,7 @@ class Losses(Struct):
     """Losses while reading a file; they become `trace.Damage`."""
 
     truncated: bool = False
-    """Whether the file ends too early."""
+    """True if the file ends too early."""
     lost_bytes: int = 0
     lost_events: int = 0
     repaired_events: int = 0

@@ -1,4 +1,4 @@
-"""Mended readings of one broken event.
+"""Mended readings of a broken event.
 
 Damage seen in real traces: unescaped backslashes and quotes in names, control characters, bare NaN, Infinity and N/A,
 and a negative time written as `0.-05` (kineto's `fmtTs`).

@@ -1,4 +1,4 @@
-"""Has Nsight Systems export its own reports, whose format nobody else reads."""
+"""Export of Nsight Systems' own reports, whose format only `nsys` reads."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ SUFFIX: Final = ".nsys-rep"
 
 
 def export(report: Path, target: Path) -> None:
-    """Writes the database of a report. `nsys` shows its progress where stderr is a terminal.
+    """Write the database of a report. `nsys` shows its progress where stderr is a terminal.
 
-    Raises UnreadableTrace where there is no `nsys`, or it fails.
+    Raises:
+        UnreadableTrace: There is no `nsys`, or it fails.
     """
     import subprocess
 

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple, NoReturn
 
 from msgspec import Struct, field
 
-from overlapscope.reading._categories import Table, table_of
+from overlapscope.reading._categories import EventTable, table_of
 from overlapscope.reading._events import Complete, Instant, convert
 from overlapscope.reading._losses import Losses
 from overlapscope.reading._mend import mended
 from overlapscope.reading._times import decimal
 
 BOUNDARY = re.compile(r"\}(?=[\s,]*\{)|\}(?=\s*\](?:\s*\}|\s*,\s*\"|\s*$))")
-"""Where an event may end: before the next event or the array's end."""
+"""Possible end of an event: before the next event, or before the array's end."""
 
 END_SIGHT = 2000
 """A bracket with another event in this many characters after it does not end the events."""
@@ -65,7 +65,7 @@ class _Item(NamedTuple):
     value: Any = None
     """JSON value; None where the item is lost."""
     damaged: bool = True
-    """Whether the text of the item is not valid JSON."""
+    """True if the text of the item is not valid JSON."""
 
 
 def _reject(word: str) -> NoReturn:
@@ -102,7 +102,7 @@ class _Recovery:
         self._starts = [match.start() for match in _EVENT_START.finditer(text)]
         self._last_brace = text.rfind("{")
         self._escaped = not text.isascii() and _SURROGATE.search(text) is not None
-        """Whether some bytes were not UTF-8."""
+        """True if some bytes were not UTF-8."""
         self._credit = 4 * len(text) + _MAX_EVENT_CHARS
         """Characters that may still be read in vain for objects with boundaries inside."""
 
@@ -257,7 +257,7 @@ class _Recovery:
 
 def _reads_escapes(event: Complete | Instant | None, value: dict[str, Any], text: str) -> bool:
     """Return whether bytes that are not UTF-8 stand in a field that is read; other decoders check no other fields."""
-    if _SURROGATE.search(text) is None or not isinstance(event, Complete) or table_of[event.cat] == Table.IGNORED:
+    if _SURROGATE.search(text) is None or not isinstance(event, Complete) or table_of[event.cat] == EventTable.IGNORED:
         return False
     texts = (value.get(key) for key in ("cat", "name", "pid", "tid"))
     return any(isinstance(text, str) and _SURROGATE.search(text) is not None for text in texts)

@@ -1,4 +1,4 @@
-"""The events array of a file as a stream of batches, cut into pieces that are decoded one by one.
+"""The events array of a file as a stream of batches, cut into pieces that are decoded separately.
 
 Cutting is safe by this rule: if a piece begins where an event begins, and `[piece]` is valid JSON, then the piece also
 ends where an event ends. So any place that looks like a boundary may be tried, and validity proves it right.
@@ -27,7 +27,7 @@ from overlapscope.reading.files import SourceFile
 
 _CLOSING = ord("]")
 MAX_PENDING_BYTES = 64 << 20
-"""Maximum bytes held while looking for the end of one event, or for the events array."""
+"""Maximum bytes held while looking for the end of an event, or for the events array."""
 
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _PHASE = re.compile(rb'"ph"\s*:')
@@ -56,7 +56,7 @@ class EventStream:
         """Minimum number of bytes to have before decoding is tried again."""
         self._read_any = False
         self._ended = False
-        """Whether the closing bracket of the events array was read."""
+        """True if the closing bracket of the events array was read."""
         self.metadata: dict[str, Any] = {}
         self.losses = Losses()
         self._bare = False
@@ -66,7 +66,7 @@ class EventStream:
         """Yield the events in the file's order.
 
         Raises:
-            UnreadableTrace: there is no events array, or nothing in it can be read.
+            UnreadableTrace: The events array is missing or unreadable.
         """
         self._rest = self._find_array()
         for block in self._blocks:

@@ -31,7 +31,7 @@ from overlapscope.reading import expand, load_all
 from overlapscope.reading.cache import Cache
 from overlapscope.reading.cache_folder import Folder
 from overlapscope.reading.nsys.report import processes_of
-from overlapscope.reading.source import Request
+from overlapscope.reading.source import ReadRequest
 from overlapscope.reading.steps import found_steps, named_steps
 from overlapscope.trace.model import Kind, Sync, Trace
 from tests.support.endless_tables import make_endless
@@ -346,7 +346,7 @@ def test_the_cache_keeps_each_process_by_itself(reports: Path, tmp_path: Path) -
     cache = Cache(Folder(tmp_path), 1 << 30, least_bytes=0, settled_ns=0)
     for _ in range(2):
         for number in (0, 1):
-            trace = cache.load(reports / f"train_2gpu.sqlite@{number}", Request(progress=False))
+            trace = cache.load(reports / f"train_2gpu.sqlite@{number}", ReadRequest(progress=False))
             assert (trace.rank, trace.devices) == (number, (number,))
     assert len(cache.folder.entries()) == 2
 

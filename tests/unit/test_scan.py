@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from overlapscope.reading import _scan
 from overlapscope.reading._batch import Batch, batch_of_events
-from overlapscope.reading._columns import Columns
+from overlapscope.reading._columns import EventColumns
 from overlapscope.reading._events import any_events, convert, typed_events
 from overlapscope.reading._tables import Finished
 
@@ -30,7 +30,7 @@ def scanned(array: bytes) -> Batch | None:
 
 def columns_of(batch: Batch) -> list[Any]:
     """All that a Trace is made of."""
-    columns = Columns()
+    columns = EventColumns()
     columns.add(batch)
     made: list[Any] = [batch.count, columns.repaired]
     for part in columns.parts:

@@ -17,7 +17,7 @@ from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.ranks_shown import job_of
 from overlapscope.errors import MissingPackage, OverlapscopeError
 from overlapscope.hta.build import require
-from overlapscope.hta.catalog import ANALYSES, Options
+from overlapscope.hta.catalog import ANALYSES, HtaOptions
 from overlapscope.hta.document import heading, lacking, table
 from overlapscope.hta.run import HtaResult, run, to_csv
 
@@ -129,7 +129,7 @@ def _result(context: PageContext, name: str, operator: str | None, ranks: bool, 
 
     def compute() -> HtaResult:
         traces = [library.wait(id).analysis.trace for id in ids]
-        return run(name, traces, Options(operator=operator or None), nanoseconds=nanoseconds or None)
+        return run(name, traces, HtaOptions(operator=operator or None), nanoseconds=nanoseconds or None)
 
     with _one_at_a_time:
         asked = ("hta", ids, name, operator, nanoseconds)
