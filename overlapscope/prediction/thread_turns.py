@@ -1,9 +1,8 @@
-"""Which threads take turns: one works while the other waits for it.
+"""Threads that take turns: each works while the other waits for it.
 
-No recording says so, whatever its version: flows join the ops of a forward and a backward pass, not threads. But a
-thread that waits begins nothing, and goes on at once when the other is done. Where two threads never begin anything
-while the other is in the middle of something, and follow each other more rarely and promptly than they would if
-either's times were shifted, they take turns.
+No recording states this: flows join the ops of a forward and a backward pass, not threads. But a waiting thread begins
+nothing, and continues promptly when the other is done. Two threads take turns if neither begins anything during the
+other's work, and if they alternate more rarely and more promptly than with the times of either thread shifted.
 """
 
 from __future__ import annotations
@@ -19,42 +18,43 @@ from overlapscope.base.intervals import I64, Intervals, contains, union
 from overlapscope.trace.model import Trace
 
 _SHIFTS = (np.arange(1, 33) * (np.sqrt(5) - 1) / 2) % 1
-"""Shares of the recording. Multiples of the golden ratio are spread evenly over the steps, however many there are."""
+"""Shifts, as fractions of the recording. Multiples of the golden ratio spread evenly over any number of steps."""
 _CHANCE = 0.1
-"""Threads take turns where at most this share of the shifts looks as if they did."""
+"""Maximum fraction of shifts that may look like taking turns."""
 _OVERLAP = 0.01
-"""So much of the overlap that a shift brings is none: clocks and rounding."""
+"""Fraction of the overlap under a shift that counts as none, because of clocks and rounding."""
 _FEW = 3
-"""So many overlaps may as well be none by chance."""
+"""Maximum number of overlaps that may be absent by chance."""
 _ALIKE = 2
-"""A shift looks like the recording where threads follow each other at most so many times as often, and as late."""
+"""A shift looks like the recording if threads alternate at most this many times as often, and as late."""
 _SAMPLED = 2048
 _MOST_THREADS = 32
-"""Each two of them are compared, some 0.3 ms a pair."""
+"""Maximum number of threads to compare with each other, at about 0.3 ms a pair."""
 
 
 class Relation(IntEnum):
-    """How two threads work."""
+    """Relation between two threads."""
 
     UNKNOWN = 0
-    """They do not overlap, but they might by chance."""
+    """They do not overlap, but this may be chance."""
     TURNS = 1
     BESIDE = 2
 
 
 class _Work(NamedTuple):
-    """What a thread did."""
+    """Work of a thread."""
 
     begins_ns: I64
-    """Of every CPU op and call, ascending."""
+    """Start of every CPU op and call, ascending."""
     inside: Intervals
-    """The ones that hold no other: those that do may hold the wait for another thread, too."""
+    """Ops and calls that contain no other. An outer op may also contain the wait for another thread."""
 
 
 def relations(trace: Trace, threads: Sequence[int]) -> dict[tuple[int, int], Relation]:
-    """How each two of the threads (their ids) work, by their places in the sequence, the lower first.
+    """Return the relation of each pair of threads, given by their ids.
 
-    Of very many threads, the busiest alone: nothing is said of the others, which wait for none of them then.
+    Keys are pairs of positions in the sequence, the lower first. Only the busiest of very many threads are compared.
+    Without a relation, a thread waits for no other.
     """
     if len(threads) < 2:
         return {}
@@ -69,7 +69,7 @@ def _work(trace: Trace, thread: int) -> _Work:
     ops, calls = trace.cpu_ops, trace.runtime_calls
     start = np.concatenate([ops.start_ns[ops.thread == thread], calls.start_ns[calls.thread == thread]])
     end = np.concatenate([ops.end_ns[ops.thread == thread], calls.end_ns[calls.thread == thread]])
-    # By start, longest first: two tables that are in order make as good as one.
+    # By start, longest first. Merging two sorted tables rarely leaves ties to resolve.
     order = np.argsort(start, kind="stable")
     if ((np.diff(start[order]) == 0) & (np.diff(end[order]) > 0)).any():
         order = np.lexsort((-end, start))
@@ -99,7 +99,7 @@ def _relation(one: _Work, other: _Work) -> Relation:
 
 
 def _overlaps(one: _Work, other: _Work, shifts: I64, first: int, window: int) -> I64:
-    """How often one begins something inside the other, for each shift of its own times, in a circle."""
+    """Return how often a thread begins something during the other's work, for each circular shift of its times."""
     every = len(one.begins_ns) // _SAMPLED + 1
     at = first + (one.begins_ns[::every] - first + shifts[:, None]) % window
     overlaps: I64 = every * contains(other.inside, at).sum(axis=1)
@@ -107,7 +107,7 @@ def _overlaps(one: _Work, other: _Work, shifts: I64, first: int, window: int) ->
 
 
 def _handovers(one_ns: I64, other_ns: I64) -> tuple[int, float]:
-    """How often one thread comes after the other, and how long after, on average for the more prompt of the two."""
+    """Return how often two threads alternate, and the mean delay of the more prompt thread."""
     at = np.concatenate([one_ns, other_ns])
     order = np.argsort(at, kind="stable")
     changes, took = np.diff((order < len(one_ns)).astype(np.int8)), np.diff(at[order])

@@ -10,7 +10,7 @@ class Unclear(Exception):
     """What to edit cannot be said for sure; the text is a clause that says why."""
 
 
-class Options(Struct, frozen=True):
+class CallOptions(Struct, frozen=True):
     """Keywords that a call gets, each with a Python expression. They replace what the call has of their names."""
 
     given: tuple[tuple[str, str], ...]

@@ -26,9 +26,9 @@ def watch() -> None:
     if any(_HELPER in part for part in sys.orig_argv):
         return
     try:
-        from overlapscope.trials.inside import Run
+        from overlapscope.trials.inside import ProcessRun
 
-        Run(msgspec.json.decode(os.environ[VARIABLE], type=Task)).begin()
+        ProcessRun(msgspec.json.decode(os.environ[VARIABLE], type=Task)).begin()
     except Exception:
         # The program goes on without us; whoever started it finds no outcome, and this in its output.
         traceback.print_exc()

@@ -21,12 +21,12 @@ from overlapscope.trials import fits, plan, search
 from overlapscope.trials.edit import edit, edits
 from overlapscope.trials.measure import timing
 from overlapscope.trials.predictions import predict_sets
-from overlapscope.trials.program import Ended, Program
-from overlapscope.trials.protocol import Facts, Outcome, Setting, Steps, Task
+from overlapscope.trials.program import EndedRun, TrialProgram
+from overlapscope.trials.protocol import Facts, RankOutcome, Setting, Steps, Task
 from overlapscope.trials.result import Predicted, Sameness, Trial
 from overlapscope.trials.sameness import SOUND, sameness
 from overlapscope.trials.search import AS_IS, Planned, Run, Settings
-from overlapscope.trials.summary import Findings, step_ns_of, summarize
+from overlapscope.trials.summary import TrialFindings, step_ns_of, summarize
 from overlapscope.trials.write import check_originals
 
 _PATIENCE: Final = 5
@@ -46,7 +46,7 @@ NO_TIME: Final = "There was no time left for it; `--minutes` gives more."
 class ProgramFailed(Exception):
     """The program fails as it is."""
 
-    def __init__(self, ended: Ended, *, runs_alone: bool = False) -> None:
+    def __init__(self, ended: EndedRun, *, runs_alone: bool = False) -> None:
         """`runs_alone`: it does not fail without overlapscope."""
         super().__init__(ended.how)
         self.ended, self.runs_alone = ended, runs_alone
@@ -85,7 +85,7 @@ class Confirmed(Struct, frozen=True):
         return ""
 
 
-class Asked(Struct, frozen=True):
+class TrialOptions(Struct, frozen=True):
     """What the user wants."""
 
     minutes: float
@@ -99,7 +99,7 @@ class Asked(Struct, frozen=True):
     """What pays is edited into the program's files afterwards."""
 
 
-def conduct(program: Program, asked: Asked, directory: Path, progress: Progress) -> Conducted:
+def conduct(program: TrialProgram, asked: TrialOptions, directory: Path, progress: Progress) -> Conducted:
     """Try changes on the program; each run has a directory of its own in `directory`.
 
     Raises ProgramFailed where it fails as it is, UsageError where it has no steps or too few, or where an original is
@@ -134,7 +134,7 @@ def conduct(program: Program, asked: Asked, directory: Path, progress: Progress)
     return Conducted(trial, interrupted, found.facts, found.best, partial(conductor.once_more, found))
 
 
-def _predicted(found: Findings) -> Mapping[Settings, Predicted]:
+def _predicted(found: TrialFindings) -> Mapping[Settings, Predicted]:
     """Where the program was recorded: what is predicted for each set that was tried."""
     step_ns = step_ns_of(found.runs, AS_IS)
     if found.before is None or step_ns is None:
@@ -149,7 +149,7 @@ def _predicted(found: Findings) -> Mapping[Settings, Predicted]:
 class _Conductor:
     """Runs one program as often as it takes."""
 
-    def __init__(self, program: Program, asked: Asked, directory: Path, progress: Progress) -> None:
+    def __init__(self, program: TrialProgram, asked: TrialOptions, directory: Path, progress: Progress) -> None:
         """Each run has a directory of its own in `directory`."""
         self._program = program
         self._asked = asked
@@ -167,7 +167,7 @@ class _Conductor:
         """Since the beginning."""
         return time.monotonic() - self._began
 
-    def survey(self) -> Findings:
+    def survey(self) -> TrialFindings:
         """What the program does, how many steps are timed, and which changes fit.
 
         Raises as `conduct`.
@@ -190,11 +190,11 @@ class _Conductor:
         if self._asked.writes:
             every = tuple(Setting(one.change, value) for one in fitting for value in one.values)
             check_originals(edits(facts, every, self._program.root).files)
-        found = Findings(facts, outcome.ranks, wanted, fitting, left_out, notes=notes)
+        found = TrialFindings(facts, outcome.ranks, wanted, fitting, left_out, notes=notes)
         self._first(found)
         return found
 
-    def _first(self, found: Findings) -> None:
+    def _first(self, found: TrialFindings) -> None:
         """The first plain run, which tells whether there are as many steps as are wanted."""
         self._progress.now("Run 1, as it is")
         ended = self._run(found.plan)
@@ -213,7 +213,7 @@ class _Conductor:
             f"{plural(found.plan.timed_steps, 'step')} are timed after {found.plan.warmup_steps} of warm-up."
         )
 
-    def _without_survey(self, failed: Ended) -> Ended:
+    def _without_survey(self, failed: EndedRun) -> EndedRun:
         """Run the program without the survey, and add the facts of the one that failed. Raises ProgramFailed."""
         failure = self._failed(failed)
         seen = next((outcome for outcome in failed.outcomes if outcome.facts is not None), None)
@@ -226,7 +226,7 @@ class _Conductor:
         outcomes = (replace(outcome, facts=seen.facts, steps_by=seen.steps_by) for outcome in ended.outcomes)
         return replace(ended, outcomes=tuple(outcomes))
 
-    def _failed(self, ended: Ended) -> ProgramFailed:
+    def _failed(self, ended: EndedRun) -> ProgramFailed:
         """Run the program once without overlapscope, which may be what makes it fail."""
         if ended.exit_code is None:
             return ProgramFailed(ended)
@@ -234,7 +234,7 @@ class _Conductor:
         alone = self._program.alone(self._new_directory(), _LONGER * ended.wall_s + _LATER_S)
         return ProgramFailed(ended, runs_alone=alone.exit_code in (0, None))
 
-    def _usable(self, ended: Ended) -> Outcome:
+    def _usable(self, ended: EndedRun) -> RankOutcome:
         """What rank 0 tells of a run of the program as it is. Raises ProgramFailed and UsageError."""
         outcome = ended.outcomes[0] if ended.outcomes else None
         if ended.failed:
@@ -248,7 +248,7 @@ class _Conductor:
             )
         return outcome
 
-    def record(self, found: Findings) -> None:
+    def record(self, found: TrialFindings) -> None:
         """The program as it is, from which is predicted what changes bring."""
         if found.facts.cuda and not self._program.records:
             found.notes.append("Nothing is predicted: only a script or module that Python starts can be recorded.")
@@ -267,7 +267,7 @@ class _Conductor:
                     f"Nothing is predicted, because the program could not be recorded. {clean(ended.how, 200)}"
                 )
 
-    def check(self, found: Findings) -> None:
+    def check(self, found: TrialFindings) -> None:
         """The best set for data races; where it has some, the next best."""
         checks = found.facts.cuda and self._program.records
         while checks and (best := found.best) is not None and best not in found.races:
@@ -279,11 +279,11 @@ class _Conductor:
             found.races[best] = races
             found.after = after if after.exists() and not races else None
 
-    def _recorded(self, trace: Path, *options: str, changes: Settings = AS_IS) -> Ended:
+    def _recorded(self, trace: Path, *options: str, changes: Settings = AS_IS) -> EndedRun:
         task = Task(directory=self._new_directory(), changes=changes, steps_by=self._steps_by if changes else None)
         return self._program.record(task, self._limit_s, ("--output", str(trace), *options))
 
-    def ladder(self, found: Findings) -> None:
+    def ladder(self, found: TrialFindings) -> None:
         """The first round."""
         while (step := search.climb(found.candidates, found.runs)).next is not None:
             found.kept = step.kept
@@ -295,13 +295,13 @@ class _Conductor:
             self._make(found, step.next)
         found.kept = step.kept
 
-    def rounds(self, found: Findings) -> None:
+    def rounds(self, found: TrialFindings) -> None:
         """The others, until the sets of changes are told apart or time is up."""
         while planned := search.rounds(found.runs, found.kept, self._left_s(found)):
             for one in planned:
                 self._make(found, one)
 
-    def once_more(self, found: Findings) -> Confirmed:
+    def once_more(self, found: TrialFindings) -> Confirmed:
         """The edited program, beside what it was."""
         run = _told(Planned(AS_IS, 0), self._run(found.plan))
         if run.timing is None:
@@ -310,31 +310,31 @@ class _Conductor:
         same = sameness(run.results, [other.results for other in found.runs.unchanged])
         return Confirmed("", 100 * (run.timing.step_ns / before - 1), same)
 
-    def _give_up(self, found: Findings) -> None:
+    def _give_up(self, found: TrialFindings) -> None:
         """What the ladder has not come to is left out."""
         found.cut_short = True
         run = {setting.change for one in found.runs.all for setting in one.planned.settings}
         changes = (candidate.change for candidate in found.candidates)
         found.left_out += [fits.left_out(change, NO_TIME) for change in changes if change not in run]
 
-    def _left_s(self, found: Findings) -> float:
+    def _left_s(self, found: TrialFindings) -> float:
         last = _RECORDED * found.runs.of(AS_IS)[0].wall_s if found.facts.cuda else 0.0
         return 60 * self._asked.minutes - self.wall_s - last
 
-    def _make(self, found: Findings, planned: Planned) -> None:
+    def _make(self, found: TrialFindings, planned: Planned) -> None:
         self._progress.now(f"Run {len(found.runs.all) + 1}, {_what(planned)}")
         ended = self._run(found.plan, planned.settings, rounded=planned.rounded)
         self._keep(found, _told(planned, ended))
 
-    def _keep(self, found: Findings, run: Run) -> None:
+    def _keep(self, found: TrialFindings, run: Run) -> None:
         found.runs = replace(found.runs, all=(*found.runs.all, run))
         if run.left_out:
             found.left_out.append(fits.left_out(run.planned.settings[-1].change, run.left_out))
         self._progress.say(_line(len(found.runs.all), run))
 
     def _run(
-        self, steps: plan.Plan, changes: Settings = AS_IS, *, survey: bool = False, rounded: bool = False
-    ) -> Ended:
+        self, steps: plan.StepPlan, changes: Settings = AS_IS, *, survey: bool = False, rounded: bool = False
+    ) -> EndedRun:
         task = Task(
             directory=self._new_directory(),
             changes=changes,
@@ -353,7 +353,7 @@ class _Conductor:
         return str(directory)
 
 
-def _told(planned: Planned, ended: Ended) -> Run:
+def _told(planned: Planned, ended: EndedRun) -> Run:
     if not ended.complete:
         return Run(planned, ended.wall_s, failure=ended.how)
     results = tuple(outcome.results for outcome in ended.outcomes if outcome.results is not None)

@@ -17,13 +17,13 @@ from overlapscope.recorder.wrapping import before
 from overlapscope.trace.model import TimedSteps
 from overlapscope.trials import fingerprint, seeded_batches
 from overlapscope.trials.last_step import LastStep
-from overlapscope.trials.protocol import Outcome, Results, Task
+from overlapscope.trials.protocol import RankOutcome, RankResults, Task
 from overlapscope.trials.rounding import round_parameters
 from overlapscope.trials.shims import Notes, make
 from overlapscope.trials.survey import Survey
 
 
-class Course:
+class RunCourse:
     """From `begin` to the last of the steps that the task asks for: one more than are timed, which is looked at more
     closely.
     """
@@ -41,7 +41,7 @@ class Course:
         self._times: TimedSteps | None = None
         self._last: LastStep | None = None
         """Once all others are timed."""
-        self._results: Results | None = None
+        self._results: RankResults | None = None
 
     def begin(self) -> Callable[[], None]:
         """Make the changes. What is returned unmakes them."""
@@ -81,10 +81,10 @@ class Course:
             if self._timer.full:
                 self._look_closer()
 
-    def outcome(self, rank: int, ranks: int) -> Outcome:
+    def outcome(self, rank: int, ranks: int) -> RankOutcome:
         """What is known by now."""
         times = self._times or self._timer.read(wait=True)
-        return Outcome(
+        return RankOutcome(
             rank=rank,
             ranks=ranks,
             all_steps=self.steps,

@@ -25,7 +25,7 @@ except ModuleNotFoundError:
     raise MissingPackage(f"changes are edited into programs with LibCST. {how_to_install('record')}") from None
 
 from overlapscope.trials import libraries
-from overlapscope.trials.calls import Options, Unclear, pinned_argument, pinned_receiver
+from overlapscope.trials.calls import CallOptions, Unclear, pinned_argument, pinned_receiver
 from overlapscope.trials.protocol import Facts, Setting, Site, Uploads
 from overlapscope.trials.result import Edit
 from overlapscope.trials.rewrite import Compile, Wish, rewrite
@@ -199,7 +199,7 @@ def _pin(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
 def _non_blocking(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
     pinned = "pin" in changes
     for site, method in _uploads(facts, lambda one: not one.non_blocking and (one.pinned or pinned)):
-        options = Options((("non_blocking", "True"),), positional=3 if method == "to" else 2)
+        options = CallOptions((("non_blocking", "True"),), positional=3 if method == "to" else 2)
         yield _step(site, "non-blocking", value, method, options)
 
 
@@ -209,7 +209,7 @@ def _uploads(facts: Facts, wanted: Callable[[Uploads], bool]) -> list[tuple[Site
 
 
 def _fused(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
-    options = Options((("fused", "True"),), instead_of="foreach")
+    options = CallOptions((("fused", "True"),), instead_of="foreach")
     for one in facts.optimizers:
         if one.takes_fused and not one.fused:
             yield _step(one.site, "fused", value, f"torch.optim.{one.name}", options)
@@ -257,7 +257,7 @@ _STEPS: Final[Mapping[str, Callable[[Facts, str, frozenset[str]], Iterator[_Step
 def _step(site: Site, change: str, value: str, callee: str, edited: Callable[[cst.Call], cst.Call]) -> _Step:
     """The edit of a call on a line."""
     called = f"`{callee.rpartition('.')[2]}`" if "." in callee else f"`.{callee}()`"
-    if isinstance(edited, Options):
+    if isinstance(edited, CallOptions):
         advice = f"Pass `{edited}` to {called}."
     else:
         advice = f"Call `.pin_memory()` on what {called} copies."
@@ -266,7 +266,7 @@ def _step(site: Site, change: str, value: str, callee: str, edited: Callable[[cs
     if in_library is None:
         return own
     # A library may only have a hand in what the line itself calls, and a tokenizer's batch takes the option of `.to()`.
-    by_line = "." in callee or (site.library == "transformers" and callee == "to" and isinstance(edited, Options))
+    by_line = "." in callee or (site.library == "transformers" and callee == "to" and isinstance(edited, CallOptions))
     return replace(in_library, ways=(*own.ways, *in_library.ways)) if by_line else in_library
 
 

@@ -15,7 +15,7 @@ import torch
 from torch.optim import Optimizer
 
 from overlapscope.trials.last_step import LastStep
-from overlapscope.trials.protocol import BUCKETS, Results, Sketch
+from overlapscope.trials.protocol import BUCKETS, RankResults, Sketch
 from overlapscope.trials.structures import tensors
 
 _CHUNK = 1 << 20
@@ -28,19 +28,19 @@ _WORDS = {1: torch.int8, 2: torch.int16}
 """Integers as wide as an element of so many bytes; wider elements are read 4 bytes at a time."""
 
 
-def of_optimizers(optimizers: Iterable[Optimizer]) -> Results | None:
+def of_optimizers(optimizers: Iterable[Optimizer]) -> RankResults | None:
     """Of all their parameters and their state; None where there are none."""
     return _of(_trained(optimizers))
 
 
-def of_output(output: object) -> Results | None:
+def of_output(output: object) -> RankResults | None:
     """Of the tensors in a module's output; None where there are none."""
     return _of((f"output {path}", tensor) for path, tensor in tensors(output))
 
 
-def with_last_step(results: Results | None, last: LastStep) -> Results:
+def with_last_step(results: RankResults | None, last: LastStep) -> RankResults:
     """The same with the loss of the step behind it, and with what that put out where there is nothing else."""
-    found = results or of_output(last.output) or Results(digest="", sketches=(), loss=None)
+    found = results or of_output(last.output) or RankResults(digest="", sketches=(), loss=None)
     return msgspec.structs.replace(found, loss=number(last.loss))
 
 
@@ -52,7 +52,7 @@ def number(tensor: torch.Tensor | None) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _of(named: Iterable[tuple[str, object]]) -> Results | None:
+def _of(named: Iterable[tuple[str, object]]) -> RankResults | None:
     digest, sketches, some = hashlib.sha256(), [], False
     with torch.no_grad():
         for name, value in named:
@@ -65,7 +65,7 @@ def _of(named: Iterable[tuple[str, object]]) -> Results | None:
                 _add(digest, plain)
                 if part == "":
                     sketches.append(sketch(name, plain))
-    return Results(digest=digest.hexdigest(), sketches=tuple(sketches), loss=None) if some else None
+    return RankResults(digest=digest.hexdigest(), sketches=tuple(sketches), loss=None) if some else None
 
 
 def _trained(optimizers: Iterable[Optimizer]) -> Iterator[tuple[str, object]]:

@@ -14,10 +14,10 @@ from tempfile import TemporaryDirectory
 from msgspec import Struct
 
 from overlapscope.render.progress import Progress
-from overlapscope.trials.conduct import Asked, conduct
-from overlapscope.trials.course import Course
-from overlapscope.trials.program import Ended
-from overlapscope.trials.protocol import Outcome, Task
+from overlapscope.trials.conduct import TrialOptions, conduct
+from overlapscope.trials.course import RunCourse
+from overlapscope.trials.program import EndedRun
+from overlapscope.trials.protocol import RankOutcome, Task
 from overlapscope.trials.result import Trial
 
 Build = Callable[[], Callable[[], object]]
@@ -41,7 +41,7 @@ def try_changes(
 
     Raises UsageError where there are too few steps, and whatever `build` or a step raises without any change.
     """
-    asked = Asked(minutes, steps, tuple(only), tuple(also))
+    asked = TrialOptions(minutes, steps, tuple(only), tuple(also))
     with TemporaryDirectory(prefix="overlapscope-try-") as directory, Progress() as progress:
         return conduct(_Function(build), asked, Path(directory), progress).trial
 
@@ -60,10 +60,10 @@ class _Function(Struct, frozen=True):
     def root(self) -> Path:
         return Path(inspect.getsourcefile(inspect.unwrap(self.build)) or "").absolute().parent
 
-    def run(self, task: Task, limit_s: float) -> Ended:
+    def run(self, task: Task, limit_s: float) -> EndedRun:
         began = time.monotonic()
         try:
-            outcomes: tuple[Outcome, ...] = (_run(self.build, task),)
+            outcomes: tuple[RankOutcome, ...] = (_run(self.build, task),)
             output = ""
         except Exception:
             if not task.changes:
@@ -71,17 +71,17 @@ class _Function(Struct, frozen=True):
             outcomes, output = (), traceback.format_exc()
         # What the run made is gone before the next one makes it again.
         gc.collect()
-        return Ended(outcomes, 1 if output else 0, output, time.monotonic() - began)
+        return EndedRun(outcomes, 1 if output else 0, output, time.monotonic() - began)
 
-    def alone(self, directory: str, limit_s: float) -> Ended:
+    def alone(self, directory: str, limit_s: float) -> EndedRun:
         raise NotImplementedError("what a function raises, `run` raises")
 
-    def record(self, task: Task, limit_s: float, options: Sequence[str]) -> Ended:
+    def record(self, task: Task, limit_s: float, options: Sequence[str]) -> EndedRun:
         raise NotImplementedError("a function is not recorded")
 
 
-def _run(build: Build, task: Task) -> Outcome:
-    course = Course(task)
+def _run(build: Build, task: Task) -> RankOutcome:
+    course = RunCourse(task)
     with ExitStack() as undo:
         undo.callback(course.begin())
         step = build()

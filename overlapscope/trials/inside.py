@@ -17,19 +17,19 @@ from overlapscope.recorder.destination import Rank, rank_of
 from overlapscope.recorder.program_steps import ProgramSteps
 from overlapscope.recorder.step_choice import Kind
 from overlapscope.trials import step_events
-from overlapscope.trials.course import Course
+from overlapscope.trials.course import RunCourse
 from overlapscope.trials.protocol import Task
 
 _PATIENCE_S = 60.0
 _POLL_S = 0.02
 
 
-class Run:
+class ProcessRun:
     """From the import of torch to the last of the steps that the task asks for, or to the program's end."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._course = Course(task)
+        self._course = RunCourse(task)
         self._steps = ProgramSteps(self._marked, here=True)
         self._automatic: AutomaticSteps | None = None
         """Chooses steps of a program that is surveyed, until it marks one or its optimizer makes one."""

@@ -16,7 +16,7 @@ from statistics import fmean, stdev
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.trials.protocol import Outcome
+from overlapscope.trials.protocol import RankOutcome
 
 BLOCKS = 10
 """Steps that follow each other are alike, so a run is cut into blocks, and its blocks are compared."""
@@ -26,11 +26,11 @@ _SURE = 0.95
 _WIDEST = math.log(2)
 """Half of an interval, as a logarithm: from half to twice the step."""
 _RUNS_DIFFER = 0.1
-"""Median of the prior of `Noise.deviation`."""
+"""Median of the prior of `RunNoise.deviation`."""
 _RUNS_DIFFER_TIMES = 1.5
 """Standard deviation of the logarithm of that prior: 95 % of it lie between 0.5 % and 190 %."""
 _DEVIATIONS = np.geomspace(1e-4, 50, 120)
-"""Values of `Noise.deviation` over which the posterior is summed."""
+"""Values of `RunNoise.deviation` over which the posterior is summed."""
 _QUANTILES = (
     *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
     *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
@@ -47,7 +47,7 @@ class Timing(Struct, frozen=True):
     """Its standard error by the steps alone, as a part of it."""
 
 
-class Change(Struct, frozen=True):
+class StepChange(Struct, frozen=True):
     """By how much a step is longer, in percent of another; negative where it is shorter."""
 
     pct: float
@@ -64,7 +64,7 @@ class Change(Struct, frozen=True):
         return self.over_runs or self.within
 
 
-def timing(outcomes: Sequence[Outcome]) -> Timing:
+def timing(outcomes: Sequence[RankOutcome]) -> Timing:
     """Of the ranks of a run, each with `BLOCKS` steps at least; by the device's clock where there is one."""
     return max(
         (_timing(outcome.device_ns or outcome.host_ns) for outcome in outcomes), key=lambda timing: timing.step_ns
@@ -77,7 +77,7 @@ def _timing(steps_ns: Sequence[int]) -> Timing:
     return Timing(mean, stdev(blocks) / math.sqrt(BLOCKS) / mean)
 
 
-class Noise(Struct, frozen=True):
+class RunNoise(Struct, frozen=True):
     """What runs differ by for no reason."""
 
     deviation: float
@@ -86,7 +86,7 @@ class Noise(Struct, frozen=True):
     """Degrees of freedom that it rests on."""
 
 
-def noise(timed: Sequence[Mapping[int, Timing]]) -> Noise | None:
+def noise(timed: Sequence[Mapping[int, Timing]]) -> RunNoise | None:
     """Of each set's runs by round: what is left of their logarithms once each set and each round has its mean.
 
     None where nothing is left.
@@ -102,10 +102,10 @@ def noise(timed: Sequence[Mapping[int, Timing]]) -> Noise | None:
     fitted, _, rank, _ = np.linalg.lstsq(design, logs, rcond=None)
     freedom = len(runs) - int(rank)
     left = logs - design @ fitted
-    return Noise(math.sqrt(float(left @ left) / freedom), freedom) if freedom > 0 else None
+    return RunNoise(math.sqrt(float(left @ left) / freedom), freedom) if freedom > 0 else None
 
 
-def change(rounds: Sequence[tuple[Timing, Timing]], every: Noise | None = None) -> Change:
+def change(rounds: Sequence[tuple[Timing, Timing]], every: RunNoise | None = None) -> StepChange:
     """Of the second of each pair against the first, which were run in the same round; one round at least.
 
     `every`: the noise of all sets together.
@@ -115,12 +115,12 @@ def change(rounds: Sequence[tuple[Timing, Timing]], every: Noise | None = None) 
     error = math.sqrt(sum(before.error**2 + after.error**2 for before, after in rounds)) / len(rounds)
     within = quantile(2 * len(rounds) * (BLOCKS - 1)) * error
     if len(rounds) == 1:
-        return Change(_pct(middle), _around(middle, within), None)
+        return StepChange(_pct(middle), _around(middle, within), None)
     freedom, deviation = _of_a_run(logs, every)
     half = max(within, half_width(freedom, deviation, 2 / len(rounds)))
     says = half <= max(_WIDEST, abs(middle))
     luck = 1 - _inside(abs(middle), _errors(freedom, deviation, 2 / len(rounds)))
-    return Change(_pct(middle), _around(middle, within), _around(middle, half) if says else None, luck)
+    return StepChange(_pct(middle), _around(middle, within), _around(middle, half) if says else None, luck)
 
 
 def spread_ns(timings: Sequence[Timing]) -> tuple[float, float] | None:
@@ -137,7 +137,7 @@ def quantile(freedom: int) -> float:
     return _QUANTILES[min(freedom, len(_QUANTILES)) - 1]
 
 
-def _of_a_run(logs: Sequence[float], every: Noise | None) -> tuple[int, float]:
+def _of_a_run(logs: Sequence[float], every: RunNoise | None) -> tuple[int, float]:
     """Degrees of freedom, and by how much the logarithm of a run deviates; `logs`: of ratios of two each."""
     own = len(logs) - 1
     shared = 0 if every is None else max(0, min(_ROUNDS_OF_ALL, every.freedom - own))

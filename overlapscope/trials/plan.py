@@ -23,24 +23,24 @@ FEWEST_STEPS: Final = 20
 MOST_STEPS: Final = 300
 
 
-class Plan(Struct, frozen=True):
+class StepPlan(Struct, frozen=True):
     """Steps of a run; what comes after them is not run."""
 
     warmup_steps: int
     timed_steps: int
 
 
-SURVEY: Final = Plan(_FEWEST_WARMUP_STEPS, FEWEST_STEPS)
+SURVEY: Final = StepPlan(_FEWEST_WARMUP_STEPS, FEWEST_STEPS)
 
 
-def plan(step_ns: float, asked: int | None, workers: int = 0) -> Plan:
+def plan(step_ns: float, asked: int | None, workers: int = 0) -> StepPlan:
     """Of a program whose steps take about so long; `asked`: how many are to be timed; `workers`: the most of a loader's
     that are tried."""
     warmup = max(_WARMUP_STEPS, _FEWEST_WARMUP_STEPS + _AHEAD * workers)
-    return Plan(warmup, asked or min(MOST_STEPS, max(FEWEST_STEPS, round(_TIMED_NS / step_ns))))
+    return StepPlan(warmup, asked or min(MOST_STEPS, max(FEWEST_STEPS, round(_TIMED_NS / step_ns))))
 
 
-def shortened(wanted: Plan, there_are: int) -> Plan:
+def shortened(wanted: StepPlan, there_are: int) -> StepPlan:
     """The same of a program that makes only so many steps. Raises UsageError where they are too few."""
     least = _FEWEST_WARMUP_STEPS + BLOCKS + _LAST_STEPS
     if there_are < least:
@@ -49,4 +49,4 @@ def shortened(wanted: Plan, there_are: int) -> Plan:
             f"warm up, {BLOCKS} to time and {_LAST_STEPS} to compare results. Let it make more steps."
         )
     warmup = min(wanted.warmup_steps, max(_FEWEST_WARMUP_STEPS, there_are // 3))
-    return Plan(warmup, min(wanted.timed_steps, there_are - warmup - _LAST_STEPS))
+    return StepPlan(warmup, min(wanted.timed_steps, there_are - warmup - _LAST_STEPS))

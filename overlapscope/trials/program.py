@@ -10,15 +10,15 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from overlapscope.base.words import plural
-from overlapscope.trials.protocol import Outcome, Task
+from overlapscope.trials.protocol import RankOutcome, Task
 
 _RAISED: Final = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit)\b")
 
 
-class Ended(Struct, frozen=True):
+class EndedRun(Struct, frozen=True):
     """A run that is over."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[RankOutcome, ...]
     """By rank: of those that told something."""
     exit_code: int | None
     """As Python has it; None where it had to be stopped before it was done."""
@@ -52,12 +52,12 @@ class Ended(Struct, frozen=True):
         return f"It ended after {plural(max((one.all_steps for one in self.outcomes), default=0), 'step')}."
 
 
-def all_complete(outcomes: Sequence[Outcome]) -> bool:
+def all_complete(outcomes: Sequence[RankOutcome]) -> bool:
     """Whether every rank has made its steps."""
     return bool(outcomes) and len(outcomes) == outcomes[0].ranks and all(outcome.complete for outcome in outcomes)
 
 
-class Program(Protocol):
+class TrialProgram(Protocol):
     """Something that can be run again and again."""
 
     @property
@@ -72,11 +72,11 @@ class Program(Protocol):
     def records(self) -> bool:
         """It can be recorded."""
 
-    def run(self, task: Task, limit_s: float) -> Ended:
+    def run(self, task: Task, limit_s: float) -> EndedRun:
         """One run, at most so long."""
 
-    def alone(self, directory: str, limit_s: float) -> Ended:
+    def alone(self, directory: str, limit_s: float) -> EndedRun:
         """Run it once without overlapscope, at most so long; its output is in `directory`."""
 
-    def record(self, task: Task, limit_s: float, options: Sequence[str]) -> Ended:
+    def record(self, task: Task, limit_s: float, options: Sequence[str]) -> EndedRun:
         """One run under `overlapscope run` with these options."""

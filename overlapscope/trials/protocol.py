@@ -39,7 +39,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is to do."""
 
     directory: str
-    """Each rank writes its `Outcome` there, as `rank0.json`."""
+    """Each rank writes its `RankOutcome` there, as `rank0.json`."""
     changes: tuple[Setting, ...] = ()
     warmup_steps: int = 0
     """Steps before those that are timed."""
@@ -164,7 +164,7 @@ class Sketch(msgspec.Struct, frozen=True):
     sums: tuple[float, ...]
 
 
-class Results(msgspec.Struct, frozen=True, kw_only=True):
+class RankResults(msgspec.Struct, frozen=True, kw_only=True):
     """What the program has computed after its last timed step."""
 
     digest: str
@@ -175,7 +175,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     """Of the last step."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What a rank tells at its end."""
 
     rank: int
@@ -188,7 +188,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Of each timed step, from mark to mark."""
     device_ns: tuple[int, ...] = ()
     """The same by the device's clock; empty without a GPU."""
-    results: Results | None = None
+    results: RankResults | None = None
     facts: Facts | None = None
     steps_by: Steps | None = None
     """Events that the survey took for steps; None for the program's marks or its optimizer."""

@@ -20,7 +20,7 @@ from libcst.metadata import (
 )
 from msgspec import Struct
 
-from overlapscope.trials.calls import Options, Unclear
+from overlapscope.trials.calls import CallOptions, Unclear
 
 _F: Final = cst.Name("f")
 
@@ -45,7 +45,7 @@ class Wish(Struct, frozen=True):
     def several(self) -> bool:
         """Where there are several such calls with the same arguments, all may be edited: what another one copies to
         that device does not mind."""
-        return self.callee in ("to", "cuda") and isinstance(self.change, Options)
+        return self.callee in ("to", "cuda") and isinstance(self.change, CallOptions)
 
 
 class Compile(Struct, frozen=True):
@@ -75,7 +75,7 @@ def rewrite(source: bytes, wishes: Sequence[Sequence[Wish | Compile]]) -> tuple[
         module = cst.parse_module(source)
     except (cst.ParserSyntaxError, SyntaxError, UnicodeDecodeError, LookupError) as error:
         raise Unclear("the file cannot be parsed") from error
-    program = _Program(module)
+    program = _ProgramText(module)
     changes = _Changes()
     reasons = []
     for ways in wishes:
@@ -119,7 +119,7 @@ class _Changes(cst.CSTTransformer):
         return cst.FlattenSentinel([*new, node.with_changes(leading_lines=lines[len(blank) :])])
 
 
-class _Program:
+class _ProgramText:
     """The calls of a text, by line and name."""
 
     def __init__(self, module: cst.Module) -> None:

@@ -8,7 +8,7 @@ from itertools import combinations
 from statistics import median
 from typing import Final
 
-from overlapscope.trials.protocol import Results, Sketch
+from overlapscope.trials.protocol import RankResults, Sketch
 from overlapscope.trials.result import Sameness
 
 FACTOR: Final = 2
@@ -18,7 +18,7 @@ SOUND: Final[tuple[Sameness, ...]] = ("same", "within noise")
 _WORST: Final[tuple[Sameness, ...]] = ("same", "within noise", "unknown", "different")
 
 
-def same_bits(ranks: Sequence[Results], others: Sequence[Results]) -> bool:
+def same_bits(ranks: Sequence[RankResults], others: Sequence[RankResults]) -> bool:
     """Whether every rank of two runs has the same results, bit for bit."""
     return (
         bool(ranks)
@@ -27,7 +27,7 @@ def same_bits(ranks: Sequence[Results], others: Sequence[Results]) -> bool:
     )
 
 
-def sameness(ranks: Sequence[Results], unchanged: Sequence[Sequence[Results]]) -> Sameness:
+def sameness(ranks: Sequence[RankResults], unchanged: Sequence[Sequence[RankResults]]) -> Sameness:
     """Of a changed run's results, by rank, beside those of unchanged runs, one of which may have been rounded: what the
     worst rank says.
     """
@@ -41,7 +41,7 @@ def sameness(ranks: Sequence[Results], unchanged: Sequence[Sequence[Results]]) -
     )
 
 
-def _judged(result: Results, unchanged: Sequence[Results]) -> Sameness:
+def _judged(result: RankResults, unchanged: Sequence[RankResults]) -> Sameness:
     if not result.digest or not all(other.digest for other in unchanged):
         return "unknown"
     names = [sketch.name for sketch in result.sketches]

@@ -12,8 +12,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from overlapscope.trials.measure import Change, Noise, Timing, change, noise
-from overlapscope.trials.protocol import Results, Setting
+from overlapscope.trials.measure import RunNoise, StepChange, Timing, change, noise
+from overlapscope.trials.protocol import RankResults, Setting
 from overlapscope.trials.result import Sameness
 from overlapscope.trials.sameness import SOUND, same_bits, sameness
 
@@ -59,7 +59,7 @@ class Run(Struct, frozen=True, eq=False):
     wall_s: float
     timing: Timing | None = None
     """None where it failed."""
-    results: tuple[Results, ...] = ()
+    results: tuple[RankResults, ...] = ()
     """By rank."""
     failure: str = ""
     left_out: str = ""
@@ -103,13 +103,13 @@ class Runs(Struct, frozen=True):
         worst = min(judged, key=order.index, default=order[1])
         return "unknown" if worst == "different" and not self.rounded else worst
 
-    def change(self, settings: Settings, base: Settings = AS_IS) -> Change | None:
+    def change(self, settings: Settings, base: Settings = AS_IS) -> StepChange | None:
         """By how much the step changes, over the rounds in which both were run; None where there is none."""
         before, after = self._by_round(base), self._by_round(settings)
         common = sorted(before.keys() & after.keys())
         return change([(before[number], after[number]) for number in common], self.noise()) if common else None
 
-    def noise(self) -> Noise | None:
+    def noise(self) -> RunNoise | None:
         """What runs differ by for no reason."""
         return noise([by_round for settings in (AS_IS, *self.tried()) if (by_round := self._by_round(settings))])
 

@@ -10,19 +10,19 @@ from msgspec import Struct, field
 
 from overlapscope.catalog.changes import CHANGES
 from overlapscope.trials import measure, search
-from overlapscope.trials.plan import Plan
+from overlapscope.trials.plan import StepPlan
 from overlapscope.trials.protocol import Facts
 from overlapscope.trials.result import Edit, LeftOut, Predicted, Recordings, Trial, Tried, Verdict
 from overlapscope.trials.sameness import same_bits
 from overlapscope.trials.search import AS_IS, Candidate, Runs, Settings
 
 
-class Findings(Struct):
+class TrialFindings(Struct):
     """Grows with each run."""
 
     facts: Facts
     ranks: int
-    plan: Plan
+    plan: StepPlan
     candidates: list[Candidate]
     left_out: list[LeftOut]
     runs: Runs = field(default_factory=Runs)
@@ -44,7 +44,7 @@ class Findings(Struct):
 
 
 def summarize(
-    found: Findings,
+    found: TrialFindings,
     program: str,
     *,
     predicted: Mapping[Settings, Predicted],
@@ -83,7 +83,7 @@ def summarize(
     )
 
 
-def _tried(found: Findings, settings: Settings, predicted: Predicted | None, edit: Edit) -> Tried:
+def _tried(found: TrialFindings, settings: Settings, predicted: Predicted | None, edit: Edit) -> Tried:
     runs = found.runs
     *others, last = settings
     before = tuple(others)
@@ -113,19 +113,19 @@ def _tried(found: Findings, settings: Settings, predicted: Predicted | None, edi
     )
 
 
-def _beside(runs: Runs, total: measure.Change | None) -> int | None:
+def _beside(runs: Runs, total: measure.StepChange | None) -> int | None:
     """The step beside the one as it is: a machine that was slower in some rounds has no part in their ratio."""
     as_is = step_ns_of(runs, AS_IS)
     return None if total is None or as_is is None else round(as_is * (1 + total.pct / 100))
 
 
-def _percentages(change: measure.Change | None) -> tuple[float | None, float | None, float | None]:
+def _percentages(change: measure.StepChange | None) -> tuple[float | None, float | None, float | None]:
     if change is None:
         return None, None, None
     return (change.pct, *(change.over_runs or (None, None)))
 
 
-def _verdict(added: measure.Change | None) -> Verdict:
+def _verdict(added: measure.StepChange | None) -> Verdict:
     if added is None or added.over_runs is None:
         return "unknown"
     low, high = added.over_runs

@@ -11,7 +11,7 @@ from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.interventions._changes import copies, without_time_in
 from overlapscope.prediction.interventions._relief import with_warm_caches, without_giving_back
-from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
+from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
 from overlapscope.trace.model import Kind, Memory
 
 
@@ -21,7 +21,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
     staged = pageable[items.bytes[pageable] > 0]
     faster = staged
     if len(pinned_here):
-        # Where the host pins on the way, it moves the same bytes through its memory a second time meanwhile.
+        # If the host pins during steps, this moves the same bytes through its memory a second time.
         either = np.isin(items.host_memory, (Memory.PAGEABLE, Memory.PINNED))
         faster = np.flatnonzero(items.is_copy & either & (items.bytes > 0) & ~items.gone)
     changed, without_pinning, spared_ns = without_time_in(_pinned(graph, request, staged, faster), pinned_here)
@@ -70,9 +70,7 @@ INTERVENTION = Intervention(
     meaning="Copies from and to pageable memory take as long as copies of the same size from and to pinned "
     "memory, and their calls return at once. A synchronize after the call stays; non-blocking removes it. "
     "pin_memory() no longer runs during steps, because memory is pinned once, before them.",
-    assumptions=(
-        Assumption("The host's buffers are allocated and pinned once, and filled without another copy.", False),
-    ),
+    assumptions=(Premise("The host's buffers are allocated and pinned once, and filled without another copy.", False),),
     advice="Pin the host memory once, outside the loop.\n"
     "Use torch.empty(..., pin_memory=True), DataLoader(pin_memory=True) or tensor.pin_memory(); download with "
     "pinned.copy_(tensor) instead of tensor.cpu().",

@@ -26,7 +26,7 @@ def start(value: str, note: Note) -> Undo:
     """What a place in the program reads by `.item()` or `float()` is what it would have read there in the step before,
     where it merely adds, keeps or shows it.
     """
-    places: dict[_Key, _Place | None] = {}
+    places: dict[_Key, _ReadPlace | None] = {}
     read_before: Counter[_Key] = Counter()
 
     def read(now: Callable[..., Any], tensor: torch.Tensor) -> Any:
@@ -40,7 +40,7 @@ def start(value: str, note: Note) -> Undo:
         read_before[first] += 1
         if key not in places:
             why = why_not(frame)
-            places[key] = None if why else _Place()
+            places[key] = None if why else _ReadPlace()
             if why:
                 note.refuse(why)
         place = places[key]
@@ -66,7 +66,7 @@ def why_not(frame: FrameType) -> str:
     return late_values.why_not(frame.f_code.co_filename, frame.f_lineno)
 
 
-class _Place:
+class _ReadPlace:
     """In the program: what it has read there the last time, which may still be on its way."""
 
     def __init__(self) -> None:
