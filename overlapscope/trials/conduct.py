@@ -1,4 +1,4 @@
-"""Conducts a trial: surveys the program, and runs it as it is and with changes while time is left."""
+"""Conducts a trial: surveys the program, then runs it unchanged and with changes while time is left."""
 
 from __future__ import annotations
 
@@ -30,52 +30,52 @@ from overlapscope.trials.summary import TrialFindings, step_ns_of, summarize
 from overlapscope.trials.write import check_originals
 
 _PATIENCE: Final = 5
-"""A run may take so many times as long as the first one."""
+"""Maximum length of a run, as a multiple of the first run."""
 _LEAST_LIMIT_S: Final = 180.0
-"""Compiling takes a minute or two."""
+"""Minimum time limit of a run: compiling takes a minute or two."""
 _RECORDED: Final = 1.5
-"""A run under the recorder takes about so many times as long as a plain one: most of either is its start."""
+"""Length of a run under the recorder, as a multiple of a plain run; most of either is startup."""
 _LONGER: Final = 1.5
 _LATER_S: Final = 5.0
-"""A program that runs this much longer without overlapscope than until it failed under it does not fail."""
+"""Minimum extra time without overlapscope for a program that failed under it to count as working."""
 _TOO_SHORT: Final = _RECORDED + 3
 """Minimum number of runs left for a recording: one change needs three runs after it."""
 NO_TIME: Final = "There was no time left for it; `--minutes` gives more."
 
 
 class ProgramFailed(Exception):
-    """The program fails as it is."""
+    """The unchanged program fails."""
 
     def __init__(self, ended: EndedRun, *, runs_alone: bool = False) -> None:
-        """`runs_alone`: it does not fail without overlapscope."""
+        """Keep how the run ended; `runs_alone` if the program works without overlapscope."""
         super().__init__(ended.how)
         self.ended, self.runs_alone = ended, runs_alone
 
 
 class Conducted(Struct, frozen=True):
-    """A trial that is over."""
+    """A finished trial."""
 
     trial: Trial
     interrupted: bool
-    """By Ctrl-C."""
+    """True after Ctrl-C."""
     facts: Facts
     best: Settings | None
     once_more: Callable[[], Confirmed]
-    """Runs the program as it is, when it has been edited; takes as long as one run."""
+    """Function that runs the edited program, which takes as long as a run."""
 
 
 class Confirmed(Struct, frozen=True):
-    """A run of the program after its edit."""
+    """Result of a run of the edited program."""
 
     failure: str
-    """How it failed, in a sentence; empty where it did not."""
+    """Sentence on how it failed; empty if it didn't."""
     pct: float = 0.0
-    """By how much its step is longer than before the edit; negative where it is shorter."""
+    """Change of its step, in percent; negative if it is shorter than before the edit."""
     results: Sameness = "unknown"
 
     @property
     def why_not(self) -> str:
-        """What speaks against the edit, in a sentence; empty where nothing does."""
+        """Reason against the edit, in a sentence; empty if there is none."""
         if self.failure:
             return f"The edited program fails. {clean(self.failure, 300)}"
         if self.results not in SOUND:
@@ -86,24 +86,28 @@ class Confirmed(Struct, frozen=True):
 
 
 class TrialOptions(Struct, frozen=True):
-    """What the user wants."""
+    """Options of a trial, from the user."""
 
     minutes: float
     steps: int | None
-    """That are timed; None: as many as it takes."""
+    """Number of steps to time; None to choose it."""
     only: Collection[str]
     also: Collection[str]
     keep: bool = False
-    """Recordings are there afterwards."""
+    """True to keep recordings."""
     writes: bool = False
-    """What pays is edited into the program's files afterwards."""
+    """True to edit the best changes into the program's files."""
 
 
 def conduct(program: TrialProgram, asked: TrialOptions, directory: Path, progress: Progress) -> Conducted:
-    """Try changes on the program; each run has a directory of its own in `directory`.
+    """Try changes on the program. Ctrl-C ends the trial early.
 
-    Raises ProgramFailed where it fails as it is, UsageError where it has no steps or too few, or where an original is
-    in the way of what is to be edited. Ctrl-C ends it early.
+    Args:
+        directory: Parent of each run's directory.
+
+    Raises:
+        ProgramFailed: The unchanged program fails.
+        UsageError: It has no steps or too few, or an original is in the way of an edit.
     """
     conductor = _Conductor(program, asked, directory, progress)
     found = conductor.survey()
@@ -135,7 +139,7 @@ def conduct(program: TrialProgram, asked: TrialOptions, directory: Path, progres
 
 
 def _predicted(found: TrialFindings) -> Mapping[Settings, Predicted]:
-    """Where the program was recorded: what is predicted for each set that was tried."""
+    """Return the prediction for each tried set of changes, if the program was recorded."""
     step_ns = step_ns_of(found.runs, AS_IS)
     if found.before is None or step_ns is None:
         return {}
@@ -147,10 +151,10 @@ def _predicted(found: TrialFindings) -> Mapping[Settings, Predicted]:
 
 
 class _Conductor:
-    """Runs one program as often as it takes."""
+    """Runs a program as often as needed."""
 
     def __init__(self, program: TrialProgram, asked: TrialOptions, directory: Path, progress: Progress) -> None:
-        """Each run has a directory of its own in `directory`."""
+        """Start the clock; each run has a subdirectory of `directory`."""
         self._program = program
         self._asked = asked
         self._directory = directory
@@ -158,20 +162,17 @@ class _Conductor:
         self._began = time.monotonic()
         self._count = 0
         self._limit_s = max(_LEAST_LIMIT_S, 60 * asked.minutes)
-        """Of the first run; nobody knows yet how long it takes."""
+        """Limit of the first run, whose length is unknown."""
         self._steps_by: Steps | None = None
-        """As the survey found them."""
+        """Steps found by the survey."""
 
     @property
     def wall_s(self) -> float:
-        """Since the beginning."""
+        """Seconds since the start."""
         return time.monotonic() - self._began
 
     def survey(self) -> TrialFindings:
-        """What the program does, how many steps are timed, and which changes fit.
-
-        Raises as `conduct`.
-        """
+        """Survey the program, plan the steps to time, and choose the changes that fit. Raises like `conduct`."""
         self._progress.now("Looking at what the program does in its steps")
         ended, notes = self._run(plan.SURVEY, survey=True), []
         if ended.failed:
@@ -195,7 +196,7 @@ class _Conductor:
         return found
 
     def _first(self, found: TrialFindings) -> None:
-        """The first plain run, which tells whether there are as many steps as are wanted."""
+        """Make the first plain run, and shorten the plan if the program makes fewer steps."""
         self._progress.now("Run 1, as it is")
         ended = self._run(found.plan)
         if not ended.complete:
@@ -214,7 +215,7 @@ class _Conductor:
         )
 
     def _without_survey(self, failed: EndedRun) -> EndedRun:
-        """Run the program without the survey, and add the facts of the one that failed. Raises ProgramFailed."""
+        """Run the program without the survey, and add the facts of the failed survey. Raises ProgramFailed."""
         failure = self._failed(failed)
         seen = next((outcome for outcome in failed.outcomes if outcome.facts is not None), None)
         if seen is None or not failure.runs_alone:
@@ -227,7 +228,7 @@ class _Conductor:
         return replace(ended, outcomes=tuple(outcomes))
 
     def _failed(self, ended: EndedRun) -> ProgramFailed:
-        """Run the program once without overlapscope, which may be what makes it fail."""
+        """Run the program once without overlapscope, which may be the reason for its failure."""
         if ended.exit_code is None:
             return ProgramFailed(ended)
         self._progress.now("The program failed; running it once without overlapscope")
@@ -235,7 +236,7 @@ class _Conductor:
         return ProgramFailed(ended, runs_alone=alone.exit_code in (0, None))
 
     def _usable(self, ended: EndedRun) -> RankOutcome:
-        """What rank 0 tells of a run of the program as it is. Raises ProgramFailed and UsageError."""
+        """Return rank 0's outcome of an unchanged run. Raises ProgramFailed and UsageError."""
         outcome = ended.outcomes[0] if ended.outcomes else None
         if ended.failed:
             raise self._failed(ended)
@@ -249,7 +250,7 @@ class _Conductor:
         return outcome
 
     def record(self, found: TrialFindings) -> None:
-        """The program as it is, from which is predicted what changes bring."""
+        """Record the unchanged program for predictions."""
         if found.facts.cuda and not self._program.records:
             found.notes.append("Nothing is predicted: only a script or module that Python starts can be recorded.")
         elif not (found.facts.cuda and found.candidates):
@@ -268,7 +269,7 @@ class _Conductor:
                 )
 
     def check(self, found: TrialFindings) -> None:
-        """The best set for data races; where it has some, the next best."""
+        """Check the best set for data races; if it has some, check the next best."""
         checks = found.facts.cuda and self._program.records
         while checks and (best := found.best) is not None and best not in found.races:
             self._progress.now("Looking for data races with the best set of changes")
@@ -284,7 +285,7 @@ class _Conductor:
         return self._program.record(task, self._limit_s, ("--output", str(trace), *options))
 
     def ladder(self, found: TrialFindings) -> None:
-        """The first round."""
+        """Make the first round."""
         while (step := search.climb(found.candidates, found.runs)).next is not None:
             found.kept = step.kept
             sets = search.worth_more(found.runs, found.kept)
@@ -296,13 +297,13 @@ class _Conductor:
         found.kept = step.kept
 
     def rounds(self, found: TrialFindings) -> None:
-        """The others, until the sets of changes are told apart or time is up."""
+        """Make further rounds until the results are clear or time is up."""
         while planned := search.rounds(found.runs, found.kept, self._left_s(found)):
             for one in planned:
                 self._make(found, one)
 
     def once_more(self, found: TrialFindings) -> Confirmed:
-        """The edited program, beside what it was."""
+        """Run the edited program, and compare it with the original."""
         run = _told(Planned(AS_IS, 0), self._run(found.plan))
         if run.timing is None:
             return Confirmed(run.failure)
@@ -311,7 +312,7 @@ class _Conductor:
         return Confirmed("", 100 * (run.timing.step_ns / before - 1), same)
 
     def _give_up(self, found: TrialFindings) -> None:
-        """What the ladder has not come to is left out."""
+        """Leave out the changes that the ladder has not reached."""
         found.cut_short = True
         run = {setting.change for one in found.runs.all for setting in one.planned.settings}
         changes = (candidate.change for candidate in found.candidates)
@@ -359,7 +360,7 @@ def _told(planned: Planned, ended: EndedRun) -> Run:
     results = tuple(outcome.results for outcome in ended.outcomes if outcome.results is not None)
     last = planned.settings[-1].change if planned.settings else ""
     refused = ""
-    # One that fits in one place need not fit in all.
+    # A change that fits at some places need not fit at all.
     if last and not any(outcome.made.get(last) for outcome in ended.outcomes):
         reasons = (outcome.refused[last] for outcome in ended.outcomes if last in outcome.refused)
         refused = next(reasons, "It found nothing to change.")
@@ -373,7 +374,7 @@ def _told(planned: Planned, ended: EndedRun) -> Run:
 
 
 def _line(number: int, run: Run) -> str:
-    """What is said of a run when it is over."""
+    """Return the line to print after a run."""
     if run.timing is None:
         said = f"failed. {clean(run.failure, 200)}"
     else:

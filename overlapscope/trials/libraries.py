@@ -15,20 +15,20 @@ TRAINING_ARGUMENTS: Final = "transformers.TrainingArguments"
 
 
 class Term(Struct, frozen=True):
-    """A change by options of `TrainingArguments`."""
+    """A change made with options of `TrainingArguments`."""
 
     options: CallOptions
     otherwise: str = ""
-    """What else takes it, where the program has no such arguments."""
+    """Alternative for programs without such arguments."""
 
     @property
     def advice(self) -> str:
-        """The same in words."""
+        """The change in words."""
         return f"Pass `{self.options}` to `TrainingArguments`{self.otherwise}."
 
 
 def term(library: str, change: str, value: str) -> Term | None:
-    """A change of this value in a library's terms; None where it has none."""
+    """Return a change in a library's terms; None if the library has no such option."""
     options = _training_arguments(value).get(change)
     if options and library == "transformers":
         return Term(options)
@@ -40,12 +40,12 @@ def term(library: str, change: str, value: str) -> Term | None:
 
 
 def workers(value: str) -> CallOptions:
-    """So many, by DataLoader's options."""
+    """Return the DataLoader options for this many workers."""
     return CallOptions((("num_workers", value), ("persistent_workers", "True")), positional=6)
 
 
 PIN: Final = CallOptions((("pin_memory", "True"),), positional=8)
-"""Pinned batches, likewise."""
+"""DataLoader options for pinned batches."""
 
 
 def _training_arguments(value: str) -> dict[str, CallOptions]:

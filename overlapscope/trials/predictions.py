@@ -1,4 +1,4 @@
-"""What `whatif` predicts for sets of changes, from a recording of the program as it is."""
+"""Predictions of `whatif` for sets of changes, from a recording of the unchanged program."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ _Settings = tuple[Setting, ...]
 
 
 def predict_sets(recording: Path, sets: Sequence[_Settings], plain_step_ns: int) -> Mapping[_Settings, Predicted]:
-    """Of those sets for which something can be predicted, percent of the plain step, which takes so long.
+    """Predict sets of changes in percent of the plain step, which takes `step_ns`; sets without a prediction are left
+    out.
 
-    Raises OverlapscopeError where the recording cannot be read or has no GPU activity.
+    Raises:
+        OverlapscopeError: The recording can't be read or has no GPU activity.
     """
     from overlapscope.inputs import read_trace
     from overlapscope.prediction import predict
@@ -43,7 +45,7 @@ def predict_sets(recording: Path, sets: Sequence[_Settings], plain_step_ns: int)
 
 
 def kept(trial: Trial, at_ns: int) -> list[Prediction]:
-    """What the history keeps of a trial: each set of changes that was both predicted and measured."""
+    """Return the history's rows of a trial: each set of changes that was both predicted and measured."""
     return [
         Prediction(
             at_ns=at_ns,

@@ -1,4 +1,4 @@
-"""Whether a changed program still computes the same: its results beside those of unchanged runs."""
+"""Comparison of a changed program's results with those of unchanged runs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from overlapscope.trials.protocol import RankResults, Sketch
 from overlapscope.trials.result import Sameness
 
 FACTOR: Final = 2
-"""Results may be so many times as far from an unchanged run's as unchanged runs are from each other."""
+"""Maximum distance of results from an unchanged run's, as a multiple of the distances between unchanged runs."""
 SOUND: Final[tuple[Sameness, ...]] = ("same", "within noise")
-"""Results of a change that may be recommended."""
+"""Results with which a change may be recommended."""
 _WORST: Final[tuple[Sameness, ...]] = ("same", "within noise", "unknown", "different")
 
 
 def same_bits(ranks: Sequence[RankResults], others: Sequence[RankResults]) -> bool:
-    """Whether every rank of two runs has the same results, bit for bit."""
+    """Return whether every rank of two runs has the same results, bit for bit."""
     return (
         bool(ranks)
         and len(ranks) == len(others)
@@ -28,8 +28,9 @@ def same_bits(ranks: Sequence[RankResults], others: Sequence[RankResults]) -> bo
 
 
 def sameness(ranks: Sequence[RankResults], unchanged: Sequence[Sequence[RankResults]]) -> Sameness:
-    """Of a changed run's results, by rank, beside those of unchanged runs, one of which may have been rounded: what the
-    worst rank says.
+    """Compare a changed run's results, by rank, with those of unchanged runs, one of them possibly rounded.
+
+    The worst rank decides.
     """
     if any(same_bits(ranks, other) for other in unchanged):
         return "same"
@@ -50,7 +51,7 @@ def _judged(result: RankResults, unchanged: Sequence[RankResults]) -> Sameness:
     if len(unchanged) < 2:
         return "unknown"
     spreads = [_widest(distance, tensors) for tensors in zip(*(other.sketches for other in unchanged), strict=True)]
-    # A tensor that unchanged runs agree on may differ by what the others differ by.
+    # A tensor on which unchanged runs agree may differ as much as the others do.
     usual = median(spreads) if spreads else 0.0
     for number, sketch in enumerate(result.sketches):
         nearest = min(distance(sketch, other.sketches[number]) for other in unchanged)
@@ -74,9 +75,9 @@ def _near(loss: float | None, unchanged: Sequence[float | None], usual: float) -
 
 
 def distance(one: Sketch, other: Sketch) -> float:
-    """The norm of the difference of two tensors, estimated, as a share of the larger norm of the two.
+    """Estimate the norm of the difference of two tensors, as a fraction of the larger norm.
 
-    0 where both are zero; infinite where they cannot be compared, as they have different shapes.
+    0 if both are zero; infinite if their shapes differ.
     """
     if len(one.sums) != len(other.sums):
         return math.inf

@@ -1,4 +1,4 @@
-"""From the runs of a trial to what they show."""
+"""Summary of a trial's runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from overlapscope.trials.search import AS_IS, Candidate, Runs, Settings
 
 
 class TrialFindings(Struct):
-    """Grows with each run."""
+    """State of a trial, which grows with each run."""
 
     facts: Facts
     ranks: int
@@ -27,19 +27,19 @@ class TrialFindings(Struct):
     left_out: list[LeftOut]
     runs: Runs = field(default_factory=Runs)
     kept: Settings = AS_IS
-    """The changes that later ones were tried on top of."""
+    """Changes that later changes were tried on top of."""
     cut_short: bool = False
-    """Not all that was planned was run."""
+    """True if not all planned runs were made."""
     notes: list[str] = field(default_factory=list)
     before: Path | None = None
     after: Path | None = None
-    """Recordings."""
+    """Recording with the best set of changes."""
     races: dict[Settings, int] = field(default_factory=dict)
-    """That the hazard checker found, of the sets that it was run on."""
+    """Number of races that the hazard checker found, for the sets it was run on."""
 
     @property
     def best(self) -> Settings | None:
-        """The set to take; None where none pays."""
+        """The recommended set; None if there is none."""
         return search.best(self.runs, racing={settings for settings, races in self.races.items() if races})
 
 
@@ -53,7 +53,7 @@ def summarize(
     interrupted: bool,
     wall_s: float,
 ) -> Trial:
-    """What the runs so far show; the program as it is was timed at least once."""
+    """Summarize the runs so far, with at least a timed run of the unchanged program."""
     runs = found.runs
     tried = runs.tried()
     step_ns, spread = step_ns_of(runs, AS_IS), measure.spread_ns(_timings(runs, AS_IS))
@@ -114,7 +114,7 @@ def _tried(found: TrialFindings, settings: Settings, predicted: Predicted | None
 
 
 def _beside(runs: Runs, total: measure.StepChange | None) -> int | None:
-    """The step beside the one as it is: a machine that was slower in some rounds has no part in their ratio."""
+    """Return the unchanged step scaled by the measured ratio, which a slower machine in some rounds does not affect."""
     as_is = step_ns_of(runs, AS_IS)
     return None if total is None or as_is is None else round(as_is * (1 + total.pct / 100))
 
@@ -137,7 +137,7 @@ def _timings(runs: Runs, settings: Settings) -> list[measure.Timing]:
 
 
 def step_ns_of(runs: Runs, settings: Settings) -> int | None:
-    """The mean over its runs; None where none succeeded."""
+    """Return the mean over a set's runs; None if none succeeded."""
     timings = _timings(runs, settings)
     return round(fmean(timing.step_ns for timing in timings)) if timings else None
 
