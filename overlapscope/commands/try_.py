@@ -239,10 +239,10 @@ def _program(args: argparse.Namespace) -> CommandLine:
     if args.module or args.code:
         options = ("-m" if args.module else "-c", args.script)
     elif launcher_of(args) is not None:
-        found = shutil.which(args.script)
-        if found is None:
+        path = shutil.which(args.script)
+        if path is None:
             raise UsageError(f"{args.script}: is not installed, or not on PATH.")
-        launcher = (found,)
+        launcher = (path,)
     elif args.script != "-":
         if not Path(args.script).exists():
             raise UsageError(f"{args.script}: there is no such script.")

@@ -93,7 +93,7 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
         )
     chosen = _busiest(trace) if device is None else device
     hardware = find_hardware(trace, calibration)
-    graph = build(trace, hardware.known, with_shapes=with_shapes)
+    graph = build(trace, hardware.constants, with_shapes=with_shapes)
     timeline = build_timeline(trace, chosen)
     stream = timeline.main_stream
     numbers = find_steps(graph, chosen, stream, timeline.judged_from_ns)
@@ -109,7 +109,7 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
             reasons=("Its launches, ops and waits contradict each other: they wait for each other in a circle.",),
             step_error_pct=None,
             start_error_ns=0,
-            launch_latency_ns=hardware.known.launch_latency_ns or 0,
+            launch_latency_ns=hardware.constants.launch_latency_ns or 0,
             unexplained_ns=0,
         )
     return Base(trace, chosen, stream, numbers, hardware, graph, replayed, recorded, steps.median_ns, steps, fidelity)
@@ -129,7 +129,7 @@ def judge(
     """Compare the replay of the unchanged graph with the recording."""
     items = graph.items
     here = items.device == device
-    error_pct = 100 * quantile(np.abs(steps.known - measured.known) / np.maximum(measured.known, 1), 0.5)
+    error_pct = 100 * quantile(np.abs(steps.lengths_ns - measured.lengths_ns) / np.maximum(measured.lengths_ns, 1), 0.5)
     # Compare starts within each step, so that an error in a step does not affect the next.
     step = np.maximum(np.searchsorted(measured.start_ns, items.start_ns[here], side="right") - 1, 0)
     late = replayed.start_ns[here] - steps.start_ns[step] - (items.start_ns[here] - measured.start_ns[step])
@@ -180,9 +180,9 @@ def _untied(graph: Graph) -> list[str]:
     untied = distinct(calls.thread[(calls.maybe_by >= 0) & (calls.handed_by < 0)])
     if not len(untied):
         return []
-    made = plural(int(np.isin(calls.thread, untied).sum()), "call")
+    call_count = plural(int(np.isin(calls.thread, untied).sum()), "call")
     return [
-        f"The recording does not show what {plural(len(untied), 'thread')} with {made} waited for. These calls "
+        f"The recording does not show what {plural(len(untied), 'thread')} with {call_count} waited for. These calls "
         "stay where they were, and the interval allows for earlier ones."
     ]
 

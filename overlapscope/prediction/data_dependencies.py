@@ -77,11 +77,11 @@ def find_needs(graph: Graph, line: I64, copies: I64, tied: Bool) -> Needs:
         for (_, elements), alike in _by_elements(graph, copies, shapes).items():
             rows = np.array(alike)[~noted[alike]]
             first, last, sure = lane.readers(elements, copies[alike], copies[rows])
-            upload, there = items.kind[copies[rows]] == Kind.H2D, first >= 0
-            by_shapes[rows] = there
-            behind[rows] = np.where(there, first, behind[rows])
-            ahead[rows] = np.where(there & upload & (last >= 0), last, ahead[rows])
-            shown[rows] = there & upload & sure
+            upload, has_reader = items.kind[copies[rows]] == Kind.H2D, first >= 0
+            by_shapes[rows] = has_reader
+            behind[rows] = np.where(has_reader, first, behind[rows])
+            ahead[rows] = np.where(has_reader & upload & (last >= 0), last, ahead[rows])
+            shown[rows] = has_reader & upload & sure
     return Needs(noted, ahead, behind, shown, by_shapes)
 
 
@@ -110,7 +110,7 @@ class _Lane:
         # An item launched out of order counts as launched no earlier than the items before it.
         self._since_ns = np.maximum.accumulate(self._called_ns)
         self._step = np.maximum.accumulate(step_of_items(graph)[line])
-        self._unknown = self._kernel & ~pick(shapes.known, self._row, False)
+        self._unknown = self._kernel & ~pick(shapes.readable, self._row, False)
 
     def readers(self, elements: tuple[int, ...], alike: I64, copies: I64) -> tuple[I64, I64, Bool]:
         """Find the kernels that may read the data of copies, by the number of elements of their ops' inputs.

@@ -135,9 +135,9 @@ def headline(result: WhatIf) -> Headline:
         return Headline(f"{period} would take as long as now, {was}{f' ({between})' if between else ''}.", "muted")
     more = "less" if gain.value > 0 else "more"
     share = f"{percent(abs(result.gain_pct))} {more}" if result.gain_pct is not None else more
-    told = f"{share}; {between}" if between else share
+    details = f"{share}; {between}" if between else share
     level: Level = "muted" if abs(result.gain_pct or 0) < _WORTH_PCT else "good" if gain.value > 0 else "poor"
-    return Headline(f"{period} would take {value} {of.name} instead of {was} ({told}).", level)
+    return Headline(f"{period} would take {value} {of.name} instead of {was} ({details}).", level)
 
 
 def changes_anything(result: WhatIf) -> bool:
@@ -146,8 +146,8 @@ def changes_anything(result: WhatIf) -> bool:
 
 
 def _between(estimate: Estimate, of: Unit) -> str:
-    told = interval(estimate, of)
-    return f"between {told.replace(' to ', ' and ')} {of.name}" if told else ""
+    text = interval(estimate, of)
+    return f"between {text.replace(' to ', ' and ')} {of.name}" if text else ""
 
 
 def interval(estimate: Estimate, of: Unit) -> str:
@@ -219,16 +219,16 @@ def program(result: WhatIf) -> Iterator[str]:
 
 def replay(result: WhatIf) -> Iterator[str]:
     """Yield sentences on how well a valid replay matches the recording."""
-    of, told = unit(result), result.replay
+    of, fidelity = unit(result), result.replay
     took = "a step" if result.steps else "the window"
-    off = f" ({percent(told.step_error_pct)} off)" if told.step_error_pct is not None else ""
+    off = f" ({percent(fidelity.step_error_pct)} off)" if fidelity.step_error_pct is not None else ""
     yield (
         f"Without changes, the replay takes {of.text(result.replayed_step_ns)} for {took}; the recording took "
         f"{of.text(result.recorded_step_ns)}{off}."
     )
     yield (
-        f"GPU ops start within {duration(told.start_error_ns)} of their recorded start; the tolerance is "
-        f"{duration(told.launch_latency_ns)}."
+        f"GPU ops start within {duration(fidelity.start_error_ns)} of their recorded start; the tolerance is "
+        f"{duration(fidelity.launch_latency_ns)}."
     )
 
 
@@ -252,8 +252,8 @@ def buckets(result: WhatIf) -> Table:
 
 def overlap(result: WhatIf) -> Table:
     """Return the percentages of hidden copies."""
-    known = (("hidden copies", result.hidden_copy_pct), ("overlap efficiency", result.efficiency_pct))
-    lines = [(name, *_percentages(part)) for name, part in known if part is not None]
+    percentages = (("hidden copies", result.hidden_copy_pct), ("overlap efficiency", result.efficiency_pct))
+    lines = [(name, *_percentages(part)) for name, part in percentages if part is not None]
     return Table("Overlap", (_WRAPPED, Column("measured %"), Column("predicted"), _BETWEEN), rows(lines))
 
 

@@ -58,17 +58,17 @@ def best(
         return conclude(recorded, base, ())
     was = base.step_ns
     alone = {choice: done for choice in candidates(base) for done in apply(base, [choice]) if done.touched}
-    left = list(alone)
+    remaining = list(alone)
     taken: tuple[Choice, ...] = ()
     now = was
     unchanged = Estimate(value=was, low=was, high=was)
     rungs = [Rung(interventions=(), added="", predicted_step_ns=unchanged, gain_ns=0)]
     reached: Mapping[Stance, Outcome] | None = None
-    while gained := _next(base, alone, taken, left, now):
+    while gained := _next(base, alone, taken, remaining, now):
         expected, added = gained
         now = expected.step_ns
         taken = in_order((*taken, *added))
-        left = [choice for choice in left if choice not in added]
+        remaining = [choice for choice in remaining if choice not in added]
         try:
             reached = outcomes(base, taken, expected)
         except Deadlock:
@@ -117,7 +117,7 @@ def _reading(base: Base, blocking: Bool) -> set[str]:
 
 
 def _next(
-    base: Base, alone: Mapping[Choice, Applied], taken: Sequence[Choice], left: Sequence[Choice], now_ns: int
+    base: Base, alone: Mapping[Choice, Applied], taken: Sequence[Choice], remaining: Sequence[Choice], now_ns: int
 ) -> tuple[Outcome, tuple[Choice, ...]] | None:
     """Find the best next rung: a candidate, or else a pair, that shortens the step most.
 
@@ -131,7 +131,7 @@ def _next(
     worth_ns = LEAST_GAIN * base.step_ns
     for many in (1, 2):
         best = None
-        for added in combinations(left, many):
+        for added in combinations(remaining, many):
             choices = in_order((*taken, *added))
             applied = apply(base, choices, known=[alone[choices[0]]])
             # A set whose lower bound is too long needs no replay.
@@ -167,8 +167,8 @@ class Savings:
         if base is None:
             return None
         # The time of pinned copies is unknown if the link's rate is a guess.
-        known = [fix for fix in fixes if not (base.hardware.guessed and {"pin", "batch-copies"} & {*fix})]
-        savings = [(max(0.0, saved), fix) for fix in known if (saved := self._of(base, fix)) is not None]
+        computable = [fix for fix in fixes if not (base.hardware.guessed and {"pin", "batch-copies"} & {*fix})]
+        savings = [(max(0.0, saved), fix) for fix in computable if (saved := self._of(base, fix)) is not None]
         return max(savings, key=lambda saving: saving[0], default=None)
 
     @cached_property
@@ -203,5 +203,5 @@ def _part_saved(base: Base, fix: tuple[str, ...]) -> float | None:
 
 def _span_ns(graph: Graph, replayed: Replay, device: int) -> int:
     """Return the length of the device's window."""
-    there = (graph.items.device == device) & ~graph.items.gone
-    return int(replayed.end_ns[there].max() - replayed.start_ns[there].min())
+    on_device = (graph.items.device == device) & ~graph.items.gone
+    return int(replayed.end_ns[on_device].max() - replayed.start_ns[on_device].min())

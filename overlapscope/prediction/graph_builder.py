@@ -224,7 +224,7 @@ class _Precedent(NamedTuple):
 
 
 def _with_lags(
-    items: DeviceItems, calls: Calls, orders: Orders, known: Constants
+    items: DeviceItems, calls: Calls, orders: Orders, constants: Constants
 ) -> tuple[DeviceItems, Orders, I64, frozenset[int]]:
     """Return items and orders with their lags, the unexplained wait of each item, and the devices that keep such waits.
 
@@ -243,7 +243,7 @@ def _with_lags(
     devices = distinct(items.device).tolist()
     keeping = frozenset(device for device in devices if _few(items, unexplained, device))
     begins = items.start_ns - np.where(np.isin(items.device, list(keeping)), 0, unexplained)
-    return *_lagged(items, orders, earlier, begins, known), unexplained, keeping
+    return *_lagged(items, orders, earlier, begins, constants), unexplained, keeping
 
 
 def _earlier(items: DeviceItems, calls: Calls) -> _Earlier:
@@ -260,16 +260,16 @@ def _earlier(items: DeviceItems, calls: Calls) -> _Earlier:
 
 
 def _lagged(
-    items: DeviceItems, orders: Orders, earlier: _Earlier, begins: I64, known: Constants
+    items: DeviceItems, orders: Orders, earlier: _Earlier, begins: I64, constants: Constants
 ) -> tuple[DeviceItems, Orders]:
     """Return the items and orders with their lags.
 
     The last event that an item waited for has the measured lag. Every other event has at most the usual lag.
     """
-    latency = np.where(items.is_copy, known.copy_latency_ns or 0, known.launch_latency_ns or 0)
+    latency = np.where(items.is_copy, constants.copy_latency_ns or 0, constants.launch_latency_ns or 0)
     staged = items.is_copy & (items.host_memory == Memory.PAGEABLE)
     latency = np.where(staged, _staging(items, earlier.call_ns, earlier.queue_ns), latency)
-    gap, handover = (np.full(len(items), usual or 0) for usual in (known.kernel_gap_ns, known.handover_ns))
+    gap, handover = (np.full(len(items), usual or 0) for usual in (constants.kernel_gap_ns, constants.handover_ns))
     held = _held_until(orders, items)
     by_call = _Precedent(earlier.call_ns, np.where(earlier.after_call, 0, latency))
     by_queue, by_engine = _Precedent(earlier.queue_ns, gap), _Precedent(earlier.engine_ns, gap)
@@ -283,20 +283,20 @@ def _lagged(
     gaps = begins[orders.then] - ended
     items = replace(
         items,
-        duration_ns=_alone(items, known),
+        duration_ns=_alone(items, constants),
         after_call=earlier.after_call,
         launch_lag_ns=np.where(items.call >= 0, launch_lag, 0),
         queue_lag_ns=np.where(earlier.queue_ns > _UNKNOWN, queue_lag, 0),
         engine_lag_ns=np.where(earlier.engine_ns > _UNKNOWN, engine_lag, 0),
     )
-    return items, replace(orders, lag_ns=np.where(binding, gaps, np.minimum(gaps, known.handover_ns or 0)))
+    return items, replace(orders, lag_ns=np.where(binding, gaps, np.minimum(gaps, constants.handover_ns or 0)))
 
 
 def _few(items: DeviceItems, unexplained: I64, device: int) -> bool:
     """Return whether a device has unexplained waits, but very few."""
-    there = items.device == device
-    window = int(items.end_ns[there].max() - items.start_ns[there].min())
-    return bool(0 < unexplained[there].sum() <= MOST_UNEXPLAINED * window)
+    on_device = items.device == device
+    window = int(items.end_ns[on_device].max() - items.start_ns[on_device].min())
+    return bool(0 < unexplained[on_device].sum() <= MOST_UNEXPLAINED * window)
 
 
 def _staging(items: DeviceItems, called: I64, queued: I64) -> int:
@@ -350,13 +350,13 @@ def _seen_orders(items: DeviceItems, late: I64) -> Orders:
     return replace(orders, confidence=np.full(len(orders), LOW, np.int8))
 
 
-def _alone(items: DeviceItems, known: Constants) -> F64:
+def _alone(items: DeviceItems, constants: Constants) -> F64:
     """Return the length of each copy with the other direction idle."""
     duration = items.duration_ns.copy()
     for device in distinct(items.device).tolist():
         for kind, other, beside in (
-            (Kind.H2D, Kind.D2H, known.h2d_two_way),
-            (Kind.D2H, Kind.H2D, known.d2h_two_way),
+            (Kind.H2D, Kind.D2H, constants.h2d_two_way),
+            (Kind.D2H, Kind.H2D, constants.d2h_two_way),
         ):
             copies = np.flatnonzero(items.on_engine & (items.device == device) & (items.kind == kind))
             others = items.on_engine & (items.device == device) & (items.kind == other)

@@ -64,7 +64,7 @@ _LINKS = (
 class Hardware(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """The constants of a GPU, each from the best available source."""
 
-    known: Constants
+    constants: Constants
     origins: dict[str, Origin]
     sized: dict[Kind, tuple[tuple[SizedTime, Origin], ...]]
     """Durations of pinned copies by direction, ascending by size."""
@@ -100,7 +100,7 @@ class Hardware(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
     def constant(self, field: str) -> Constant | None:
         """Return another constant, for a report; None if unknown."""
-        value = getattr(self.known, field)
+        value = getattr(self.constants, field)
         if value is None:
             return None
         return Constant(
@@ -189,11 +189,11 @@ def _curve(
     return tuple(sorted(points, key=lambda pair: pair[0].bytes))
 
 
-def _scale(known: list[tuple[SizedTime, Origin]], others: tuple[SizedTime, ...]) -> float:
+def _scale(points: list[tuple[SizedTime, Origin]], others: tuple[SizedTime, ...]) -> float:
     """Return how much longer copies take than by the other source, at the largest known size."""
-    if not known or not others:
+    if not points or not others:
         return 1.0
-    largest = max((point for point, _ in known), key=lambda point: point.bytes)
+    largest = max((point for point, _ in points), key=lambda point: point.bytes)
     sizes, times = [point.bytes for point in others], [point.duration_ns for point in others]
     by_others = np.interp(largest.bytes, sizes, times) * max(1.0, largest.bytes / sizes[-1])
     # Small copies, which latency dominates, don't show the link's rate.

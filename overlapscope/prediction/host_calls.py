@@ -146,10 +146,10 @@ def _ties(trace: Trace, calls: Calls, threads: I64) -> tuple[list[list[int]], Bo
     autograds[main] = True
     tied: list[list[int]] = [[] for _ in range(len(threads))]
     speaks = np.isin(threads[main], trace.cpu_ops.thread)
-    for (one, other), relation in relations(trace, threads.tolist()).items():
-        possible = relation == Relation.UNKNOWN or (xlas and bool(engine[one] or engine[other]))
-        both = possible and bool(autograds[one] and autograds[other])
-        for taker, giver in ((one, other), (other, one)):
+    for (first, second), relation in relations(trace, threads.tolist()).items():
+        possible = relation == Relation.UNKNOWN or (xlas and bool(engine[first] or engine[second]))
+        both = possible and bool(autograds[first] and autograds[second])
+        for taker, giver in ((first, second), (second, first)):
             if relation == Relation.TURNS or both or (possible and taker == main and speaks):
                 tied[taker].append(giver)
     return tied, engine, main
@@ -164,16 +164,16 @@ def _main_thread(trace: Trace, calls: Calls, threads: I64, engine: Bool) -> int:
     return int(np.lexsort((-np.bincount(calls.thread), engine))[0])
 
 
-def find_waits(trace: Trace, calls: Calls, items: DeviceItems, known: Constants) -> tuple[Calls, Waits]:
+def find_waits(trace: Trace, calls: Calls, items: DeviceItems, constants: Constants) -> tuple[Calls, Waits]:
     """Find the items that each call waits for, and reduce the calls to their lengths without waiting."""
     candidates = (_own_copies(calls, items), _synchronized(trace, calls, items), _queue_full(calls, items))
     call, item = (np.concatenate(rows) for rows in zip(*candidates, strict=True))
     waited = items.end_ns[item] > calls.start_ns[call]
     after = calls.end_ns[call] - items.end_ns[item]
-    lag = np.where(waited, after, np.minimum(after, known.return_ns or 0))
+    lag = np.where(waited, after, np.minimum(after, constants.return_ns or 0))
     length = calls.length_ns.copy()
     # The call's own length is hidden under its wait.
-    length[call[waited]] = np.minimum(length[call[waited]], known.sync_call_ns or 0)
+    length[call[waited]] = np.minimum(length[call[waited]], constants.sync_call_ns or 0)
     return replace(calls, length_ns=length), Waits(call, item, lag)
 
 
@@ -191,7 +191,7 @@ class _Synchronize(NamedTuple):
     end_ns: int
     lane: int
     """The only stream that it waits for, if a record states it; else -1."""
-    whole: bool
+    all_streams: bool
     """True if it waits for all streams of a device."""
     frees: bool
     """True if it frees memory; then it may wait for nothing."""
@@ -206,11 +206,11 @@ class _Synchronize(NamedTuple):
         before_event = -1 if self.recorded_ns is None else launches.last(self.recorded_ns)
         if before_event >= 0 and ends_ns[before_event] <= latest_ns:
             return [before_event]
-        if not self.whole and self.lane not in launches.lanes:
+        if not self.all_streams and self.lane not in launches.lanes:
             # It waits for an event: assume the item that ended last before the call returned.
             last_ended = launches.last_ended(self.begin_ns, self.end_ns - _RETURN_NS)
             return [last_ended] if last_ended >= 0 else []
-        lanes = launches.lanes if self.whole else (self.lane,)
+        lanes = launches.lanes if self.all_streams else (self.lane,)
         last = [launches.last_on(lane, self.begin_ns) for lane in lanes]
         # The recording does not state the device. A device whose work outlasts the call is not the synchronized device.
         waited = [item for item in last if item >= 0 and ends_ns[item] <= latest_ns]
@@ -224,13 +224,13 @@ def _synchronized(trace: Trace, calls: Calls, items: DeviceItems) -> tuple[I64, 
     runtime = trace.runtime_calls
     frees = call_kinds.named(runtime, _FREES)[calls.row]
     waits = call_kinds.synchronises(runtime)[calls.row] | frees
-    whole = call_kinds.named(runtime, _DEVICE_SYNC)[calls.row] | frees
+    all_streams = call_kinds.named(runtime, _DEVICE_SYNC)[calls.row] | frees
     stream, recorded_ns = stated_streams(trace, calls.row), _paired_events(trace, calls)
     launches = _LaunchedItems(calls, items)
     pairs: list[tuple[int, int]] = []
     for call in np.flatnonzero(waits).tolist():
         begin_ns, end_ns, lane = int(calls.start_ns[call]), int(calls.end_ns[call]), int(stream[call])
-        state = bool(whole[call]), bool(frees[call]), recorded_ns.get(call)
+        state = bool(all_streams[call]), bool(frees[call]), recorded_ns.get(call)
         synchronize = _Synchronize(begin_ns, end_ns, lane, *state)
         pairs += [(call, item) for item in synchronize.waited_for(launches, items.end_ns)]
     call_of_wait, item_of_wait = np.array(pairs, np.int64).reshape(-1, 2).T
@@ -288,10 +288,10 @@ def _paired_events(trace: Trace, calls: Calls) -> dict[int, int]:
     events as it has recorded since its last wait, these events are paired in order.
     """
     runtime, syncs = trace.runtime_calls, trace.syncs
-    known = syncs.take((syncs.kind == Sync.EVENT) & (syncs.event >= 0) & (syncs.correlation > 0))
-    event_of = dict(zip(known.correlation.tolist(), known.event.tolist(), strict=True))
+    stated = syncs.take((syncs.kind == Sync.EVENT) & (syncs.event >= 0) & (syncs.correlation > 0))
+    event_of = dict(zip(stated.correlation.tolist(), stated.event.tolist(), strict=True))
     correlation = runtime.correlation[calls.row]
-    waiting = np.flatnonzero(np.isin(correlation, known.correlation))
+    waiting = np.flatnonzero(np.isin(correlation, stated.correlation))
     synced = dict(zip(calls.row[waiting].tolist(), waiting.tolist(), strict=True))
     if not synced:
         return {}

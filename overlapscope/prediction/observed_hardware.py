@@ -168,14 +168,14 @@ class _Seen:
         A copy that takes `alone` by itself, and took `duration`, `beside` of it at the rate `factor`, did the same
         work: `duration - beside + factor * beside = alone`.
         """
-        known = np.array([copy.bytes for copy in alone], np.int64)
+        known_sizes = np.array([copy.bytes for copy in alone], np.int64)
         alone_ns = np.array([copy.duration_ns for copy in alone], np.int64)
         factors: list[F64] = []
         for timeline in self.timelines:
             rows, beside = _pinned_copies(timeline, direction)
             size, took = timeline.ops.bytes[rows], (timeline.ops.end_ns - timeline.ops.start_ns)[rows]
-            place = np.searchsorted(known, size)
-            by_itself = np.where(pick(known, place) == size, pick(alone_ns, place, 0), 0)
+            place = np.searchsorted(known_sizes, size)
+            by_itself = np.where(pick(known_sizes, place) == size, pick(alone_ns, place, 0), 0)
             tells = (by_itself >= _TWO_WAY_NS) & (beside > 0) & (beside >= _TWO_WAY_SHARE * took)
             factors.append(1 - (took - by_itself)[tells] / beside[tells])
         every = np.sort(np.concatenate(factors))
@@ -243,17 +243,17 @@ class _Seen:
         at, ends = calls.start_ns[rows], calls.end_ns[rows]
         # End of everything launched before: on the stream waited for, or on any stream if that is unknown.
         last = pick(self.reach, np.searchsorted(self.called, at) - 1, np.iinfo(np.int64).min)
-        whole = calls.named(lambda name: "Device" in name or "Ctx" in name)[rows]
+        all_streams = calls.named(lambda name: "Device" in name or "Ctx" in name)[rows]
         lanes = distinct(self.lane)
-        known = (whole & (len(trace.devices) == 1)) | (len(lanes) == 1)
+        certain = (all_streams & (len(trace.devices) == 1)) | (len(lanes) == 1)
         stated = stated_streams(trace, rows)
         for lane in lanes:
-            waiting, theirs = np.flatnonzero((stated == lane) & ~whole), self.lane == lane
+            waiting, theirs = np.flatnonzero((stated == lane) & ~all_streams), self.lane == lane
             reach = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(self.end[theirs]))
             last[waiting] = reach[np.searchsorted(self.called[theirs], at[waiting])]
-            known[waiting] = True
+            certain[waiting] = True
         waited = last > at
-        return _positive((ends - last)[known & waited]), _median((ends - at)[~waited])
+        return _positive((ends - last)[certain & waited]), _median((ends - at)[~waited])
 
     # -- Graphs -----------------------------------------------------------------------------------
 

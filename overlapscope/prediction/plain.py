@@ -179,9 +179,9 @@ def estimated(base: Base) -> Base:
 def _busy_ns(base: Base) -> int:
     """Return the median time that the device works per step."""
     items, steps = base.graph.items, base.recorded
-    there = (items.device == base.device) & ~items.gone
-    busy = union(items.start_ns[there], items.end_ns[there])
-    return lower_median(covered(busy, steps.start_ns, steps.end_ns)[: len(steps.known)])
+    on_device = (items.device == base.device) & ~items.gone
+    busy = union(items.start_ns[on_device], items.end_ns[on_device])
+    return lower_median(covered(busy, steps.start_ns, steps.end_ns)[: len(steps.lengths_ns)])
 
 
 class _HostCost(NamedTuple):

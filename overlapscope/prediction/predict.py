@@ -110,7 +110,7 @@ def replayed_as(base: Base, applied: tuple[Applied, ...], run: Stance = Stance.E
     replayed = base.replayed if graph is base.graph and base.replayed is not None else replay(graph)
     steps = step_times(graph, base.device, base.main_stream, base.numbers, replayed.start_ns, replayed.end_ns)
     step_ns = steps.median_ns
-    if changed and not steps.whole:
+    if changed and not steps.is_window:
         step_ns = max(step_ns, engine_ns(graph, base.device, base.numbers, replayed.start_ns, replayed.end_ns))
     return Outcome(applied, graph, replayed, steps, step_ns, base.real_ns(step_ns))
 
@@ -145,8 +145,10 @@ def plain_of(base: Base, user_step_ns: int | None) -> Base:
 
 def outcomes(base: Base, choices: Sequence[Choice], expected: Outcome | None = None) -> dict[Stance, Outcome]:
     """Return the outcome at each stance, in a run that is as lucky. `expected` is used if already computed."""
-    known = {} if expected is None else {Stance.EXPECTED: expected}
-    return {stance: known.get(stance) or outcome(base, choices, [stance] * len(choices), stance) for stance in Stance}
+    computed = {} if expected is None else {Stance.EXPECTED: expected}
+    return {
+        stance: computed.get(stance) or outcome(base, choices, [stance] * len(choices), stance) for stance in Stance
+    }
 
 
 def conclude(
@@ -232,9 +234,9 @@ def _figures_of(base: Base, outcome: Outcome) -> ReplayFigures:
 
 def _ran(graph: Graph, replayed: Replay, device: int) -> Ran:
     """Return the predicted times of a device's ops."""
-    there = np.flatnonzero((graph.items.device == device)[graph.item_of_op] & ~graph.items.gone[graph.item_of_op])
+    ops = np.flatnonzero((graph.items.device == device)[graph.item_of_op] & ~graph.items.gone[graph.item_of_op])
     start, end = predicted_times(graph, replayed)
-    return when_ran(graph.trace.gpu_ops.kind[there], start[there], end[there])
+    return when_ran(graph.trace.gpu_ops.kind[ops], start[ops], end[ops])
 
 
 def _with_doubts(base: Base, constants: Sequence[Constant]) -> Fidelity:
@@ -252,7 +254,7 @@ def _unpredicted(base: Base) -> WhatIf:
         rank=base.trace.rank,
         device=base.device,
         device_name=base.trace.device_names.get(base.device),
-        steps=0 if base.recorded.whole else len(base.recorded.known),
+        steps=0 if base.recorded.is_window else len(base.recorded.lengths_ns),
         baseline_step_ns=base.recorded.median_ns if base.plain is None else base.plain.step_ns,
         plain=None if base.plain is None else KnownStep(**asdict(base.plain)),
         recorded_step_ns=base.recorded.median_ns,
@@ -353,10 +355,10 @@ def _figures(ran: Ran, steps: StepTimes, step_ns: int, real_ns: int) -> ReplayFi
         step_ns: Length of a step when many follow each other.
         real_ns: Real length of such a step (`base.Base.real_ns`).
     """
-    known = len(steps.known)
-    middle = int(np.argsort(steps.known, kind="stable")[(known - 1) // 2])
+    count = len(steps.lengths_ns)
+    middle = int(np.argsort(steps.lengths_ns, kind="stable")[(count - 1) // 2])
     starts = np.append(steps.start_ns[middle], steps.start_ns[0])
-    ends = np.append(steps.end_ns[middle], steps.end_ns[known - 1])
+    ends = np.append(steps.end_ns[middle], steps.end_ns[count - 1])
     ns = {name: values.tolist() for name, values in lengths(ran, starts, ends).items()}
     buckets, _, _ = measured({name: values[0] for name, values in ns.items()})
     _, _, overlap = measured({name: values[1] for name, values in ns.items()})
@@ -369,19 +371,19 @@ def _figures(ran: Ran, steps: StepTimes, step_ns: int, real_ns: int) -> ReplayFi
 K = TypeVar("K", bound=Hashable)
 
 
-def fitted(parts: Mapping[K, int], spare: K, whole: int) -> dict[K, int]:
+def fitted(parts: Mapping[K, int], spare: K, target: int) -> dict[K, int]:
     """Adjust lengths so that they add up to `whole`.
 
     The `spare` length takes the difference. If it is too short, all lengths are reduced in proportion.
     """
     result = dict(parts)
-    result[spare] = max(0, result[spare] + whole - sum(result.values()))
+    result[spare] = max(0, result[spare] + target - sum(result.values()))
     total, running, given = sum(result.values()), 0, 0
-    if total > whole:
+    if total > target:
         for name, ns in result.items():
             running += ns
             # Rounding the running sum loses no nanosecond.
-            result[name] = running * whole // total - given
+            result[name] = running * target // total - given
             given += result[name]
     return result
 
@@ -399,10 +401,10 @@ def _compared_buckets(before: ReplayFigures, after: Sequence[ReplayFigures]) -> 
 def _compared_percentage(name: str, before: ReplayFigures, after: Sequence[ReplayFigures]) -> Percentage:
     """Return a percentage of the overlap, measured and predicted."""
     values = [getattr(analysis.overlap, name) for analysis in after]
-    known = [value for value in values if value is not None]
+    numbers = [value for value in values if value is not None]
     return Percentage(
         measured=getattr(before.overlap, name),
         predicted=values[Stance.EXPECTED],
-        low=min(known, default=None),
-        high=max(known, default=None),
+        low=min(numbers, default=None),
+        high=max(numbers, default=None),
     )

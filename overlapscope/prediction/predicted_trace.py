@@ -74,13 +74,13 @@ def _renamed(names: tuple[str, ...], ops: GpuOps, graph: Graph) -> tuple[tuple[s
     """Return the table of names with those of newly pinned copies, and the ops with these names."""
     if len(ops) == 0:
         return names, ops
-    known = {name: number for number, name in enumerate(names)}
+    number_of = {name: number for number, name in enumerate(names)}
     name_id = ops.name_id.copy()
     pinned = ops.is_copy & (ops.host_memory == Memory.PINNED)
     for number in distinct(name_id[pinned]).tolist():
         name = names[number].replace("Pageable", "Pinned")
-        name_id[pinned & (name_id == number)] = known.setdefault(name, len(known))
-    return tuple(known), replace(ops, name_id=name_id)
+        name_id[pinned & (name_id == number)] = number_of.setdefault(name, len(number_of))
+    return tuple(number_of), replace(ops, name_id=name_id)
 
 
 def _sorted(table: T) -> tuple[T, I64]:

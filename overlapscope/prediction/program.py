@@ -182,8 +182,8 @@ def _fitted(parts: _Parts, step_ns: int) -> _Parts:
 
 def _typical(device: Device | StepBuckets) -> _Parts:
     """Return the parts of the step of median length (`periods.StepTimes`), or of the window without steps."""
-    known = sorted(device.steps[:-1] or device.steps, key=lambda step: step.span_ns)
-    period = known[(len(known) - 1) // 2] if known else device.judged
+    steps = sorted(device.steps[:-1] or device.steps, key=lambda step: step.span_ns)
+    period = steps[(len(steps) - 1) // 2] if steps else device.judged
     if period is None:
         return {}
     causes = {_COPY: period.exposed_copy_by_cause, _IDLE: period.idle_by_cause}

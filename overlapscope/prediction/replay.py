@@ -125,10 +125,12 @@ class _Simulation:
         # Actors that wait for a time continue when it is known.
         self._for_item: dict[int, list[_Actor]] = defaultdict(list)
         self._for_call: dict[int, list[_Actor]] = defaultdict(list)
-        known, lag = graph.constants, memoryview(np.maximum(items.engine_lag_ns, 0).data)
+        constants, lag = graph.constants, memoryview(np.maximum(items.engine_lag_ns, 0).data)
         work = memoryview(np.ascontiguousarray(items.duration_ns).data)
         self._engines = {
-            device: EnginePair(Engine(known.h2d_two_way or 1.0, lag), Engine(known.d2h_two_way or 1.0, lag), work)
+            device: EnginePair(
+                Engine(constants.h2d_two_way or 1.0, lag), Engine(constants.d2h_two_way or 1.0, lag), work
+            )
             for device in distinct(items.device).tolist()
         }
 
@@ -228,13 +230,13 @@ class _Simulation:
         apart = (thread.handed_by >= 0) | np.isin(rows, self._graph.waits.call)
         ended = -_NEVER_NS
         for part, long in _stretches(self._go[2 * rows], apart, thread.gap, thread.length):
-            made = thread.take(part)
+            stretch = thread.take(part)
             if long:
-                start, end = _run(ended, made.gap, made.release, made.length)
-                self._call[2 * made.call], self._call[2 * made.call + 1], ended = start, end, int(end[-1])
+                start, end = _run(ended, stretch.gap, stretch.release, stretch.length)
+                self._call[2 * stretch.call], self._call[2 * stretch.call + 1], ended = start, end, int(end[-1])
                 self._wake(self._for_call, self._called)
             else:
-                ended = yield from self._each_call(made, ended)
+                ended = yield from self._each_call(stretch, ended)
 
     def _each_call(self, calls: _ThreadCalls, ended: int) -> _Steps:
         """Make calls in a loop; return the last end."""
@@ -265,9 +267,9 @@ class _Simulation:
     def _from_origin(self, release_ns: I64) -> I64:
         return np.maximum(release_ns, self._origin - _NEVER_NS) - self._origin
 
-    def _wake(self, waiting: dict[int, list[_Actor]], known: memoryview[int]) -> None:
+    def _wake(self, waiting: dict[int, list[_Actor]], times: memoryview[int]) -> None:
         """Continue the actors that wait for a time that is known now."""
-        for row in [row for row in waiting if known[row] != _UNKNOWN]:
+        for row in [row for row in waiting if times[row] != _UNKNOWN]:
             self._todo += waiting.pop(row)
 
     def _engine_event(self) -> bool:
@@ -287,8 +289,8 @@ class _Simulation:
 def _by_row(row: I64, other: I64, lag: I64) -> dict[int, list[tuple[int, int]]]:
     """Return for each row the others that it waits for, each with its lag."""
     by_row: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for one, two, three in zip(row.tolist(), other.tolist(), lag.tolist(), strict=True):
-        by_row[one].append((two, three))
+    for member, awaited, wait_lag in zip(row.tolist(), other.tolist(), lag.tolist(), strict=True):
+        by_row[member].append((awaited, wait_lag))
     return by_row
 
 

@@ -49,7 +49,7 @@ class Shapes:
         self._signatures = inputs.signatures
         self._op = around(self._ops, self._calls.thread, self._calls.start_ns)
         """The innermost op around each call."""
-        self.known = pick(self._all_known(), self._op, False)
+        self.readable = pick(self._all_known(), self._op, False)
         """Mask of the calls whose op can read only tensors with known shapes."""
         self._having = defaultdict(list)
         for number, signature in enumerate(self._signatures):
@@ -102,13 +102,13 @@ class Shapes:
 
     def _all_known(self) -> Bool:
         """Return a mask of the ops whose kernels can read only inputs with known shapes."""
-        whole = np.array([*(signature.whole for signature in self._signatures), False])[self._number]
+        complete = np.array([*(signature.whole for signature in self._signatures), False])[self._number]
         unnamed = np.array([*(signature.unnamed for signature in self._signatures), True])[self._number]
         # Among PyTorch's own ops, only indexing takes lists of optional tensors, which have no type.
         plain = self._ops.named(lambda name: name.startswith("aten::") and "index" not in name)
         op = self._ops.named(lambda name: "::" in name and not name.startswith(_NO_OPS))
-        known: Bool = whole & op & (plain | ~unnamed)
-        return known
+        all_known: Bool = complete & op & (plain | ~unnamed)
+        return all_known
 
     def _signature(self, op: int) -> Signature | None:
         number = int(self._number[op])

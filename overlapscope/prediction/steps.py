@@ -20,11 +20,11 @@ class StepTimes(Struct, frozen=True, eq=False):
 
     start_ns: I64
     end_ns: I64
-    whole: bool
+    is_window: bool
     """True if the window stands in for missing steps."""
 
     @property
-    def known(self) -> I64:
+    def lengths_ns(self) -> I64:
         """Lengths of the steps with a known end: all but the last, which ends where the recording does."""
         length = self.end_ns - self.start_ns
         return length[:-1] if len(length) > 1 else length
@@ -32,14 +32,14 @@ class StepTimes(Struct, frozen=True, eq=False):
     @property
     def spread(self) -> tuple[int, int]:
         """Lengths between which half of the steps lie; of three or fewer, all."""
-        length = np.sort(self.known)
+        length = np.sort(self.lengths_ns)
         aside = (len(length) - 1) // 4
         return int(length[aside]), int(length[len(length) - 1 - aside])
 
     @property
     def median_ns(self) -> int:
         """Step time."""
-        return lower_median(self.known)
+        return lower_median(self.lengths_ns)
 
 
 def lower_median(values: I64) -> int:
@@ -81,10 +81,10 @@ def find_steps(graph: Graph, device: int, stream: int, judged_from_ns: int) -> I
     items = graph.items
     number = step_of_items(graph)
     warm_up = graph.trace.warm_up_steps if len(judged_steps(graph.trace)) else 0
-    there = (items.device == device) & (number >= warm_up) & _launched_on(graph.recorded, stream)
+    candidates = (items.device == device) & (number >= warm_up) & _launched_on(graph.recorded, stream)
     # Items are in order, so the first item of a step begins first.
-    steps, first = np.unique(number[there], return_index=True)
-    judged: I64 = steps[items.start_ns[there][first] >= judged_from_ns]
+    steps, first = np.unique(number[candidates], return_index=True)
+    judged: I64 = steps[items.start_ns[candidates][first] >= judged_from_ns]
     return judged
 
 
@@ -98,9 +98,9 @@ def step_times(graph: Graph, device: int, stream: int, numbers: I64, start_ns: I
     present = (items.device == device) & ~items.gone
     last = int(end_ns[present].max())
     place = _place_of_items(graph, numbers)
-    there = present & _launched_on(graph.recorded, stream) & (place >= 0)
+    on_stream = present & _launched_on(graph.recorded, stream) & (place >= 0)
     begins, begins_moved = np.full((2, len(numbers)), _NEVER_NS)
-    for into, its in ((begins, there & ~items.moved), (begins_moved, there & items.moved)):
+    for into, its in ((begins, on_stream & ~items.moved), (begins_moved, on_stream & items.moved)):
         np.minimum.at(into, place[its], start_ns[its])
     begins = np.where(begins < _NEVER_NS, begins, begins_moved)
     starts = np.sort(begins[begins < _NEVER_NS])
@@ -139,9 +139,11 @@ def least_step_ns(graph: Graph, device: int, stream: int, numbers: I64) -> int:
     The bound is the time of the step's copies, and the time of the main stream's ops and gaps between the beginnings of
     two steps. 0 if there is no such bound, as without steps.
     """
-    items, known = graph.items, graph.constants
+    items, constants = graph.items, graph.constants
     # Rounded times may be up to 1 ns shorter.
-    alone = items.duration_ns / np.where(items.on_engine, max(1.0, known.h2d_two_way or 1, known.d2h_two_way or 1), 1)
+    alone = items.duration_ns / np.where(
+        items.on_engine, max(1.0, constants.h2d_two_way or 1, constants.d2h_two_way or 1), 1
+    )
     length = np.floor(np.where(items.gone, 0, alone)).astype(np.int64)
     return max(
         _least_between_begins(graph, device, stream, numbers, length),
@@ -152,11 +154,13 @@ def least_step_ns(graph: Graph, device: int, stream: int, numbers: I64) -> int:
 def _least_between_begins(graph: Graph, device: int, stream: int, numbers: I64, length: I64) -> int:
     items, lane = graph.items, (device, stream)
     place = _place_of_items(graph, numbers)
-    there = (items.device == device) & ~items.gone & ~items.moved & _launched_on(graph.recorded, stream) & (place >= 0)
-    if lane not in graph.streams or (items.lane[there] != graph.streams.index(lane)).any():
+    on_stream = (
+        (items.device == device) & ~items.gone & ~items.moved & _launched_on(graph.recorded, stream) & (place >= 0)
+    )
+    if lane not in graph.streams or (items.lane[on_stream] != graph.streams.index(lane)).any():
         return 0
     rows = np.flatnonzero(items.lane == graph.streams.index(lane))
-    of_steps = np.flatnonzero(there[rows])
+    of_steps = np.flatnonzero(on_stream[rows])
     first = np.full(len(numbers), -1)
     # The first item of each step is written last.
     first[place[rows[of_steps]][::-1]] = of_steps[::-1]

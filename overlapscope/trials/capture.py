@@ -15,7 +15,7 @@ def why_not(module: torch.nn.Module, args: tuple[Any, ...], options: Mapping[str
     tensors = [*args, *module.parameters()]
     if options:
         return "it is called with keyword arguments"
-    if not all(isinstance(one, torch.Tensor) and one.is_cuda for one in tensors):
+    if not all(isinstance(tensor, torch.Tensor) and tensor.is_cuda for tensor in tensors):
         return "not all that it is called with, and not all of its parameters, are tensors on a GPU"
     if isinstance(module, DistributedDataParallel):
         return "it is wrapped in DistributedDataParallel"
@@ -85,8 +85,8 @@ class Capture:
 
         # The program may keep its last loss, and thereby autograd's nodes of the parameters, which belong to another
         # stream and would end the capture. Other tensors on the same memory have nodes of their own.
-        samples = [one.detach().clone().requires_grad_(one.requires_grad) for one in args]
-        samples += [one.detach().requires_grad_(one.requires_grad) for one in module.parameters()]
+        samples = [tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in args]
+        samples += [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in module.parameters()]
         try:
             torch.set_autocast_cache_enabled(False)
             graphed: Callable[..., Any] = torch.cuda.make_graphed_callables(
@@ -95,8 +95,8 @@ class Capture:
             self._captured()
         except Exception as error:
             # CUDA's messages have many lines.
-            said = str(error).partition("\n")[0].rstrip(".")
-            self._failed(f"It cannot be captured: {type(error).__name__}: {said}.")
+            message = str(error).partition("\n")[0].rstrip(".")
+            self._failed(f"It cannot be captured: {type(error).__name__}: {message}.")
             return None
         finally:
             torch.set_autocast_cache_enabled(cache)
@@ -110,4 +110,4 @@ class Capture:
 
 
 def _signature(args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    return [(one.shape, one.dtype, one.device, one.requires_grad) for one in args]
+    return [(tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad) for tensor in args]

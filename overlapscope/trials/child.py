@@ -17,8 +17,8 @@ _HELPER = "compile_worker"
 
 def environment(task: Task) -> dict[str, str]:
     """Return environment variables that make a program, and every Python process that it starts, do a task."""
-    told = {VARIABLE: msgspec.json.encode(task).decode(), "PYTHONHASHSEED": "0"}
-    return at_start.environment(f"{__name__}:watch") | told
+    variables = {VARIABLE: msgspec.json.encode(task).decode(), "PYTHONHASHSEED": "0"}
+    return at_start.environment(f"{__name__}:watch") | variables
 
 
 def watch() -> None:

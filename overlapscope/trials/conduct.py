@@ -110,43 +110,43 @@ def conduct(program: TrialProgram, asked: TrialOptions, directory: Path, progres
         UsageError: It has no steps or too few, or an original is in the way of an edit.
     """
     conductor = _Conductor(program, asked, directory, progress)
-    found = conductor.survey()
+    findings = conductor.survey()
     interrupted = False
     try:
-        conductor.record(found)
-        conductor.ladder(found)
-        conductor.rounds(found)
-        conductor.check(found)
+        conductor.record(findings)
+        conductor.ladder(findings)
+        conductor.rounds(findings)
+        conductor.check(findings)
     except KeyboardInterrupt:
         interrupted = True
         progress.say("Interrupted. A second Ctrl-C ends it without showing what is known so far.")
     try:
-        predicted = _predicted(found)
+        predicted = _predicted(findings)
     except KeyboardInterrupt:
         if interrupted:
             raise
         interrupted, predicted = True, {}
     trial = summarize(
-        found,
+        findings,
         program.text,
         predicted=predicted,
-        edited=lambda settings: edit(found.facts, settings, program.root),
+        edited=lambda settings: edit(findings.facts, settings, program.root),
         keep=asked.keep,
         interrupted=interrupted,
         wall_s=conductor.wall_s,
     )
-    return Conducted(trial, interrupted, found.facts, found.best, partial(conductor.once_more, found))
+    return Conducted(trial, interrupted, findings.facts, findings.best, partial(conductor.once_more, findings))
 
 
-def _predicted(found: TrialFindings) -> Mapping[Settings, Predicted]:
+def _predicted(findings: TrialFindings) -> Mapping[Settings, Predicted]:
     """Return the prediction for each tried set of changes, if the program was recorded."""
-    step_ns = step_ns_of(found.runs, AS_IS)
-    if found.before is None or step_ns is None:
+    step_ns = step_ns_of(findings.runs, AS_IS)
+    if findings.before is None or step_ns is None:
         return {}
     try:
-        return predict_sets(found.before, found.runs.tried(), step_ns)
+        return predict_sets(findings.before, findings.runs.tried(), step_ns)
     except OverlapscopeError as error:
-        found.notes.append(f"Nothing is predicted: {error}")
+        findings.notes.append(f"Nothing is predicted: {error}")
         return {}
 
 
@@ -184,34 +184,34 @@ class _Conductor:
             notes.append(f"The program marks no steps and has no optimizer: its steps are {self._steps_by.label}.")
         facts = outcome.facts or Facts(cuda=False, cpus=os.cpu_count() or 1)
         fitting, left_out = fits.candidates(facts, outcome.ranks, self._asked.only, self._asked.also)
-        workers = max((int(one.values[-1]) for one in fitting if one.change == "workers"), default=0)
+        workers = max((int(candidate.values[-1]) for candidate in fitting if candidate.change == "workers"), default=0)
         wanted = plan.plan(fmean(outcome.host_ns), self._asked.steps, workers) if outcome.host_ns else plan.SURVEY
         if not ended.complete:
             wanted = plan.shortened(wanted, outcome.all_steps)
         if self._asked.writes:
-            every = tuple(Setting(one.change, value) for one in fitting for value in one.values)
+            every = tuple(Setting(candidate.change, value) for candidate in fitting for value in candidate.values)
             check_originals(edits(facts, every, self._program.root).files)
-        found = TrialFindings(facts, outcome.ranks, wanted, fitting, left_out, notes=notes)
-        self._first(found)
-        return found
+        findings = TrialFindings(facts, outcome.ranks, wanted, fitting, left_out, notes=notes)
+        self._first(findings)
+        return findings
 
-    def _first(self, found: TrialFindings) -> None:
+    def _first(self, findings: TrialFindings) -> None:
         """Make the first plain run, and shorten the plan if the program makes fewer steps."""
         self._progress.now("Run 1, as it is")
-        ended = self._run(found.plan)
+        ended = self._run(findings.plan)
         if not ended.complete:
             outcome = self._usable(ended)
-            found.plan = plan.shortened(found.plan, outcome.all_steps)
-            ended = self._run(found.plan)
+            findings.plan = plan.shortened(findings.plan, outcome.all_steps)
+            ended = self._run(findings.plan)
             if not ended.complete:
                 raise self._failed(ended)
         self._limit_s = max(_LEAST_LIMIT_S, _PATIENCE * ended.wall_s)
-        self._keep(found, _told(Planned(AS_IS, 1), ended))
-        most = (len(found.candidates) + 1) * search.MOST_ROUNDS
-        runs = min(most, 1 + int(max(0.0, self._left_s(found)) / ended.wall_s))
+        self._keep(findings, _told(Planned(AS_IS, 1), ended))
+        most = (len(findings.candidates) + 1) * search.MOST_ROUNDS
+        runs = min(most, 1 + int(max(0.0, self._left_s(findings)) / ended.wall_s))
         self._progress.say(
             f"Each run takes about {duration(1e9 * ended.wall_s)}, and there will be {runs} at most. In each, "
-            f"{plural(found.plan.timed_steps, 'step')} are timed after {found.plan.warmup_steps} of warm-up."
+            f"{plural(findings.plan.timed_steps, 'step')} are timed after {findings.plan.warmup_steps} of warm-up."
         )
 
     def _without_survey(self, failed: EndedRun) -> EndedRun:
@@ -249,89 +249,89 @@ class _Conductor:
             )
         return outcome
 
-    def record(self, found: TrialFindings) -> None:
+    def record(self, findings: TrialFindings) -> None:
         """Record the unchanged program for predictions."""
-        if found.facts.cuda and not self._program.records:
-            found.notes.append("Nothing is predicted: only a script or module that Python starts can be recorded.")
-        elif not (found.facts.cuda and found.candidates):
+        if findings.facts.cuda and not self._program.records:
+            findings.notes.append("Nothing is predicted: only a script or module that Python starts can be recorded.")
+        elif not (findings.facts.cuda and findings.candidates):
             return
-        elif self._left_s(found) < _TOO_SHORT * found.runs.of(AS_IS)[0].wall_s:
-            found.notes.append("Nothing is predicted, because the time is needed for runs; `--minutes` gives more.")
+        elif self._left_s(findings) < _TOO_SHORT * findings.runs.of(AS_IS)[0].wall_s:
+            findings.notes.append("Nothing is predicted, because the time is needed for runs; `--minutes` gives more.")
         else:
             self._progress.now("Recording the program as it is, to predict what changes bring")
             before = self._directory / "before.trace.json.gz"
             ended = self._recorded(before)
             if before.exists():
-                found.before = before
+                findings.before = before
             else:
-                found.notes.append(
+                findings.notes.append(
                     f"Nothing is predicted, because the program could not be recorded. {clean(ended.how, 200)}"
                 )
 
-    def check(self, found: TrialFindings) -> None:
+    def check(self, findings: TrialFindings) -> None:
         """Check the best set for data races; if it has some, check the next best."""
-        checks = found.facts.cuda and self._program.records
-        while checks and (best := found.best) is not None and best not in found.races:
+        checks = findings.facts.cuda and self._program.records
+        while checks and (best := findings.best) is not None and best not in findings.races:
             self._progress.now("Looking for data races with the best set of changes")
             after = self._directory / "after.trace.json.gz"
             races = race_words.read(self._recorded(after, "--force", "--check-hazards", changes=best).output)
             if races is None:
                 return
-            found.races[best] = races
-            found.after = after if after.exists() and not races else None
+            findings.races[best] = races
+            findings.after = after if after.exists() and not races else None
 
     def _recorded(self, trace: Path, *options: str, changes: Settings = AS_IS) -> EndedRun:
         task = Task(directory=self._new_directory(), changes=changes, steps_by=self._steps_by if changes else None)
         return self._program.record(task, self._limit_s, ("--output", str(trace), *options))
 
-    def ladder(self, found: TrialFindings) -> None:
+    def ladder(self, findings: TrialFindings) -> None:
         """Make the first round."""
-        while (step := search.climb(found.candidates, found.runs)).next is not None:
-            found.kept = step.kept
-            sets = search.worth_more(found.runs, found.kept)
-            known = [found.runs.of(settings)[-1].wall_s for settings in sets]
-            if known[0] + sum(known) > self._left_s(found):
-                self._give_up(found)
+        while (step := search.climb(findings.candidates, findings.runs)).next is not None:
+            findings.kept = step.kept
+            sets = search.worth_more(findings.runs, findings.kept)
+            lengths_s = [findings.runs.of(settings)[-1].wall_s for settings in sets]
+            if lengths_s[0] + sum(lengths_s) > self._left_s(findings):
+                self._give_up(findings)
                 return
-            self._make(found, step.next)
-        found.kept = step.kept
+            self._make(findings, step.next)
+        findings.kept = step.kept
 
-    def rounds(self, found: TrialFindings) -> None:
+    def rounds(self, findings: TrialFindings) -> None:
         """Make further rounds until the results are clear or time is up."""
-        while planned := search.rounds(found.runs, found.kept, self._left_s(found)):
-            for one in planned:
-                self._make(found, one)
+        while planned := search.rounds(findings.runs, findings.kept, self._left_s(findings)):
+            for run in planned:
+                self._make(findings, run)
 
-    def once_more(self, found: TrialFindings) -> Confirmed:
+    def once_more(self, findings: TrialFindings) -> Confirmed:
         """Run the edited program, and compare it with the original."""
-        run = _told(Planned(AS_IS, 0), self._run(found.plan))
+        run = _told(Planned(AS_IS, 0), self._run(findings.plan))
         if run.timing is None:
             return Confirmed(run.failure)
-        before = fmean(one.timing.step_ns for one in found.runs.of(AS_IS) if one.timing is not None)
-        same = sameness(run.results, [other.results for other in found.runs.unchanged])
+        before = fmean(run.timing.step_ns for run in findings.runs.of(AS_IS) if run.timing is not None)
+        same = sameness(run.results, [other.results for other in findings.runs.unchanged])
         return Confirmed("", 100 * (run.timing.step_ns / before - 1), same)
 
-    def _give_up(self, found: TrialFindings) -> None:
+    def _give_up(self, findings: TrialFindings) -> None:
         """Leave out the changes that the ladder has not reached."""
-        found.cut_short = True
-        run = {setting.change for one in found.runs.all for setting in one.planned.settings}
-        changes = (candidate.change for candidate in found.candidates)
-        found.left_out += [fits.left_out(change, NO_TIME) for change in changes if change not in run]
+        findings.cut_short = True
+        run = {setting.change for one in findings.runs.all for setting in one.planned.settings}
+        changes = (candidate.change for candidate in findings.candidates)
+        findings.left_out += [fits.left_out(change, NO_TIME) for change in changes if change not in run]
 
-    def _left_s(self, found: TrialFindings) -> float:
-        last = _RECORDED * found.runs.of(AS_IS)[0].wall_s if found.facts.cuda else 0.0
+    def _left_s(self, findings: TrialFindings) -> float:
+        last = _RECORDED * findings.runs.of(AS_IS)[0].wall_s if findings.facts.cuda else 0.0
         return 60 * self._asked.minutes - self.wall_s - last
 
-    def _make(self, found: TrialFindings, planned: Planned) -> None:
-        self._progress.now(f"Run {len(found.runs.all) + 1}, {_what(planned)}")
-        ended = self._run(found.plan, planned.settings, rounded=planned.rounded)
-        self._keep(found, _told(planned, ended))
+    def _make(self, findings: TrialFindings, planned: Planned) -> None:
+        self._progress.now(f"Run {len(findings.runs.all) + 1}, {_what(planned)}")
+        ended = self._run(findings.plan, planned.settings, rounded=planned.rounded)
+        self._keep(findings, _told(planned, ended))
 
-    def _keep(self, found: TrialFindings, run: Run) -> None:
-        found.runs = replace(found.runs, all=(*found.runs.all, run))
+    def _keep(self, findings: TrialFindings, run: Run) -> None:
+        findings.runs = replace(findings.runs, all=(*findings.runs.all, run))
         if run.left_out:
-            found.left_out.append(fits.left_out(run.planned.settings[-1].change, run.left_out))
-        self._progress.say(_line(len(found.runs.all), run))
+            findings.left_out.append(fits.left_out(run.planned.settings[-1].change, run.left_out))
+        self._progress.say(_line(len(findings.runs.all), run))
 
     def _run(
         self, steps: plan.StepPlan, changes: Settings = AS_IS, *, survey: bool = False, rounded: bool = False
@@ -376,10 +376,10 @@ def _told(planned: Planned, ended: EndedRun) -> Run:
 def _line(number: int, run: Run) -> str:
     """Return the line to print after a run."""
     if run.timing is None:
-        said = f"failed. {clean(run.failure, 200)}"
+        result = f"failed. {clean(run.failure, 200)}"
     else:
-        said = run.left_out or f"{duration(run.timing.step_ns)} a step"
-    return f"Run {number}, {_what(run.planned)}: {said}"
+        result = run.left_out or f"{duration(run.timing.step_ns)} a step"
+    return f"Run {number}, {_what(run.planned)}: {result}"
 
 
 def _what(planned: Planned) -> str:

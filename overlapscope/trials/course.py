@@ -100,7 +100,7 @@ class RunCourse:
 
     @property
     def _living(self) -> list[Optimizer]:
-        return [one for reference in self._optimizers if (one := reference()) is not None]
+        return [optimizer for reference in self._optimizers if (optimizer := reference()) is not None]
 
     def _look_no_more(self) -> None:
         if self._last is not None:

@@ -29,7 +29,7 @@ def document(trial: Trial) -> Document:
     """Return the document, with the answer first."""
     tone: Tone = "good" if trial.best is not None else ""
     answer = Section(
-        (Text(headline(trial), tone, strong=True), *(Text(with_code(said), "muted") for said in _remarks(trial))),
+        (Text(headline(trial), tone, strong=True), *(Text(with_code(remark), "muted") for remark in _remarks(trial))),
         kind="verdict",
         tone=tone,
     )
@@ -62,13 +62,13 @@ def headline(trial: Trial) -> str:
         return f"A step takes {was}, and no change could be tried."
     if all(tried.measured_low_pct is None for tried in trial.changes):
         return f"A step takes {was}. There were too few runs to say which changes help."
-    faster = [one for one in trial.changes if (one.measured_high_pct or 0) < 0 and not one.failure]
-    unsound = [one for one in faster if one.races or one.results not in SOUND]
+    faster = [tried for tried in trial.changes if (tried.measured_high_pct or 0) < 0 and not tried.failure]
+    unsound = [tried for tried in faster if tried.races or tried.results not in SOUND]
     if unsound:
-        named = listed(dict.fromkeys(_name(one) for one in unsound))
-        whose = "the results are different" if all(one.results == "different" for one in unsound) else _NOT_SOUND
+        named = listed(dict.fromkeys(_name(tried) for tried in unsound))
+        whose = "the results are different" if all(tried.results == "different" for tried in unsound) else _NOT_SOUND
         return f"A step takes {was}. It is shorter with {clean(named, _LIMIT)}, but not recommended, because {whose}."
-    if faster and all((one.measured_pct or 0) > -SHARP_PCT for one in faster):
+    if faster and all((tried.measured_pct or 0) > -SHARP_PCT for tried in faster):
         return f"A step takes {was}, and none of the changes that were tried saves {SHARP_PCT:g}% of it."
     return f"A step takes {was}, and none of the changes that were tried makes it shorter for sure."
 
@@ -101,7 +101,7 @@ def _remarks(trial: Trial) -> Iterator[str]:
         yield "Data races were not looked for with these changes; `overlapscope run --check-hazards` does that."
     if trial.interrupted:
         yield "Not all that was planned was run: this is what is known so far."
-    if not trial.repeatable and any(one.results in ("within noise", "different") for one in trial.changes):
+    if not trial.repeatable and any(tried.results in ("within noise", "different") for tried in trial.changes):
         yield "Unchanged runs do not give the same results bit for bit, so results are compared within their noise."
 
 

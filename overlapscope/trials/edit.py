@@ -89,12 +89,14 @@ class _Step(Struct, frozen=True):
 
 def edit(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edit:
     """Return the result of `edits` for a person to read."""
-    found = edits(facts, settings, root)
+    result = edits(facts, settings, root)
     remarks = tuple(
-        remark for made, remark in _REMARKS.items() if any(made in (one.change, one.value) for one in settings)
+        remark
+        for reason, remark in _REMARKS.items()
+        if any(reason in (setting.change, setting.value) for setting in settings)
     )
-    diff = "".join(_diff(file) for file in found.files)
-    return Edit(diff=diff, advice=found.advice, code=found.code, remarks=remarks)
+    diff = "".join(_diff(file) for file in result.files)
+    return Edit(diff=diff, advice=result.advice, code=result.code, remarks=remarks)
 
 
 def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
@@ -108,11 +110,11 @@ def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
     for step in steps:
         by_path.setdefault(step.site.path, []).append(step)
     files, advice = [], []
-    for path, there in by_path.items():
-        before, after, reasons = _edited(Path(path), there, (root, Path.cwd()), facts.began_ns)
+    for path, steps_of_file in by_path.items():
+        before, after, reasons = _edited(Path(path), steps_of_file, (root, Path.cwd()), facts.began_ns)
         if before != after:
             files.append(File(Path(path), before, after))
-        advice += [_sentence(*one) for one in zip(there, reasons, strict=True) if one[1] or not one[0].ways]
+        advice += [_sentence(*one) for one in zip(steps_of_file, reasons, strict=True) if one[1] or not one[0].ways]
     code = AHEAD if any(step.advice == _LOOP_AHEAD for step in steps) else ""
     return Edits(tuple(files), tuple(dict.fromkeys(advice)), code)
 
@@ -193,27 +195,27 @@ def _pin(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
     for loader in facts.loaders:
         if not loader.pin_memory and not loader.on_gpu:
             yield _step(loader.site, "pin", value, libraries.DATA_LOADER, libraries.PIN)
-    for site, method in _uploads(facts, lambda one: not one.pinned and not one.from_loader):
+    for site, method in _uploads(facts, lambda upload: not upload.pinned and not upload.from_loader):
         yield _step(site, "pin", value, method, pinned_argument if method == "copy_" else pinned_receiver)
 
 
 def _non_blocking(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
     pinned = "pin" in changes
-    for site, method in _uploads(facts, lambda one: not one.non_blocking and (one.pinned or pinned)):
+    for site, method in _uploads(facts, lambda upload: not upload.non_blocking and (upload.pinned or pinned)):
         options = CallOptions((("non_blocking", "True"),), positional=3 if method == "to" else 2)
         yield _step(site, "non-blocking", value, method, options)
 
 
 def _uploads(facts: Facts, wanted: Callable[[Uploads], bool]) -> list[tuple[Site, str]]:
     """Return the distinct places of the wanted uploads."""
-    return list(dict.fromkeys((one.site, one.method) for one in facts.uploads if wanted(one)))
+    return list(dict.fromkeys((upload.site, upload.method) for upload in facts.uploads if wanted(upload)))
 
 
 def _fused(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
     options = CallOptions((("fused", "True"),), instead_of="foreach")
-    for one in facts.optimizers:
-        if one.takes_fused and not one.fused:
-            yield _step(one.site, "fused", value, f"torch.optim.{one.name}", options)
+    for optimizer in facts.optimizers:
+        if optimizer.takes_fused and not optimizer.fused:
+            yield _step(optimizer.site, "fused", value, f"torch.optim.{optimizer.name}", options)
 
 
 def _graph(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
@@ -262,13 +264,13 @@ def _step(site: Site, change: str, value: str, callee: str, edited: Callable[[cs
         advice = f"Pass `{edited}` to {called}."
     else:
         advice = f"Call `.pin_memory()` on what {called} copies."
-    own = _Step(site, (Wish(site.line, callee, edited),), advice)
+    of_line = _Step(site, (Wish(site.line, callee, edited),), advice)
     in_library = _in_library(site, change, value, advice)
     if in_library is None:
-        return own
+        return of_line
     # A library may be only involved in the line's own call, and a tokenizer's batch takes the option of `.to()`.
     by_line = "." in callee or (site.library == "transformers" and callee == "to" and isinstance(edited, CallOptions))
-    return replace(in_library, ways=(*own.ways, *in_library.ways)) if by_line else in_library
+    return replace(in_library, ways=(*of_line.ways, *in_library.ways)) if by_line else in_library
 
 
 def _in_library(site: Site, change: str, value: str, advice: str) -> _Step | None:

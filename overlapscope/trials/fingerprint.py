@@ -39,8 +39,8 @@ def of_output(output: object) -> RankResults | None:
 
 def with_last_step(results: RankResults | None, last: LastStep) -> RankResults:
     """Add the last step's loss, and its output if there are no other results."""
-    found = results or of_output(last.output) or RankResults(digest="", sketches=(), loss=None)
-    return msgspec.structs.replace(found, loss=number(last.loss))
+    final = results or of_output(last.output) or RankResults(digest="", sketches=(), loss=None)
+    return msgspec.structs.replace(final, loss=number(last.loss))
 
 
 def number(tensor: torch.Tensor | None) -> float | None:
@@ -70,7 +70,7 @@ def _of(named: Iterable[tuple[str, object]]) -> RankResults | None:
 def _trained(optimizers: Iterable[Optimizer]) -> Iterator[tuple[str, object]]:
     seen: set[int] = set()
     for place, optimizer in enumerate(optimizers):
-        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for index, parameter in enumerate(parameters):
             if id(parameter) not in seen:
                 seen.add(id(parameter))
@@ -130,8 +130,8 @@ def sketch(name: str, tensor: torch.Tensor) -> Sketch:
         square += part.square().sum()
         part = torch.where((bits[: part.numel()] >> (place % 63)) & 1 == 1, part, -part)
         sums += torch.nn.functional.pad(part, (0, -part.numel() % BUCKETS)).view(-1, BUCKETS).sum(0)
-    told = torch.cat([square.sqrt().reshape(1), sums]).tolist()
-    return Sketch(name, told[0], tuple(told[1:]))
+    values = torch.cat([square.sqrt().reshape(1), sums]).tolist()
+    return Sketch(name, values[0], tuple(values[1:]))
 
 
 @cache

@@ -111,7 +111,7 @@ def _fused(facts: Facts) -> Fit:
 def _late_item(facts: Facts) -> Fit:
     if not facts.reads:
         return "Its steps read no value with `.item()` or `float()`."
-    reasons = [late_values.why_not(one.site.path, one.site.line) for one in facts.reads if not one.site.library]
+    reasons = [late_values.why_not(read.site.path, read.site.line) for read in facts.reads if not read.site.library]
     if not reasons:
         return "Only libraries read values in its steps."
     return Candidate("late-item") if "" in reasons else reasons[0]

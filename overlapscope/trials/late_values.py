@@ -117,10 +117,10 @@ def _uses(named: ast.Name | ast.Attribute, parents: dict[ast.AST, ast.AST]) -> I
         place = parents[place]
     nodes = list(ast.walk(place))
     if isinstance(named, ast.Attribute):
-        same = (one for one in nodes if isinstance(one, ast.Attribute) and one.attr == named.attr)
-        yield from (one for one in same if isinstance(one.ctx, ast.Load) and one is not named)
+        same = (node for node in nodes if isinstance(node, ast.Attribute) and node.attr == named.attr)
+        yield from (node for node in same if isinstance(node.ctx, ast.Load) and node is not named)
         return
-    if any(isinstance(one, ast.Global | ast.Nonlocal) and named.id in one.names for one in nodes):
+    if any(isinstance(node, ast.Global | ast.Nonlocal) and named.id in node.names for node in nodes):
         while place in parents:
             place = parents[place]
         nodes = list(ast.walk(place))

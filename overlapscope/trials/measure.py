@@ -101,8 +101,8 @@ def noise(timed: Sequence[Mapping[int, Timing]]) -> RunNoise | None:
     logs = np.array([log for *_, log in runs])
     fitted, _, rank, _ = np.linalg.lstsq(design, logs, rcond=None)
     freedom = len(runs) - int(rank)
-    left = logs - design @ fitted
-    return RunNoise(math.sqrt(float(left @ left) / freedom), freedom) if freedom > 0 else None
+    residuals = logs - design @ fitted
+    return RunNoise(math.sqrt(float(residuals @ residuals) / freedom), freedom) if freedom > 0 else None
 
 
 def change(rounds: Sequence[tuple[Timing, Timing]], every: RunNoise | None = None) -> StepChange:
@@ -140,10 +140,10 @@ def quantile(freedom: int) -> float:
 
 def _of_a_run(logs: Sequence[float], every: RunNoise | None) -> tuple[int, float]:
     """Return degrees of freedom and the deviation of a run's logarithm; `logs` are those of ratios of two runs."""
-    own = len(logs) - 1
-    shared = 0 if every is None else max(0, min(_ROUNDS_OF_ALL, every.freedom - own))
+    freedom = len(logs) - 1
+    shared = 0 if every is None else max(0, min(_ROUNDS_OF_ALL, every.freedom - freedom))
     variance = 0.0 if every is None else every.deviation**2
-    return own + shared, math.sqrt((own * stdev(logs) ** 2 / 2 + shared * variance) / (own + shared))
+    return freedom + shared, math.sqrt((freedom * stdev(logs) ** 2 / 2 + shared * variance) / (freedom + shared))
 
 
 @lru_cache(maxsize=1024)

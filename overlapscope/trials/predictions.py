@@ -35,13 +35,13 @@ def predict_sets(recording: Path, sets: Sequence[_Settings], plain_step_ns: int)
         value, low, high = (-100 * saved / step_ns for saved in (gain.value, gain.high, gain.low))
         return Predicted(value=value, low=low, high=high)
 
-    found = {}
+    predictions = {}
     for settings in sets:
         parts = [CHANGES[setting.change].predicted_by for setting in settings]
         result = predicted(tuple(name for part in parts for name in part)) if all(parts) else None
         if result is not None:
-            found[settings] = result
-    return found
+            predictions[settings] = result
+    return predictions
 
 
 def kept(trial: Trial, at_ns: int) -> list[Prediction]:

@@ -49,7 +49,7 @@ class EndedRun(Struct, frozen=True):
             return f"It was killed by signal {-self.exit_code}{words}"
         if self.exit_code:
             return f"It ended with exit code {self.exit_code}{words}"
-        return f"It ended after {plural(max((one.all_steps for one in self.outcomes), default=0), 'step')}."
+        return f"It ended after {plural(max((outcome.all_steps for outcome in self.outcomes), default=0), 'step')}."
 
 
 def all_complete(outcomes: Sequence[RankOutcome]) -> bool:

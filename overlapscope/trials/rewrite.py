@@ -131,11 +131,11 @@ class _ProgramText:
         self._parents = wrapper.resolve(ParentNodeProvider)
         self._calls = self._all(cst.Call)
         self._bound = [
-            *((target.target, one.value) for one in self._all(cst.Assign) for target in one.targets),
-            *((one.target, one.value) for one in self._all(cst.AnnAssign) if one.value),
+            *((target.target, node.value) for node in self._all(cst.Assign) for target in node.targets),
+            *((node.target, node.value) for node in self._all(cst.AnnAssign) if node.value),
         ]
         """Targets of assignments, with their values."""
-        names = (name for one in self._all(cst.Import) for name in one.names if not name.asname)
+        names = (name for node in self._all(cst.Import) for name in node.names if not name.asname)
         self._imported = {name.evaluated_name for name in names}
 
     def add(self, wish: Wish | Compile, changes: _Changes) -> None:
@@ -168,17 +168,17 @@ class _ProgramText:
     def _module(self, wish: Compile) -> cst.BaseExpression:
         """Return the module that is called on the line. Raises Unclear."""
         names = [call.func for call in self._calls if self._line(call) == wish.line and _is_dotted(call.func)]
-        found = {code(name): name for name in names if not self._is_function(name)}
-        if len(found) > 1:
-            made = self._made(wish.name)
-            found = {name: module for name, module in found.items() if name in made}
-        if len(found) != 1:
+        candidates = {code(name): name for name in names if not self._is_function(name)}
+        if len(candidates) > 1:
+            names_of_class = self._made(wish.name)
+            candidates = {name: module for name, module in candidates.items() if name in names_of_class}
+        if len(candidates) != 1:
             raise Unclear("which name the module has there is not clear")
-        return next(iter(found.values()))
+        return next(iter(candidates.values()))
 
     def _is_function(self, name: cst.BaseExpression) -> bool:
         """Return whether a name is imported, built in, or defined in the file."""
-        foreign = any(found.source is not QualifiedNameSource.LOCAL for found in self._full_names(name))
+        foreign = any(full_name.source is not QualifiedNameSource.LOCAL for full_name in self._full_names(name))
         return foreign or any(isinstance(node, cst.FunctionDef | cst.ClassDef) for node in self._bindings(name))
 
     def _full_names(self, node: cst.BaseExpression) -> Collection[QualifiedName]:
@@ -189,8 +189,8 @@ class _ProgramText:
     def _bindings(self, name: cst.BaseExpression) -> list[cst.CSTNode]:
         """Return the nodes that bind a name, or the first part of a dotted name."""
         scope = self._scopes.get(name)
-        found = scope[code(name).partition(".")[0]] if scope else ()
-        return [one.node for one in found if isinstance(one, Assignment)]
+        assignments = scope[code(name).partition(".")[0]] if scope else ()
+        return [assignment.node for assignment in assignments if isinstance(assignment, Assignment)]
 
     def _made(self, name: str) -> set[str]:
         """Return the names bound to an instance of a class."""
@@ -231,14 +231,14 @@ class _ProgramText:
         If the function is passed the object, the class must bind the attribute. Otherwise, code around the function
         must bind the name.
         """
-        here, there = list(self._parents_of(module)), list(self._parents_of(target))
-        binder = _nearest(there, cst.FunctionDef)
-        if binder is _nearest(here, cst.FunctionDef):
+        around_call, around_target = list(self._parents_of(module)), list(self._parents_of(target))
+        binder = _nearest(around_target, cst.FunctionDef)
+        if binder is _nearest(around_call, cst.FunctionDef):
             return False
         if passed:
-            kind = _nearest(here, cst.ClassDef)
-            return kind is not None and kind is _nearest(there, cst.ClassDef)
-        return binder is None or binder in here
+            kind = _nearest(around_call, cst.ClassDef)
+            return kind is not None and kind is _nearest(around_target, cst.ClassDef)
+        return binder is None or binder in around_call
 
     def _all(self, kind: type[Node]) -> list[Node]:
         return [node for node in self._parents if isinstance(node, kind)]
@@ -254,7 +254,7 @@ class _ProgramText:
             return _is_attribute(call.func, name)
         bound = [value for target, value in self._bound if code(target) == code(call.func)]
         function = bound[0] if len(bound) == 1 else call.func
-        if full_names := [found.name for found in self._full_names(function)]:
+        if full_names := [full_name.name for full_name in self._full_names(function)]:
             # It may be imported from the module that defines it: `torch.optim.adamw.AdamW`.
             return any(full.startswith(f"{package}.") and full.endswith(f".{name}") for full in full_names)
         return _is_named(function, name)

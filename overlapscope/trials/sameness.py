@@ -23,7 +23,7 @@ def same_bits(ranks: Sequence[RankResults], others: Sequence[RankResults]) -> bo
     return (
         bool(ranks)
         and len(ranks) == len(others)
-        and all(one.digest and one.digest == other.digest for one, other in zip(ranks, others, strict=True))
+        and all(mine.digest and mine.digest == theirs.digest for mine, theirs in zip(ranks, others, strict=True))
     )
 
 
@@ -65,21 +65,21 @@ def _widest(far: Callable[[Sketch, Sketch], float], things: Iterable[Sketch]) ->
 
 
 def _near(loss: float | None, unchanged: Sequence[float | None], usual: float) -> bool:
-    known = [other for other in unchanged if other is not None]
-    if loss is None or len(known) < 2:
-        return loss is None and not known
+    losses = [other for other in unchanged if other is not None]
+    if loss is None or len(losses) < 2:
+        return loss is None and not losses
     if math.isnan(loss):
-        return any(map(math.isnan, known))
-    spread = max(known) - min(known)
-    return min(abs(loss - other) for other in known) <= FACTOR * max(spread, usual * max(map(abs, known)))
+        return any(map(math.isnan, losses))
+    spread = max(losses) - min(losses)
+    return min(abs(loss - other) for other in losses) <= FACTOR * max(spread, usual * max(map(abs, losses)))
 
 
-def distance(one: Sketch, other: Sketch) -> float:
+def distance(sketch: Sketch, reference: Sketch) -> float:
     """Estimate the norm of the difference of two tensors, as a fraction of the larger norm.
 
     0 if both are zero; infinite if their shapes differ.
     """
-    if len(one.sums) != len(other.sums):
+    if len(sketch.sums) != len(reference.sums):
         return math.inf
-    largest = max(one.norm, other.norm)
-    return math.dist(one.sums, other.sums) / largest if largest else 0.0
+    largest = max(sketch.norm, reference.norm)
+    return math.dist(sketch.sums, reference.sums) / largest if largest else 0.0

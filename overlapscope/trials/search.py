@@ -78,8 +78,8 @@ class Runs(Struct, frozen=True):
     @property
     def unchanged(self) -> tuple[Run, ...]:
         """Unchanged runs to compare results with: the first few, and the rounded run."""
-        known = [run for run in self.all if run.planned.settings == AS_IS and run.results]
-        return tuple(sorted(known, key=lambda run: not run.planned.rounded)[:_WITNESSES])
+        candidates = [run for run in self.all if run.planned.settings == AS_IS and run.results]
+        return tuple(sorted(candidates, key=lambda run: not run.planned.rounded)[:_WITNESSES])
 
     @property
     def rounded(self) -> bool:
@@ -166,11 +166,11 @@ def _witness(run: Run, runs: Runs) -> Planned | None:
 
 def _pays(runs: Runs, settings: Settings, best: Settings, changed: str) -> bool:
     """Return whether later changes build on it."""
-    found = runs.change(settings, best)
-    if found is None or runs.of(settings)[0].left_out or runs.results(settings) == "different":
+    change = runs.change(settings, best)
+    if change is None or runs.of(settings)[0].left_out or runs.results(settings) == "different":
         return False
-    low, high = found.within
-    return (high < 0 and found.pct <= -_LUCK_PCT) or (changed in _GROUND and low <= _LUCK_PCT)
+    low, high = change.within
+    return (high < 0 and change.pct <= -_LUCK_PCT) or (changed in _GROUND and low <= _LUCK_PCT)
 
 
 def rounds(runs: Runs, kept: Settings, left_s: float) -> tuple[Planned, ...]:
@@ -201,8 +201,8 @@ def worth_more(runs: Runs, kept: Settings) -> list[Settings]:
             rivals.setdefault((settings[:-1], settings[-1].change), []).append(settings)
 
     def rank(settings: Settings) -> tuple[bool, float]:
-        found = runs.change(settings)
-        return settings != kept[: len(settings)], 0.0 if found is None else found.pct
+        change = runs.change(settings)
+        return settings != kept[: len(settings)], 0.0 if change is None else change.pct
 
     return [AS_IS, *(min(values, key=rank) for values in rivals.values())]
 
@@ -212,10 +212,10 @@ def _goes_on(runs: Runs, settings: Settings) -> bool:
 
 
 def _is_sharp(runs: Runs, settings: Settings) -> bool:
-    found = runs.change(settings)
-    if found is None or found.over_runs is None:
+    change = runs.change(settings)
+    if change is None or change.over_runs is None:
         return False
-    low, high = found.over_runs
+    low, high = change.over_runs
     return (high - low) / 2 <= SHARP_PCT
 
 
@@ -229,24 +229,27 @@ def best(runs: Runs, racing: Collection[Settings] = ()) -> Settings | None:
         racing: Sets with data races, which are excluded.
     """
     compared = {
-        settings: found
+        settings: change
         for settings in runs.tried()
-        if (found := runs.change(settings)) is not None and found.over_runs is not None
+        if (change := runs.change(settings)) is not None and change.over_runs is not None
     }
     gains: Mapping[Settings, float] = {
-        settings: found.pct
-        for settings, found in compared.items()
+        settings: change.pct
+        for settings, change in compared.items()
         if runs.results(settings) in SOUND and not runs.failed(settings) and settings not in racing
-        if found.pct <= -SHARP_PCT and found.interval[1] < 0 and len(compared) * found.luck <= _LUCK
+        if change.pct <= -SHARP_PCT and change.interval[1] < 0 and len(compared) * change.luck <= _LUCK
     }
     if not gains:
         return None
     fastest = min(gains, key=lambda settings: gains[settings])
-    return min((one for one in gains if _is_as_fast(runs, one, fastest)), key=lambda one: (len(one), gains[one]))
+    return min(
+        (settings for settings in gains if _is_as_fast(runs, settings, fastest)),
+        key=lambda settings: (len(settings), gains[settings]),
+    )
 
 
 def _is_as_fast(runs: Runs, settings: Settings, fastest: Settings) -> bool:
     if settings == fastest:
         return True
-    found = runs.change(settings, fastest)
-    return found is not None and found.interval[0] <= 0
+    change = runs.change(settings, fastest)
+    return change is not None and change.interval[0] <= 0

@@ -70,23 +70,23 @@ class _Draws:
         """Seed the generators from a text, inside the block."""
         generators = _GENERATORS if self._unknown else self._used
         number = zlib.crc32(text.encode())
-        before = [one.state() for one in generators]
+        before = [generator.state() for generator in generators]
         try:
             with self._looking(generators, number) if self._unknown else nullcontext():
-                for one in generators:
-                    one.seed(number)
+                for generator in generators:
+                    generator.seed(number)
                 yield
         finally:
-            for one, state in zip(generators, before, strict=True):
-                one.restore(state)
+            for generator, state in zip(generators, before, strict=True):
+                generator.restore(state)
 
     @contextmanager
     def _looking(self, generators: tuple[_Generator, ...], number: int) -> Iterator[None]:
         """Find the generators used inside the block, by their next draw."""
-        for one in generators:
-            one.seed(number)
-        first = [one.draw() for one in generators]
+        for generator in generators:
+            generator.seed(number)
+        first = [generator.draw() for generator in generators]
         yield
         self._unknown -= 1
-        drawn = [one for one, value in zip(generators, first, strict=True) if one.draw() != value]
-        self._used = tuple(one for one in generators if one in drawn or one in self._used)
+        drawn = [generator for generator, value in zip(generators, first, strict=True) if generator.draw() != value]
+        self._used = tuple(generator for generator in generators if generator in drawn or generator in self._used)

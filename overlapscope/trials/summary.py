@@ -44,7 +44,7 @@ class TrialFindings(Struct):
 
 
 def summarize(
-    found: TrialFindings,
+    findings: TrialFindings,
     program: str,
     *,
     predicted: Mapping[Settings, Predicted],
@@ -54,41 +54,41 @@ def summarize(
     wall_s: float,
 ) -> Trial:
     """Summarize the runs so far, with at least a timed run of the unchanged program."""
-    runs = found.runs
+    runs = findings.runs
     tried = runs.tried()
     step_ns, spread = step_ns_of(runs, AS_IS), measure.spread_ns(_timings(runs, AS_IS))
-    best = found.best
+    best = findings.best
     return Trial(
         program=program,
-        device_name=found.facts.device_name,
-        ranks=found.ranks,
+        device_name=findings.facts.device_name,
+        ranks=findings.ranks,
         baseline_step_ns=step_ns or 0,
         baseline_low_ns=round(spread[0]) if spread else None,
         baseline_high_ns=round(spread[1]) if spread else None,
         baseline_runs=len(_timings(runs, AS_IS)),
-        warmup_steps=found.plan.warmup_steps,
-        timed_steps=found.plan.timed_steps,
+        warmup_steps=findings.plan.warmup_steps,
+        timed_steps=findings.plan.timed_steps,
         repeatable=_repeatable(runs),
-        changes=tuple(_tried(found, settings, predicted.get(settings), edited(settings)) for settings in tried),
-        left_out=tuple(found.left_out),
+        changes=tuple(_tried(findings, settings, predicted.get(settings), edited(settings)) for settings in tried),
+        left_out=tuple(findings.left_out),
         best=None if best is None else tried.index(best),
         recordings=Recordings(
-            before=None if found.before is None or not keep else str(found.before),
-            after=None if found.after is None or not keep else str(found.after),
+            before=None if findings.before is None or not keep else str(findings.before),
+            after=None if findings.after is None or not keep else str(findings.after),
         ),
-        interrupted=interrupted or found.cut_short,
-        notes=tuple(found.notes),
+        interrupted=interrupted or findings.cut_short,
+        notes=tuple(findings.notes),
         wall_s=wall_s,
         plain_runs_s=sum(run.wall_s for run in runs.all),
     )
 
 
-def _tried(found: TrialFindings, settings: Settings, predicted: Predicted | None, edit: Edit) -> Tried:
-    runs = found.runs
+def _tried(findings: TrialFindings, settings: Settings, predicted: Predicted | None, edit: Edit) -> Tried:
+    runs = findings.runs
     *others, last = settings
     before = tuple(others)
     total, added = runs.change(settings), runs.change(settings, before)
-    whole, alone = (_percentages(change) for change in (total, added))
+    of_all, alone = (_percentages(change) for change in (total, added))
     failure = runs.failed(settings)
     return Tried(
         change=last.change,
@@ -97,17 +97,17 @@ def _tried(found: TrialFindings, settings: Settings, predicted: Predicted | None
         after=tuple(setting.text for setting in others),
         predicted_pct=predicted,
         step_ns=_beside(runs, total) or step_ns_of(runs, settings),
-        measured_pct=whole[0],
-        measured_low_pct=whole[1],
-        measured_high_pct=whole[2],
+        measured_pct=of_all[0],
+        measured_low_pct=of_all[1],
+        measured_high_pct=of_all[2],
         added_pct=alone[0],
         added_low_pct=alone[1],
         added_high_pct=alone[2],
         verdict=_verdict(added),
-        kept=settings == found.kept[: len(settings)],
+        kept=settings == findings.kept[: len(settings)],
         runs=len(_timings(runs, settings)),
         results="unknown" if failure else runs.results(settings),
-        races=found.races.get(settings),
+        races=findings.races.get(settings),
         failure=failure,
         edit=edit,
     )

@@ -78,19 +78,19 @@ class Survey:
             device_name=torch.cuda.get_device_name() if cuda else None,
             cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             loaders=tuple(self._loaders.values()),
-            uploads=tuple(replace(one, count=count, bytes=size) for one, (count, size) in self._uploads.items()),
-            reads=tuple(replace(one, count=count) for one, count in self._reads.items()),
+            uploads=tuple(replace(group, count=count, bytes=size) for group, (count, size) in self._uploads.items()),
+            reads=tuple(replace(group, count=count) for group, count in self._reads.items()),
             optimizers=tuple(map(self._optimizer, optimizers)),
             modules=tuple(self._modules.values()),
             began_ns=self._began_ns,
         )
 
-    def _make(self, make: Callable[..., None], made: Any, *args: Any, **options: Any) -> None:
-        make(made, *args, **options)
+    def _make(self, make: Callable[..., None], instance: Any, *args: Any, **options: Any) -> None:
+        make(instance, *args, **options)
         with suppress(Exception):
-            where = self._made.setdefault(made, site(sys._getframe()))
-            if isinstance(made, DataLoader):
-                self._first.setdefault(id(made.dataset), where)
+            where = self._made.setdefault(instance, site(sys._getframe()))
+            if isinstance(instance, DataLoader):
+                self._first.setdefault(id(instance.dataset), where)
 
     # -- Loaders and uploads ---------------------------------------------------------------------
 
@@ -110,17 +110,17 @@ class Survey:
         return batch
 
     def _took(self, loader: DataLoader[Any], loop: Site, *, on_gpu: bool) -> None:
-        made = self._first.get(id(loader.dataset)) or self._made.get(loader) or loop
-        found = self._loaders.get((made, loop))
-        self._loaders[made, loop] = Loader(
-            site=made,
+        made_at = self._first.get(id(loader.dataset)) or self._made.get(loader) or loop
+        earlier = self._loaders.get((made_at, loop))
+        self._loaders[made_at, loop] = Loader(
+            site=made_at,
             loop=loop,
             dataset=type(loader.dataset).__name__,
             iterable=isinstance(loader.dataset, IterableDataset),
             num_workers=loader.num_workers,
             pin_memory=loader.pin_memory,
             on_gpu=on_gpu,
-            batches=1 if found is None else found.batches + 1,
+            batches=1 if earlier is None else earlier.batches + 1,
         )
 
     def _upload(self, upload: uploads.Upload) -> None:

@@ -53,7 +53,7 @@ def parse(interventions: Sequence[str]) -> tuple[Choice, ...]:
         if intervention.words.argument_required and not argument:
             raise UsageError(f"{name} needs its {intervention.words.argument}, as in '{name} cudaStreamSynchronize'.")
         if argument and intervention.words.argument is None:
-            raise UsageError(f"{name} is told nothing more, but {argument!r} was.")
+            raise UsageError(f"{name} takes no argument, but {argument!r} was given.")
         choices.append(Choice(intervention, argument or None))
     return in_order(choices)
 

@@ -51,28 +51,28 @@ def with_warm_caches(graph: Graph, staged: I64, request: Request) -> Graph:
     waits = np.zeros(len(calls), np.bool_)
     waits[graph.waits.call] = True
     for _, rows in graph.by_thread():
-        left = 0.0
+        cold_left = 0.0
         for call in rows.tolist() if evicts[rows].any() else ():
-            slow = min(left, new.before_ns[call])
+            slow = min(cold_left, new.before_ns[call])
             new.before_ns[call] -= round(slow * (1 - 1 / ratio))
-            left -= slow
+            cold_left -= slow
             if not waits[call] and not evicts[call]:
-                slow = min(left, new.length_ns[call])
+                slow = min(cold_left, new.length_ns[call])
                 new.length_ns[call] -= round(slow * (1 - 1 / ratio))
-                left -= slow
+                cold_left -= slow
             if evicts[call]:
-                left = cold
+                cold_left = cold
     return replace(graph, calls=new)
 
 
 def _before_pinning(graph: Graph) -> I64:
     """Return the last call of its thread before each `pin_memory()`."""
     ops, calls = pinning(graph.trace), graph.calls
-    found = [graph.waits.call[:0]]
+    rows = [graph.waits.call[:0]]
     for thread, of_thread in graph.by_thread() if len(ops) else ():
         place = np.searchsorted(calls.start_ns[of_thread], ops.start_ns[ops.thread == thread]) - 1
-        found.append(of_thread[np.unique(place[place >= 0])])
-    return np.concatenate(found)
+        rows.append(of_thread[np.unique(place[place >= 0])])
+    return np.concatenate(rows)
 
 
 def _slowness(graph: Graph, evicting: I64, request: Request) -> float:
@@ -101,18 +101,18 @@ def without_giving_back(graph: Graph, staged: I64, request: Request) -> Graph:
     fresh = staged[(items.kind[staged] == Kind.D2H) & (items.bytes[staged] >= _FRESH_BYTES) & (items.call[staged] >= 0)]
     if request.stance == Stance.WORST or not len(fresh) or not len(trace.cpu_ops):
         return graph
-    made = fresh[_into_new_memory(graph, items.call[fresh])]
+    into_new = fresh[_into_new_memory(graph, items.call[fresh])]
     step = step_of_items(graph)
     before = calls.before_ns.copy()
-    for number in np.unique(step[made]).tolist():
-        left = round(_RETURN_NS_PER_BYTE * float(items.bytes[made[step[made] == number]].sum()))
+    for number in np.unique(step[into_new]).tolist():
+        return_ns = round(_RETURN_NS_PER_BYTE * float(items.bytes[into_new[step[into_new] == number]].sum()))
         # Include the next step's first calls: memory of a step is returned before the next step allocates its own.
         launched = items.call[(step == number) & (items.call >= 0)]
         here = np.arange(int(launched.min()), min(int(launched.max()) + 3, len(calls)))
         for call in here[np.argsort(-before[here], kind="stable")].tolist():
-            taken = max(0, min(left, int(before[call]) - _USUAL_NS))
+            taken = max(0, min(return_ns, int(before[call]) - _USUAL_NS))
             before[call] -= taken
-            left -= taken
+            return_ns -= taken
     return replace(graph, calls=replace(calls, before_ns=before))
 
 
@@ -124,7 +124,9 @@ def _into_new_memory(graph: Graph, call: I64) -> Bool:
     new = np.zeros(len(call), np.bool_)
     for thread, of_thread in rows_by(runtime.thread[rows]):
         at = runtime.start_ns[rows[of_thread]]
-        made = ops.start_ns[makes & (ops.thread == thread)]
-        last_copied, last_made = (pick(past, np.searchsorted(past, at) - 1, -(2**62)) for past in (np.sort(at), made))
+        allocated_ns = ops.start_ns[makes & (ops.thread == thread)]
+        last_copied, last_made = (
+            pick(past, np.searchsorted(past, at) - 1, -(2**62)) for past in (np.sort(at), allocated_ns)
+        )
         new[of_thread] = last_made > last_copied
     return new

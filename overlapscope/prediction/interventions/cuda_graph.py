@@ -171,8 +171,8 @@ def _together(graph: Graph) -> I64:
     group = np.arange(len(graph.recorded.threads))
     handed = np.flatnonzero(graph.calls.handed_by >= 0)
     pairs = np.stack([graph.calls.thread[handed], graph.calls.thread[graph.calls.handed_by[handed]]], axis=1)
-    for one, other in np.unique(pairs, axis=0).tolist():
-        group[group == max(group[one], group[other])] = min(group[one], group[other])
+    for thread, thread_2 in np.unique(pairs, axis=0).tolist():
+        group[group == max(group[thread], group[thread_2])] = min(group[thread], group[thread_2])
     return group
 
 

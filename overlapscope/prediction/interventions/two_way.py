@@ -13,9 +13,9 @@ from overlapscope.trace.model import Kind
 
 def _apply(graph: Graph, request: Request) -> Applied:
     items = graph.items
-    there = items.is_copy & ~items.gone
-    uploads = distinct(items.lane[there & (items.kind == Kind.H2D)])
-    rows = np.flatnonzero(there & (items.kind == Kind.D2H) & np.isin(items.lane, uploads))
+    present = items.is_copy & ~items.gone
+    uploads = distinct(items.lane[present & (items.kind == Kind.H2D)])
+    rows = np.flatnonzero(present & (items.kind == Kind.D2H) & np.isin(items.lane, uploads))
     return on_own_lanes(
         graph, request, rows, ("to the host move away from the streams that also carry copies to the GPU.")
     )

@@ -66,7 +66,7 @@ class _Graph:
 def is_compiled(module: torch.nn.Module) -> bool:
     """Return whether torch already compiles it, or a part of it."""
     return any(
-        one._compiled_call_impl is not None or type(one).__name__ == "OptimizedModule" for one in module.modules()
+        part._compiled_call_impl is not None or type(part).__name__ == "OptimizedModule" for part in module.modules()
     )
 
 
