@@ -1,4 +1,4 @@
-"""The host's side of the dependency graph: calls in the order of their threads, and the items they wait for."""
+"""The host's side of the dependency graph: calls with their predecessors, and the items they wait for."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def find_calls(trace: Trace) -> tuple[Calls, I64, tuple[int, ...]]:
     """Find the calls that launch or block.
 
     Returns:
-        The calls in the order of their threads; for each runtime call, the call it is part of; the thread ids by
+        The calls by start; for each runtime call, the call it is part of; the thread ids by
         number.
     """
     runtime = trace.runtime_calls

@@ -62,14 +62,14 @@ def relations(trace: Trace, threads: Sequence[int]) -> dict[tuple[int, int], Rel
     begun = np.searchsorted(beginning, threads, side="right") - np.searchsorted(beginning, threads)
     busiest = np.argsort(-begun, kind="stable")[:_MOST_THREADS].tolist()
     works = {number: _work(trace, threads[number]) for number in sorted(busiest)}
-    return {(one, other): _relation(works[one], works[other]) for one, other in combinations(works, 2)}
+    return {(lower, upper): _relation(works[lower], works[upper]) for lower, upper in combinations(works, 2)}
 
 
 def _work(trace: Trace, thread: int) -> _Work:
     ops, calls = trace.cpu_ops, trace.runtime_calls
     start = np.concatenate([ops.start_ns[ops.thread == thread], calls.start_ns[calls.thread == thread]])
     end = np.concatenate([ops.end_ns[ops.thread == thread], calls.end_ns[calls.thread == thread]])
-    # By start, longest first. Merging two sorted tables rarely leaves ties to resolve.
+    # By start, longest first. Sorting two sorted tables is fast, so ends are only compared if there are ties.
     order = np.argsort(start, kind="stable")
     if ((np.diff(start[order]) == 0) & (np.diff(end[order]) > 0)).any():
         order = np.lexsort((-end, start))
@@ -78,38 +78,38 @@ def _work(trace: Trace, thread: int) -> _Work:
     return _Work(start, union(start[innermost], end[innermost]))
 
 
-def _relation(one: _Work, other: _Work) -> Relation:
-    seen = int(contains(other.inside, one.begins_ns).sum() + contains(one.inside, other.begins_ns).sum())
-    if seen > _OVERLAP * (len(one.begins_ns) + len(other.begins_ns)):
+def _relation(work: _Work, peer: _Work) -> Relation:
+    seen = int(contains(peer.inside, work.begins_ns).sum() + contains(work.inside, peer.begins_ns).sum())
+    if seen > _OVERLAP * (len(work.begins_ns) + len(peer.begins_ns)):
         return Relation.BESIDE
-    first = min(one.begins_ns[0], other.begins_ns[0])
-    window = int(max(one.begins_ns[-1], other.begins_ns[-1])) + 1 - first
+    first = min(work.begins_ns[0], peer.begins_ns[0])
+    window = int(max(work.begins_ns[-1], peer.begins_ns[-1])) + 1 - first
     shifts = np.rint(_SHIFTS * window).astype(np.int64)
-    overlaps = _overlaps(one, other, shifts, first, window) + _overlaps(other, one, -shifts, first, window)
+    overlaps = _overlaps(work, peer, shifts, first, window) + _overlaps(peer, work, -shifts, first, window)
     if seen > _OVERLAP * np.median(overlaps):
         return Relation.BESIDE
     apart = shifts[overlaps <= max(seen / _OVERLAP, _FEW)]
     if len(apart) > _CHANCE * len(shifts):
-        changes, took = _handovers(one.begins_ns, other.begins_ns)
-        moved = [_handovers(first + (one.begins_ns - first + by) % window, other.begins_ns) for by in apart]
+        changes, took = _handovers(work.begins_ns, peer.begins_ns)
+        moved = [_handovers(first + (work.begins_ns - first + by) % window, peer.begins_ns) for by in apart]
         alike = [many <= _ALIKE * changes and each <= _ALIKE * took for many, each in moved]
         if sum(alike) > _CHANCE * len(shifts):
             return Relation.UNKNOWN
     return Relation.TURNS
 
 
-def _overlaps(one: _Work, other: _Work, shifts: I64, first: int, window: int) -> I64:
+def _overlaps(work: _Work, peer: _Work, shifts: I64, first: int, window: int) -> I64:
     """Return how often a thread begins something during the other's work, for each circular shift of its times."""
-    every = len(one.begins_ns) // _SAMPLED + 1
-    at = first + (one.begins_ns[::every] - first + shifts[:, None]) % window
-    overlaps: I64 = every * contains(other.inside, at).sum(axis=1)
+    every = len(work.begins_ns) // _SAMPLED + 1
+    at = first + (work.begins_ns[::every] - first + shifts[:, None]) % window
+    overlaps: I64 = every * contains(peer.inside, at).sum(axis=1)
     return overlaps
 
 
-def _handovers(one_ns: I64, other_ns: I64) -> tuple[int, float]:
+def _handovers(begins_ns: I64, peer_begins_ns: I64) -> tuple[int, float]:
     """Return how often two threads alternate, and the mean delay of the more prompt thread."""
-    at = np.concatenate([one_ns, other_ns])
+    at = np.concatenate([begins_ns, peer_begins_ns])
     order = np.argsort(at, kind="stable")
-    changes, took = np.diff((order < len(one_ns)).astype(np.int8)), np.diff(at[order])
+    changes, took = np.diff((order < len(begins_ns)).astype(np.int8)), np.diff(at[order])
     each = min(float(took[changes == to].mean()) for to in (-1, 1) if (changes == to).any())
     return int(np.count_nonzero(changes)), each

@@ -206,7 +206,7 @@ class _Conductor:
             if not ended.complete:
                 raise self._failed(ended)
         self._limit_s = max(_LEAST_LIMIT_S, _PATIENCE * ended.wall_s)
-        self._keep(findings, _told(Planned(AS_IS, 1), ended))
+        self._keep(findings, _finished(Planned(AS_IS, 1), ended))
         most = (len(findings.candidates) + 1) * search.MOST_ROUNDS
         runs = min(most, 1 + int(max(0.0, self._left_s(findings)) / ended.wall_s))
         self._progress.say(
@@ -304,7 +304,7 @@ class _Conductor:
 
     def once_more(self, findings: TrialFindings) -> Confirmed:
         """Run the edited program, and compare it with the original."""
-        run = _told(Planned(AS_IS, 0), self._run(findings.plan))
+        run = _finished(Planned(AS_IS, 0), self._run(findings.plan))
         if run.timing is None:
             return Confirmed(run.failure)
         before = fmean(run.timing.step_ns for run in findings.runs.of(AS_IS) if run.timing is not None)
@@ -314,7 +314,7 @@ class _Conductor:
     def _give_up(self, findings: TrialFindings) -> None:
         """Leave out the changes that the ladder has not reached."""
         findings.cut_short = True
-        run = {setting.change for one in findings.runs.all for setting in one.planned.settings}
+        run = {setting.change for run_made in findings.runs.all for setting in run_made.planned.settings}
         changes = (candidate.change for candidate in findings.candidates)
         findings.left_out += [fits.left_out(change, NO_TIME) for change in changes if change not in run]
 
@@ -325,7 +325,7 @@ class _Conductor:
     def _make(self, findings: TrialFindings, planned: Planned) -> None:
         self._progress.now(f"Run {len(findings.runs.all) + 1}, {_what(planned)}")
         ended = self._run(findings.plan, planned.settings, rounded=planned.rounded)
-        self._keep(findings, _told(planned, ended))
+        self._keep(findings, _finished(planned, ended))
 
     def _keep(self, findings: TrialFindings, run: Run) -> None:
         findings.runs = replace(findings.runs, all=(*findings.runs.all, run))
@@ -354,7 +354,7 @@ class _Conductor:
         return str(directory)
 
 
-def _told(planned: Planned, ended: EndedRun) -> Run:
+def _finished(planned: Planned, ended: EndedRun) -> Run:
     if not ended.complete:
         return Run(planned, ended.wall_s, failure=ended.how)
     results = tuple(outcome.results for outcome in ended.outcomes if outcome.results is not None)

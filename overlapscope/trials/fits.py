@@ -62,7 +62,7 @@ def _workers(facts: Facts) -> Fit:
 
 
 def _doubling(most: int) -> list[int]:
-    """Return 2, 4, 8 and 16 up to `most`, and `most` itself if it is below 16."""
+    """Return 2, 4, 8 and 16 up to `most`, and `most` itself if it is between 2 and 16."""
     counts = [count for count in (2, 4, 8, 16) if count <= most]
     return [*counts, most] if 2 < most < 16 and most not in counts else counts
 

@@ -33,7 +33,7 @@ class ProcessRun:
         self._steps = ProgramSteps(self._marked, here=True)
         self._automatic: AutomaticSteps | None = None
         """Chooses steps during a survey, until the program marks a step or its optimizer makes a step."""
-        self._told = False
+        self._reported = False
 
     def begin(self) -> None:
         """Make the changes, and begin to count steps."""
@@ -62,7 +62,7 @@ class ProcessRun:
         self._stepped()
 
     def _stepped(self) -> None:
-        if self._told:
+        if self._reported:
             # The program caught SystemExit.
             os._exit(0)
         self._course.step()
@@ -70,7 +70,7 @@ class ProcessRun:
             # Python's exit handlers do not run there.
             Finalize(None, self._at_exit, exitpriority=0)
         if self._course.complete:
-            self._tell()
+            self._report()
             self._await_others()
             raise SystemExit
 
@@ -78,16 +78,16 @@ class ProcessRun:
 
     def _forked(self) -> None:
         """Reset a forked child, which has made no step yet."""
-        self._told = False
+        self._reported = False
         self._course.restart()
 
     def _at_exit(self) -> None:
         # Without a step, only the process that the parent started reports an outcome.
-        if not self._told and (self._course.steps or os.getsid(0) == os.getpid()):
-            self._tell()
+        if not self._reported and (self._course.steps or os.getsid(0) == os.getpid()):
+            self._report()
 
-    def _tell(self) -> None:
-        self._told = True
+    def _report(self) -> None:
+        self._reported = True
         place = rank_of(os.environ) or Rank(0, 1)
         path = Path(self._task.directory, f"rank{place.number}.json")
         if not self._course.steps and path.exists():

@@ -110,22 +110,27 @@ def _passes_on(parent: ast.AST, node: ast.AST) -> bool:
     return shaped or isinstance(parent, _TRANSPARENT)
 
 
-def _uses(named: ast.Name | ast.Attribute, parents: dict[ast.AST, ast.AST]) -> Iterator[ast.expr]:
+def _uses(name_node: ast.Name | ast.Attribute, parents: dict[ast.AST, ast.AST]) -> Iterator[ast.expr]:
     """Yield the uses of a name in its function, or of an attribute or a shared name in the file."""
-    place: ast.AST = named
-    while place in parents and (isinstance(named, ast.Attribute) or not isinstance(place, _FUNCTIONS)):
+    place: ast.AST = name_node
+    while place in parents and (isinstance(name_node, ast.Attribute) or not isinstance(place, _FUNCTIONS)):
         place = parents[place]
     nodes = list(ast.walk(place))
-    if isinstance(named, ast.Attribute):
-        same = (node for node in nodes if isinstance(node, ast.Attribute) and node.attr == named.attr)
-        yield from (node for node in same if isinstance(node.ctx, ast.Load) and node is not named)
+    if isinstance(name_node, ast.Attribute):
+        same = (node for node in nodes if isinstance(node, ast.Attribute) and node.attr == name_node.attr)
+        yield from (node for node in same if isinstance(node.ctx, ast.Load) and node is not name_node)
         return
-    if any(isinstance(node, ast.Global | ast.Nonlocal) and named.id in node.names for node in nodes):
+    if any(isinstance(node, ast.Global | ast.Nonlocal) and name_node.id in node.names for node in nodes):
         while place in parents:
             place = parents[place]
         nodes = list(ast.walk(place))
     for node in nodes:
-        if isinstance(node, ast.Name) and node.id == named.id and isinstance(node.ctx, ast.Load) and node is not named:
+        if (
+            isinstance(node, ast.Name)
+            and node.id == name_node.id
+            and isinstance(node.ctx, ast.Load)
+            and node is not name_node
+        ):
             yield node
 
 

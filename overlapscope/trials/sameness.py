@@ -61,7 +61,7 @@ def _judged(result: RankResults, unchanged: Sequence[RankResults]) -> Sameness:
 
 
 def _widest(far: Callable[[Sketch, Sketch], float], things: Iterable[Sketch]) -> float:
-    return max(far(one, other) for one, other in combinations(things, 2))
+    return max(far(sketch, reference) for sketch, reference in combinations(things, 2))
 
 
 def _near(loss: float | None, unchanged: Sequence[float | None], usual: float) -> bool:

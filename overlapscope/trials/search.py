@@ -78,8 +78,8 @@ class Runs(Struct, frozen=True):
     @property
     def unchanged(self) -> tuple[Run, ...]:
         """Unchanged runs to compare results with: the first few, and the rounded run."""
-        candidates = [run for run in self.all if run.planned.settings == AS_IS and run.results]
-        return tuple(sorted(candidates, key=lambda run: not run.planned.rounded)[:_WITNESSES])
+        unchanged = [run for run in self.all if run.planned.settings == AS_IS and run.results]
+        return tuple(sorted(unchanged, key=lambda run: not run.planned.rounded)[:_WITNESSES])
 
     @property
     def rounded(self) -> bool:

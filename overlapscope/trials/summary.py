@@ -143,5 +143,5 @@ def step_ns_of(runs: Runs, settings: Settings) -> int | None:
 
 
 def _repeatable(runs: Runs) -> bool:
-    known = [run.results for run in runs.of(AS_IS) if run.results]
-    return len(known) > 1 and all(same_bits(known[0], other) for other in known[1:])
+    results = [run.results for run in runs.of(AS_IS) if run.results]
+    return len(results) > 1 and all(same_bits(results[0], other) for other in results[1:])
