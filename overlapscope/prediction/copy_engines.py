@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
     Followers = Iterator[tuple[int, int, int]]
-    """The copies behind one on its lane: item, gap after the copy before it, and when its call lets it begin."""
+    """The later copies of a lane: item, gap after the previous copy, and earliest start by its call."""
 
 NEVER = float("inf")
 _LONG_AGO_NS = -(2**61)
 
 
 class ReadyCopy(NamedTuple):
-    """A copy that waits for its engine. Sorts by when it is ready."""
+    """A copy that waits for its engine; sorts by the time when it is ready."""
 
     ready_ns: int
     item: int
@@ -31,32 +31,32 @@ class ReadyCopy(NamedTuple):
 
 
 class Engine:
-    """A copy engine: the copies that are ready for it, and the copy that it runs.
+    """A copy engine: the queue of ready copies, and the copy that it runs.
 
-    Times are nanoseconds, with fractions while both engines of a device run. While the engine runs a copy,
-    `remaining_ns` is what is left of it at `at_ns`.
+    Times are nanoseconds, with fractions while both engines of a device run. `remaining_ns` is the rest of the running
+    copy at `at_ns`.
     """
 
     __slots__ = ("at_ns", "beside_rate", "followers", "free_ns", "item", "lag_ns", "next_ns", "ready", "remaining_ns")
 
     def __init__(self, beside_rate: float, lag_ns: Sequence[int]) -> None:
         self.beside_rate = beside_rate
-        """Rate while the other direction copies, too, as a fraction of the rate alone."""
+        """Rate while the other direction copies too, as a fraction of the rate alone."""
         self.lag_ns = lag_ns
-        """For each item, at least how long after the end of the copy before it begins."""
+        """Minimum time from the end of the previous copy to the start of each item."""
         self.ready: list[ReadyCopy] = []
         """A heap."""
         self.item = -1
         """The copy that runs; -1 for none."""
         self.followers: Followers = iter(())
-        """What follows that copy on its lane."""
+        """Copies that follow the running copy on its lane."""
         self.remaining_ns = 0.0
-        """Rest of the copy, as long as it takes with the other engine idle."""
+        """Rest of the copy's length with the other engine idle."""
         self.at_ns = 0.0
         self.free_ns = _LONG_AGO_NS
         """End of its last copy."""
         self.next_ns = NEVER
-        """When it takes its next copy, or ends the one that runs, as things stand."""
+        """When it starts its next copy or ends the running copy, unless another copy comes."""
 
     def want(self, copy: ReadyCopy) -> None:
         """Queue a copy."""
@@ -65,7 +65,7 @@ class Engine:
             self.next_ns = max(self.ready[0].ready_ns, self.free_ns)
 
     def pick(self) -> ReadyCopy:
-        """Remove the next copy from the queue: of those ready by now, within a tolerance, the first as recorded."""
+        """Remove the next copy from the queue: the first as recorded among those ready within a tolerance."""
         if len(self.ready) == 1:
             return self.ready.pop()
         chosen, passed = heappop(self.ready), []
@@ -78,7 +78,7 @@ class Engine:
         return chosen
 
     def advance(self, until_ns: float, *, beside: Engine) -> None:
-        """Run the copy until an instant: at the lower rate from where both engines run."""
+        """Run the copy until an instant, more slowly while both engines run."""
         done_ns = until_ns - self.at_ns
         both_since_ns = beside.at_ns if beside.at_ns > self.at_ns else self.at_ns
         if beside.item >= 0 and until_ns > both_since_ns:
@@ -87,7 +87,7 @@ class Engine:
         self.at_ns = until_ns
 
     def end_ns(self, beside: Engine) -> float:
-        """Return when the copy ends if the other engine runs from its own `at_ns` on."""
+        """Return the end of the copy if the other engine runs from its `at_ns` on."""
         alone_ns = beside.at_ns - self.at_ns
         if beside.item < 0 or alone_ns >= self.remaining_ns:
             return self.at_ns + self.remaining_ns
@@ -110,14 +110,14 @@ class EnginePair:
 
     @property
     def next(self) -> tuple[float, bool]:
-        """When the next event is, and whether it takes a copy."""
+        """Time of the next event, and whether a copy starts then."""
         first, _ = self._in_order()
         return first.next_ns, first.item < 0
 
     def _in_order(self) -> tuple[Engine, Engine]:
-        """Return the engine whose event is next, and the other.
+        """Return the engine with the next event, and the other engine.
 
-        At the same instant, an end comes before a start: what it lets begin may want the engine.
+        At the same instant, ends precede starts: a copy that waits for the end may want the engine.
         """
         h2d, d2h = self.h2d, self.d2h
         d2h_first = d2h.next_ns < h2d.next_ns or (d2h.next_ns == h2d.next_ns and h2d.item < 0 <= d2h.item)
@@ -126,12 +126,12 @@ class EnginePair:
     def run(
         self, until_ns: float, awaited: Container[int], starts: memoryview[int], ends: memoryview[int]
     ) -> int | None:
-        """Let the next event happen, and those before `until_ns`, up to the end of an awaited copy.
+        """Let the next event happen, and later ones before `until_ns`, up to the end of an awaited copy.
 
-        Starts and ends of the copies are written to `starts` and `ends`, by item.
+        Writes the copies' times to `starts` and `ends`, by item.
 
         Returns:
-            The item of the awaited copy; None if there is none.
+            The item of the awaited copy; None if no such copy ended.
         """
         while True:
             engine, other = self._in_order()

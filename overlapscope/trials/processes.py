@@ -15,8 +15,8 @@ import msgspec
 
 from overlapscope.base.child import Child
 from overlapscope.trials.child import environment
-from overlapscope.trials.program import Ended, all_complete
-from overlapscope.trials.protocol import Outcome, Task
+from overlapscope.trials.program import EndedRun, all_complete
+from overlapscope.trials.protocol import RankOutcome, Task
 
 OUTPUT: Final = "output.txt"
 _KEPT_BYTES: Final = 1 << 18
@@ -45,15 +45,15 @@ class CommandLine(msgspec.Struct, frozen=True):
     scratch: bool
     """Each run has an empty working directory."""
 
-    def run(self, task: Task, limit_s: float) -> Ended:
+    def run(self, task: Task, limit_s: float) -> EndedRun:
         """As a person would start it, with this Python."""
         return self._run(self._command, {**os.environ, **environment(task)}, task.directory, limit_s)
 
-    def alone(self, directory: str, limit_s: float) -> Ended:
+    def alone(self, directory: str, limit_s: float) -> EndedRun:
         """Run it without overlapscope."""
         return self._run(self._command, dict(os.environ), directory, limit_s)
 
-    def record(self, task: Task, limit_s: float, options: Sequence[str]) -> Ended:
+    def record(self, task: Task, limit_s: float, options: Sequence[str]) -> EndedRun:
         """The same under `overlapscope run`."""
         recorder = (sys.executable, "-m", "overlapscope", "run", "--stop-after-recording", *options)
         command = (*recorder, *self.options, *self.arguments)
@@ -63,7 +63,7 @@ class CommandLine(msgspec.Struct, frozen=True):
     def _command(self) -> tuple[str, ...]:
         return (*(self.launcher or (sys.executable, *self.options)), *self.arguments)
 
-    def _run(self, command: Sequence[str], variables: dict[str, str], directory: str, limit_s: float) -> Ended:
+    def _run(self, command: Sequence[str], variables: dict[str, str], directory: str, limit_s: float) -> EndedRun:
         if not self.scratch:
             return run(command, variables, Path(directory), Path.cwd(), self.stdin, limit_s)
         # Modules are found where they were.
@@ -76,7 +76,7 @@ class CommandLine(msgspec.Struct, frozen=True):
 
 def run(
     command: Sequence[str], variables: Mapping[str, str], directory: Path, cwd: Path, stdin: bytes, limit_s: float
-) -> Ended:
+) -> EndedRun:
     """Run a command until its steps are made or it ends, at most so long. Outcomes and output are in `directory`."""
     began = time.monotonic()
     with TemporaryFile() as entered, open(directory / OUTPUT, "wb") as output:
@@ -88,7 +88,7 @@ def run(
         finally:
             # After SIGTERM a launcher ends its ranks, which have sessions of their own.
             child.end(term_s=_TERM_S)
-    return Ended(
+    return EndedRun(
         _outcomes(directory),
         None if stopped else child.returncode,
         _end_of(directory / OUTPUT),
@@ -116,7 +116,7 @@ def _wait(child: Child, directory: Path, until: float) -> bool:
     return True
 
 
-def _outcomes(directory: Path) -> tuple[Outcome, ...]:
+def _outcomes(directory: Path) -> tuple[RankOutcome, ...]:
     """What ranks have told so far; each writes its file at once."""
-    told = (msgspec.json.decode(path.read_bytes(), type=Outcome) for path in directory.glob("rank*.json"))
+    told = (msgspec.json.decode(path.read_bytes(), type=RankOutcome) for path in directory.glob("rank*.json"))
     return tuple(sorted(told, key=lambda outcome: outcome.rank))

@@ -15,21 +15,21 @@ from overlapscope.base.intervals import I64, Bool, contains, union
 from overlapscope.base.kept import kept
 from overlapscope.base.words import duration, plural
 from overlapscope.catalog.interventions import WHOLE_STEP
-from overlapscope.prediction.graph import Calls, Graph, Items, Recorded, by_thread
+from overlapscope.prediction.graph import Calls, DeviceItems, Graph, RecordedParts, by_thread
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import LONG_WORK_NS, NOTHING, time_in
-from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
+from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
 from overlapscope.trace.model import F64
 
 _FEWEST = 2
-"""A graph of one kernel saves nothing."""
+"""Minimum number of kernels in a graph: a graph of a single kernel saves nothing."""
 _LONGER_NS = {Stance.BEST: 0, Stance.EXPECTED: 100, Stance.WORST: 200}
-"""By how much a short kernel is recorded to last longer inside a graph: 0.10 and 0.13 us for the 839 and 150 kernels of
-two graphs on an H200 (traces/laboratory/forward_backward and cuda_graph)."""
+"""Additional recorded length of a short kernel inside a graph: 0.10 and 0.13 us for the 839 and 150 kernels of two
+graphs on an H200 (traces/laboratory/forward_backward and cuda_graph)."""
 
 
 class _GraphLaunches(NamedTuple):
-    """The graph launches that replace calls. Calls of one graph launch stand side by side."""
+    """The graph launches that replace calls. The calls of a graph launch are adjacent."""
 
     calls: I64
     """Calls that are replaced."""
@@ -51,7 +51,7 @@ class _GraphLaunches(NamedTuple):
 
 def _apply(graph: Graph, request: Request) -> Applied:
     launches = _graph_launches(graph, request)
-    # The first kernel begins when the call has handed over all of them.
+    # The first kernel begins after the call has submitted all of them.
     handover_ns = np.rint((launches.kernels - 1) * (graph.constants.graph_node_call_ns or 0.0)).astype(np.int64)
     length_ns = (graph.constants.graph_call_ns or 0) + handover_ns
     changed = replace(
@@ -70,7 +70,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
 
 
 def _graph_launches(graph: Graph, request: Request) -> _GraphLaunches:
-    """Return the graph launches, without those that would be too small."""
+    """Return the graph launches with enough kernels."""
     call_of = graph.items.call
     rows, run = _runs(graph, request)
     launched = np.bincount(call_of[call_of >= 0], minlength=len(graph.calls))
@@ -91,8 +91,8 @@ def _calls(graph: Graph, launches: _GraphLaunches, length_ns: I64, stance: Stanc
     return new
 
 
-def _items(graph: Graph, launches: _GraphLaunches, handover_ns: I64, stance: Stance) -> Items:
-    """Return the items: those inside a graph wait for its launch, and follow each other as kernels of a graph do."""
+def _items(graph: Graph, launches: _GraphLaunches, handover_ns: I64, stance: Stance) -> DeviceItems:
+    """Return the items: those of a graph wait for its launch, and follow each other as kernels of a graph do."""
     items, constants = graph.items, graph.constants
     graph_of_call = np.full(len(graph.calls), -1, np.int64)
     graph_of_call[launches.calls] = launches.number
@@ -103,7 +103,7 @@ def _items(graph: Graph, launches: _GraphLaunches, handover_ns: I64, stance: Sta
     new.call[inside] = launches.first[number]
     new.launch_lag_ns[inside] = (constants.graph_latency_ns or 0) + handover_ns[number]
     new.after_call[inside] = False
-    # The first of each lane follows what came before the graph.
+    # The first item of each lane follows the item before the graph.
     leading = np.unique(number * len(graph.streams) + items.lane[inside], return_index=True)[1]
     later = np.delete(inside, leading)
     new.queue_lag_ns[later] = np.minimum(items.queue_lag_ns[later], constants.graph_gap_ns or 0)
@@ -113,8 +113,10 @@ def _items(graph: Graph, launches: _GraphLaunches, handover_ns: I64, stance: Sta
 
 
 def _dispatch_ns(graph: Graph, stance: Stance, first: I64) -> F64:
-    """Of the work before each of some calls, what a graph that begins there does away with: what the op that makes the
-    call does before it. At best all Python before it was there to make the call; at worst none of it goes."""
+    """Return how much of the work before each first call a graph removes: the time in the op that makes the call.
+
+    At best, all Python code before it was there to make the call. At worst, nothing is removed.
+    """
     calls, before_ns = graph.calls, graph.calls.before_ns[first]
     if stance == Stance.WORST:
         return np.zeros(len(first))
@@ -126,21 +128,23 @@ def _dispatch_ns(graph: Graph, stance: Stance, first: I64) -> F64:
 
 
 @kept()
-def _inside_op_ns(recorded: Recorded) -> I64:
-    """For how long before each call its thread had been in the op that makes it, as far back as the work reaches."""
+def _inside_op_ns(recorded: RecordedParts) -> I64:
+    """Return how long before each call its thread was in the op that makes it, within the work before the call."""
     calls, result = recorded.calls, np.zeros(len(recorded.calls), np.int64)
     for thread, of_thread in by_thread(recorded):
         ops, at, since = on_thread(recorded.trace.cpu_ops, thread), calls.start_ns[of_thread], calls.since_ns[of_thread]
-        # The union of the ops around each other: the part of it up to the call.
+        # Use the union of nested ops, up to the call.
         begins = pick(ops.starts, np.maximum(np.searchsorted(ops.starts, at, "right") - 1, 0), 0)
         result[of_thread] = np.where(contains(ops, at) & (at > since), at - np.maximum(begins, since), 0)
     return result
 
 
 def _runs(graph: Graph, request: Request) -> tuple[I64, I64]:
-    """Calls, and of each the number of the graph launch that it becomes part of, ascending. Those of one are of one
-    device and follow each other on a thread, or on threads that hand over to each other, with nothing between them
-    that a graph cannot hold."""
+    """Return the calls to replace, and the ascending number of the graph launch that each becomes part of.
+
+    The calls of a graph launch are for the same device and follow each other, on a thread or on threads that hand over
+    to each other, with only capturable work between them.
+    """
     calls, items = graph.calls, graph.items
     captured, divides = _capturable(graph), _divides(graph, request.stance)
     if request.argument is None:
@@ -163,17 +167,18 @@ def _runs(graph: Graph, request: Request) -> tuple[I64, I64]:
 
 
 def _together(graph: Graph) -> I64:
-    """For each thread the lowest number of those that hand over to each other, directly or through others."""
+    """Return for each thread the lowest number of the threads that hand over to it, directly or through others."""
     group = np.arange(len(graph.recorded.threads))
     handed = np.flatnonzero(graph.calls.handed_by >= 0)
     pairs = np.stack([graph.calls.thread[handed], graph.calls.thread[graph.calls.handed_by[handed]]], axis=1)
-    for one, other in np.unique(pairs, axis=0).tolist():
-        group[group == max(group[one], group[other])] = min(group[one], group[other])
+    for thread, thread_2 in np.unique(pairs, axis=0).tolist():
+        group[group == max(group[thread], group[thread_2])] = min(group[thread], group[thread_2])
     return group
 
 
 def _divides(graph: Graph, stance: Stance) -> Bool:
-    """Calls before which the host does what no graph can: loading data, pinning memory; at worst, anything long."""
+    """Return a mask of the calls preceded by work that no graph can hold: loading data, pinning memory; at worst, long
+    work."""
     divides = (graph.calls.before_ns >= LONG_WORK_NS) & (stance == Stance.WORST)
     for find in (loading, pinning):
         divides |= time_in(graph.recorded, find) > 0
@@ -181,10 +186,10 @@ def _divides(graph: Graph, stance: Stance) -> Bool:
 
 
 def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
-    """Where on the host: each range of that name, the outermost of nested ones; each step up to the next one's
-    beginning, or, without steps, the whole recording. No two overlap.
+    """Return the disjoint periods on the host to search for launches.
 
-    The name "step" means each step, unless there are ranges of that name.
+    These are the outermost ranges of that name, or the steps, each up to the next step's beginning. Without steps, it
+    is the whole recording. The name "step" means each step, unless there are ranges of that name.
     """
     notes = graph.trace.annotations
     named = notes.named(lambda found: found == name)
@@ -201,9 +206,9 @@ def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
 
 
 def _capturable(graph: Graph) -> Bool:
-    """Calls that launch kernels, memsets or copies within the device, and wait for nothing.
+    """Return a mask of the calls that launch kernels, memsets or copies within the device, without waiting.
 
-    Copies from and to the host stay outside: their addresses change from step to step.
+    Copies from and to the host stay outside, because their addresses change from step to step.
     """
     items = graph.items
     launches = graph.launching(~items.gone) & ~graph.launching(items.is_copy)
@@ -212,9 +217,11 @@ def _capturable(graph: Graph) -> Bool:
 
 
 @kept()
-def _updates(recorded: Recorded) -> Bool:
-    """Return the calls that are not part of a compiled or captured model: those of its optimizer, and those between the
-    backward pass and the optimizer, which clip gradients."""
+def _updates(recorded: RecordedParts) -> Bool:
+    """Return a mask of the calls that are not part of a compiled or captured model.
+
+    These are the optimizer's calls, and those between the backward pass and the optimizer, which clip gradients.
+    """
     trace, calls = recorded.trace, recorded.calls
     notes = trace.annotations
     notes = notes.take(notes.named(lambda name: name.startswith(("Optimizer.step#", "Optimizer.zero_grad#"))))
@@ -222,7 +229,7 @@ def _updates(recorded: Recorded) -> Bool:
     backward = trace.cpu_ops.named(lambda name: name.startswith("autograd::engine::evaluate_function"))
     ends = np.sort(trace.cpu_ops.end_ns[backward])
     behind = pick(ends, np.searchsorted(ends, notes.start_ns, "right") - 1, -(2**62))
-    # Several optimizers may follow one backward pass.
+    # Several optimizers may follow the same backward pass.
     others = np.append(-(2**62), np.maximum.accumulate(np.where(steps, notes.end_ns, 0)))[: len(notes)]
     begins = np.where(steps & (behind >= others), behind, notes.start_ns)
     updates, result = replace(notes, start_ns=begins), np.zeros(len(calls), np.bool_)
@@ -240,7 +247,7 @@ INTERVENTION = Intervention(
     "backward pass stay as they are, too, since they are not part of a compiled or captured model. `graph step` "
     "captures a whole step.",
     assumptions=(
-        Assumption(
+        Premise(
             "Shapes and addresses stay the same from step to step, and no Python code makes decisions there.", False
         ),
     ),
