@@ -1,4 +1,4 @@
-"""Checks of one device: whether its launches, ops, waits and steps are all there, and as they can be."""
+"""Checks of one device: whether its launches, ops, waits and steps are complete and possible."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from overlapscope.trace.model import OwnPeriod, Sync, Trace
 
 LONG_LEAD_IN = 0.1
 MUCH_LEAD_IN = 0.5
-"""Of the window; beyond this too little is judged, unless several whole steps are left."""
+"""Share of the window from which too little is judged, unless several whole steps are left."""
 FEWEST_STEPS = 2
 MISSING_SHARE = 0.01
 MUCH_MISSING = 0.1
-"""Of the window; beyond this nobody knows what the program did."""
+"""Share of the window from which the program's activity is unknown."""
 PROFILER_SHARE = 0.01
 DISORDER_SHARE = 0.01
 REGULAR_PCT = 90
@@ -34,7 +34,7 @@ REGULAR_PCT = 90
 
 
 def judge_device(trace: Trace, timeline: Timeline, steps: Periods, idle: IdleTime) -> list[Check]:
-    """Checks of one device."""
+    """Check one device."""
     return [
         _launches(trace, timeline),
         _lead_in(trace, timeline, steps),
@@ -199,7 +199,7 @@ def _warm_up(trace: Trace, rows: I64, spans: I64) -> Check:
 
 
 def _ahead(trace: Trace, timeline: Timeline, steps: Periods) -> Check:
-    """Side streams working on another step than the main stream, by more than a prefetch of one."""
+    """Check whether side streams work two or more steps ahead of the main stream, which is more than a prefetch."""
     ops, notes = timeline.ops, trace.annotations
     rows = np.flatnonzero(is_step(notes))
     rows = rows[np.argsort(notes.start_ns[rows], kind="stable")]
