@@ -1,4 +1,4 @@
-"""Analysis of one device of one trace: the device's part of the report, and the data behind it."""
+"""Analysis of one device of one trace: the device's part of the report, and the underlying data."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def _each(ns: _Lengths, trace: Trace, periods: Periods) -> tuple[Period, ...]:
 
 
 def period(name: str, start: int, end: int, ns: Mapping[str, int], *, partial: bool = False) -> Period:
-    """Return the figures of one window from the lengths in it.
+    """Return the figures of a window from the lengths in it.
 
     These are the lengths of the sets in `timeline.lengths`, and of each cause (`exposed-copy:pageable-memory`,
     `idle:host-sync`).

@@ -47,12 +47,12 @@ class _Gaps(Columns, frozen=True):
 
     @property
     def held(self) -> Bool:
-        """Whether an event held the op back."""
+        """True if an event held the op back."""
         return self.held_until_ns >= 0
 
     @property
     def drained(self) -> Bool:
-        """Whether the op was launched onto an idle device, and nothing held it."""
+        """True if the op was launched onto an idle device, and nothing held it."""
         drained: Bool = ~self.held & (self.called_ns >= self.start_ns)
         return drained
 

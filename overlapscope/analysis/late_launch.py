@@ -50,7 +50,7 @@ from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace.model import HostEvents, Trace
 
 LAUNCH_PACE_NS = 200_000
-"""Maximum distance between two launches of one burst, in which the host launches as fast as it can.
+"""Maximum distance between two launches of a burst, in which the host launches as fast as it can.
 
 Python around a layer costs some 10 to 100 us, and up to twice that with the profiler's stacks.
 """
@@ -98,7 +98,7 @@ class _Labelled(Columns, frozen=True):
     call: I64
     """Blocking call around it; -1 if there is none."""
     chargeable: Bool
-    """Whether the host was inside nothing in particular."""
+    """True if the host was inside nothing in particular."""
 
     @property
     def chargeable_ns(self) -> I64:

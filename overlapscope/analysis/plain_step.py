@@ -28,7 +28,7 @@ class PlainStep(Struct, frozen=True):
 
     @property
     def decides(self) -> bool:
-        """Whether verdict, findings, predictions and budgets are about it: False if it is only estimated."""
+        """False if it is only estimated, so that verdict, findings, predictions and budgets ignore it."""
         return self.origin != "estimated"
 
 

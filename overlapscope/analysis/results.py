@@ -90,7 +90,7 @@ class CopiesByStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopyGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """All copies of one direction, pair of memory kinds and stream."""
+    """All copies of a direction, pair of memory kinds and stream."""
 
     direction: Literal["h2d", "d2h"]
     source_kind: str
@@ -149,7 +149,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     where: str | None
     """Python line, if stacks were recorded."""
     detail: str
-    """Observation in one sentence."""
+    """Observation as a single sentence."""
     confidence: Literal["exact", "rebuilt"]
     """`rebuilt` if it is based on an event edge that the trace doesn't state."""
     example: Window
@@ -168,7 +168,7 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
     exposed_copy_by_cause: dict[str, int]
     idle_by_cause: dict[str, int]
     partial: bool
-    """Whether it began in the lead-in, so that a part of it was cut off."""
+    """True if it began in the lead-in, so that a part of it was cut off."""
 
 
 class KernelsByStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +179,7 @@ class KernelsByStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """All kernels of one name launched by one op."""
+    """All kernels of the same name launched by the same op."""
 
     kernel: str
     op: str | None
@@ -305,7 +305,7 @@ def partition(figures: Device | Period) -> dict[str, int]:
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of one trust check of a trace."""
+    """Result of a trust check of a trace."""
 
     id: str
     status: Literal["ok", "warn", "fail"]
@@ -384,7 +384,7 @@ class HostStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OpTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Outermost CPU ops of one name."""
+    """Outermost CPU ops of the same name."""
 
     op: str
     count: int
@@ -396,7 +396,7 @@ class ThreadUse(msgspec.Struct, frozen=True, kw_only=True):
 
     thread: int
     steps: bool
-    """Whether it is the thread that marks the steps."""
+    """True if it is the thread that marks the steps."""
     busy_ns: int
 
 
@@ -407,7 +407,7 @@ class HostUse(msgspec.Struct, frozen=True, kw_only=True):
     """False if no steps are marked; then the only one of `steps` is the whole recording."""
     steps: Annotated[tuple[HostStep, ...], msgspec.Meta(min_length=1)]
     loader: Literal["none", "own-thread", "workers"]
-    """Who makes the DataLoader's batches: no loader, the thread that marks the steps, or worker processes."""
+    """Maker of the DataLoader's batches: no loader, the thread that marks the steps, or worker processes."""
     ops: tuple[OpTime, ...]
     """Ops on that thread, in the steps, outside loading: the longest first, at most 20 names."""
     threads: tuple[ThreadUse, ...]

@@ -22,7 +22,7 @@ FEWEST = 5
 """Minimum number of steps for a trend."""
 
 _MOST_COMPARED = 500
-"""Maximum number of steps of which all pairs are compared. Of more steps, every second, third... is used."""
+"""Maximum number of steps of which all pairs are compared. If there are more steps, every second, third... is used."""
 _SIGNIFICANT = 2.2
 """Standard deviations of Kendall's S, which 3% of recordings without a trend exceed. Among five steps, each must be
 longer than the previous one."""

@@ -178,7 +178,7 @@ def lengths(ran: Ran, starts: I64, ends: I64) -> dict[str, I64]:
 
 
 def measured(ns: Mapping[str, int]) -> tuple[Buckets, Engines, Overlap]:
-    """Return the figures of one window, or of several whose lengths were added up."""
+    """Return the figures of a window, or of several whose lengths were added up."""
     serial = ns["sm"] + ns["h2d"] + ns["d2h"]
     ideal = max(ns["sm"], ns["h2d"], ns["d2h"])
     hidden = ns["copy"] - ns["exposed_copy"]

@@ -149,7 +149,7 @@ def _untrue(variant: Variant) -> str | None:
 
 
 def check_distinct(entries: Sequence[ScenarioFile]) -> None:
-    """Raise UsageError if two files define experiments of one name, whose results would overwrite each other."""
+    """Raise UsageError if two files define experiments with the same name, whose results would overwrite each other."""
     first: dict[str, ScenarioFile] = {}
     for entry in entries:
         other = first.setdefault(entry.experiment.name, entry)

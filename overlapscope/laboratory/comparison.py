@@ -28,9 +28,9 @@ class Claim(Struct, frozen=True):
     found: str
     """Observation on this machine."""
     holds: bool | None
-    """Whether the claim holds; None where unknown, and `found` says why."""
+    """True if the claim holds; None where unknown, and `found` says why."""
     published: bool | None = None
-    """Whether the claim holds for the published figures; None where they don't cover it."""
+    """True if the claim holds for the published figures; None where they don't cover it."""
 
 
 class ComparedFigure(Struct, frozen=True):
@@ -44,7 +44,7 @@ class ComparedFigure(Struct, frozen=True):
 
 
 class ExperimentComparison(Struct, frozen=True):
-    """Comparison of one experiment."""
+    """Comparison of an experiment."""
 
     result: ExperimentResult
     claims: tuple[Claim, ...]
@@ -164,14 +164,14 @@ Subject = Literal["exposed copy", "idle", "hidden copy", "finding", "no finding"
 
 
 class TruthVerdict(Struct, frozen=True):
-    """Whether the analysis found one true statement about a program."""
+    """Verdict on whether the analysis found a true statement about a program."""
 
     subject: Subject
     expected: str
     found: str
     """Observation; empty where nothing was analysed."""
     holds: bool | None
-    """Whether it was found; None where nothing was analysed."""
+    """True if it was found; None where nothing was analysed."""
 
     @property
     def claim(self) -> str:

@@ -114,7 +114,7 @@ def _claims(comparisons: Sequence[ExperimentComparison]) -> Iterator[Block]:
 
 
 def chapter(comparison: ExperimentComparison, plots: str, *, brief: bool = False) -> Iterator[Block]:
-    """Yield the chapter of one experiment.
+    """Yield the chapter of an experiment.
 
     The ids of its charts begin with `plots`; `brief` has the same meaning as for `document`.
     """

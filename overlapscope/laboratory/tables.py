@@ -23,7 +23,7 @@ _VARIANT = Column("variant", False, flexible=True, prose=True)
 def variants(comparisons: Sequence[ExperimentComparison]) -> Table:
     """Return a line for each variant, below its experiment's name.
 
-    Of several ranks, the one with the worst verdict is shown.
+    A variant with several ranks shows the worst verdict.
     """
     lines: list[tuple[str | Cell, ...]] = []
     for comparison in comparisons:
@@ -49,7 +49,7 @@ def _variant(comparison: ExperimentComparison, variant: VariantResult) -> tuple[
 
 
 def all_tables(comparison: ExperimentComparison) -> Iterator[Table]:
-    """Yield every table of one experiment; tables without data have no rows."""
+    """Yield every table of an experiment; tables without data have no rows."""
     analyses = named_analyses(comparison.result)
     unit = unit_for(max((analysis.span_ns for _, analysis in analyses), default=0))
     yield _intended(comparison.result)

@@ -135,7 +135,7 @@ class _Foreign(Cluster):
         """Workers that were checked."""
 
     def _look_at(self, threads: Mapping[str, int]) -> None:
-        """Check new workers, because Dask treats a worker that lacks a package as one that died of its task."""
+        """Check new workers, because Dask treats a worker without a package as if its task had killed it."""
         self._compare_new(threads.keys() - self._known)
         self._known |= threads.keys()
 
@@ -186,7 +186,7 @@ def own(workers: int | None, files: int) -> Iterator[Cluster]:
         "distributed.worker.memory.target": False,
         "distributed.worker.memory.spill": False,
         "distributed.worker.memory.pause": False,
-        # Dask samples tasks a hundred times a second, and its own delay fifty times. Neither is used here.
+        # Dask samples tasks a hundred times a second, and its own delay fifty times. Both are unused here.
         "distributed.worker.profile.enabled": False,
         "distributed.admin.tick.interval": "1s",
         # Dask makes workers return all memory at once. Getting it back takes a third of a worker's time for each trace.

@@ -35,7 +35,7 @@ _MOST_FINDINGS: Final = 3
 
 
 class Extent(Struct, frozen=True):
-    """How much of a report to show. The JSON has everything."""
+    """Extent of a shown report. The JSON has everything."""
 
     rows: int = tables.FEW
     """Maximum number of rows of a list."""
@@ -46,7 +46,7 @@ class Extent(Struct, frozen=True):
     looks: int | None = None
     """Maximum number of ranks worth a look; None for all."""
     folded: bool = False
-    """Whether all tables except the main ones are folded."""
+    """True if all tables except the main ones are folded."""
 
 
 TERMINAL: Final = Extent(named=1, looks=4)

@@ -25,7 +25,7 @@ class Joined:
     """Builder of a report from the outcomes of traces, which may arrive in any order."""
 
     def __init__(self, *, expected: int | None = None) -> None:
-        """Set the expected number of ranks; by default it is what the traces state."""
+        """Set the expected number of ranks; by default the traces state it."""
         self._expected = expected
         self._ranks: list[ReducedRank] = []
         self._unreadable: list[Unreadable] = []

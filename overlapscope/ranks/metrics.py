@@ -25,7 +25,7 @@ class RankMetric(Struct, frozen=True):
     of: Callable[[RankRow], float | None]
     worse: Literal["more", "less"] = "more"
     from_zero: bool = True
-    """Whether its colours begin at zero. If ranks hardly differ, that makes them all look alike."""
+    """True if its colours begin at zero. If ranks hardly differ, that makes them all look alike."""
 
     def text(self, value: float | None, unit: Unit) -> str:
         """Return a value with its unit."""

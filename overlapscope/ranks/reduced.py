@@ -1,4 +1,4 @@
-"""Reduction of one rank to what the comparison needs, made where the file is and small enough to send.
+"""Reduction of a rank to the data that the comparison needs, made where the file is and small enough to send.
 
 The only single ops it keeps are the communication kernels and the intervals of exposed communication, so that waiting
 can be measured once the clocks are known.
@@ -38,7 +38,7 @@ _STEP_NUMBER = re.compile(r"ProfilerStep#(\d{1,18})")
 
 
 class CommKind(Struct, frozen=True):
-    """Metadata of a communication kernel. Kernels of one kind on one rank are distinguished by their order."""
+    """Metadata of a communication kernel. Kernels of the same kind on a rank are distinguished by their order."""
 
     collective: str
     """Name of the collective as recorded (`allreduce`). Without metadata, the kernel's name, without the arguments that
@@ -50,7 +50,7 @@ class CommKind(Struct, frozen=True):
     group_size: int = -1
     """Size of the group; -1 where not recorded."""
     recorded: bool = True
-    """Whether the kernel has metadata beyond its name."""
+    """True if the kernel has metadata beyond its name."""
 
 
 class CommKernels(Columns, frozen=True):
@@ -75,7 +75,7 @@ class StepFigures(Struct, frozen=True, eq=False):
 
     names: tuple[str, ...]
     whole: Bool
-    """Whether each step is neither cut by the lead-in nor the last of several, which has no end of its own."""
+    """Mask of the steps that are neither cut by the lead-in nor the last of several, which has no end of its own."""
     span_ns: I64
     buckets_ns: I64
     """Time in each bucket, of shape (steps, 5), in the order of `Buckets`."""
@@ -125,7 +125,7 @@ class ReducedRank(Struct, frozen=True, eq=False):
     exposed_comm: Intervals
     """Intervals in which communication ran and nothing computed."""
     predicted: bool = False
-    """Whether `overlapscope whatif` predicted the trace instead of recording it."""
+    """True if `overlapscope whatif` predicted the trace instead of recording it."""
 
 
 def reduce(trace: Trace) -> tuple[ReducedRank, ...]:

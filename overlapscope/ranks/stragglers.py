@@ -21,7 +21,7 @@ WORST = 3
 
 
 def find_stragglers(ranks: Sequence[ReducedRank], waits: RankWaits) -> tuple[Straggler, ...]:
-    """Return the ranks that others waited for, the costliest first, without what they passed on.
+    """Return the ranks that others waited for, the costliest first, without passed-on time.
 
     All ranks must have a number.
     """

@@ -1,4 +1,4 @@
-"""Sentences of a report of ranks: the verdict, what is missing, and how reliable the clocks are."""
+"""Sentences of a report of ranks: the verdict, missing data, and the reliability of the clocks."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def doubts(report: RanksReport) -> tuple[str, ...]:
 def _doubted_alike(report: RanksReport) -> list[list[RankRow]]:
     """Return the rows that are not trusted, grouped by the first check that doubts them, the smallest group first.
 
-    What few ranks have in common distinguishes them from the others.
+    A property of few ranks distinguishes them from the others.
     """
     alike: defaultdict[tuple[str, str], list[RankRow]] = defaultdict(list)
     for row in report.ranks:

@@ -175,7 +175,7 @@ class Claims(Struct, frozen=True, eq=False):
         return cost_ns > 0 and cost_ns >= FLOOR * self.judged_ns
 
     def of(self, rule: str) -> ClaimedPieces:
-        """Return the pieces of one rule."""
+        """Return the pieces of a rule."""
         return self.pieces.take(self.pieces.rule == _NUMBER[rule])
 
     def unhideable(self) -> ClaimedPieces:
@@ -210,11 +210,11 @@ class _OwnWaits(Struct, frozen=True, eq=False):
     """Calls in which `copy_` waits for the copy it has just made."""
 
     pinned: Bool
-    """Whether each runtime call waits for a copy that need not block."""
+    """Mask of the runtime calls that wait for a copy that need not block."""
     pageable: Bool
-    """Whether each runtime call waits for an upload from pageable memory."""
+    """Mask of the runtime calls that wait for an upload from pageable memory."""
     copy: Bool
-    """Whether each op is a copy of pinned memory that the host waits for."""
+    """Mask of the ops that are copies of pinned memory that the host waits for."""
 
 
 def _find_own_waits(trace: Trace, timeline: Timeline) -> _OwnWaits:
@@ -260,7 +260,7 @@ def _tiny_copies(trace: Trace, timeline: Timeline, windows: Intervals) -> I64:
     rows = rows[(ops.bytes[rows] >= 0) & (ops.bytes[rows] < TINY_BYTES)]
     if len(rows) < MANY:
         return rows[:0]
-    # Values that are read one by one are a matter of synchronization, whatever their size.
+    # Single values that are read are a matter of synchronization, whatever their size.
     kept = ops.launch[rows] < 0
     launch = ops.launch[rows[~kept]]
     kept[~kept] = ~inside_named(trace, "aten::_local_scalar_dense", calls.thread[launch], calls.start_ns[launch])

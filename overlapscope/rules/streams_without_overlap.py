@@ -95,7 +95,7 @@ def _kernels(claims: Claims, streams: list[int]) -> I64:
 
 
 def _gain(claims: Claims, rows: I64) -> int:
-    """Return the time saved by running side by side: the kernels' time one by one, minus the time they took.
+    """Return the time saved by running side by side: the kernels' separate times, minus the time they took.
 
     A kernel that shares the GPU takes longer. If a kernel's durations differ by no more than sharing can explain, the
     shortest one counts as its time alone.
