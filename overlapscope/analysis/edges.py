@@ -126,19 +126,19 @@ def find_edges(trace: Trace, timeline: Timeline) -> Edges:
     directly = ops.start_ns[held] - sources.end_ns <= HANDOVER_NS
     sure = (waits.adjacent | (source >= 0)) & (directly | (sources.possible == 1))
     confidence = np.where(waits.stated, EXACT, np.where(sure, HIGH, LOW)).astype(np.int8)
-    found = np.flatnonzero((sources.op >= 0) & (ops.device[held] == timeline.device))
-    found = found[np.argsort(held[found], kind="stable")]
+    edges = np.flatnonzero((sources.op >= 0) & (ops.device[held] == timeline.device))
+    edges = edges[np.argsort(held[edges], kind="stable")]
     row_on_device = np.full(len(ops), -1, np.int64)
     here = np.flatnonzero(ops.device == timeline.device)
     row_on_device[here] = np.arange(len(here))
     return Edges(
-        held=row_on_device[held[found]],
-        source=row_on_device[sources.op[found]],
-        source_end_ns=sources.end_ns[found],
-        confidence=confidence[found],
-        source_op=sources.op[found],
-        wait=waits.call[found],
-        record=sources.record[found],
+        held=row_on_device[held[edges]],
+        source=row_on_device[sources.op[edges]],
+        source_end_ns=sources.end_ns[edges],
+        confidence=confidence[edges],
+        source_op=sources.op[edges],
+        wait=waits.call[edges],
+        record=sources.record[edges],
     )
 
 

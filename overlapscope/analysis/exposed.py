@@ -227,7 +227,7 @@ def _held_by_compute(recording: _Recording) -> tuple[Bool, I8]:
     until = np.full(len(ops), -1, np.int64)
     confidence = np.full(len(ops), EXACT, np.int8)
     for _ in range(_LONGEST_CHAIN):
-        known = int((until >= 0).sum())
+        held_before = int((until >= 0).sum())
         through = np.where(kernel[waits.source], waits.source_end_ns, until[waits.source])
         holds = (through >= 0) & (issued[waits.held] <= through) & copying[waits.held]
         until[waits.held[holds]] = through[holds]
@@ -235,7 +235,7 @@ def _held_by_compute(recording: _Recording) -> tuple[Bool, I8]:
         inherits = (until[follower] < 0) & (until[leader] >= 0) & (issued[follower] <= until[leader])
         until[follower[inherits]] = until[leader[inherits]]
         confidence[follower[inherits]] = confidence[leader[inherits]]
-        if int((until >= 0).sum()) == known:
+        if int((until >= 0).sum()) == held_before:
             break
     return until >= 0, confidence
 

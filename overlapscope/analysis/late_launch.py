@@ -141,7 +141,7 @@ def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, late: L
         pieces = _label(host, late.take(rows), thread, companion)
         labelled.append(replace(pieces, late=rows[pieces.late]))
         kept = subtract(inside_with(trace, thread, companion, host.kept), timeline.idle)
-        of_threads = host.keeping[np.sort(np.concatenate([rows_of(host.kept, one) for one in {thread, companion}]))]
+        of_threads = host.keeping[np.sort(np.concatenate([rows_of(host.kept, each) for each in {thread, companion}]))]
         window = intersect(kept, union(since[rows], until[rows]))
         which, start, end = cut(calls.start_ns[of_threads], calls.end_ns[of_threads], window)
         following = rows[np.searchsorted(np.maximum.accumulate(until[rows]), start, side="right")]
@@ -234,7 +234,7 @@ def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, wai
     staged = np.isin(before, blocking.row[blocking.staging])
     cause = np.where(staged, RANK[IdleCause.HOST_STAGING], RANK[IdleCause.HOST_SYNC])
     launch = late.launch[pieces.late]
-    own = np.where(pieces.cause == RANK[IdleCause.LAUNCH_BOUND], launch, pieces.call)
+    call_itself = np.where(pieces.cause == RANK[IdleCause.LAUNCH_BOUND], launch, pieces.call)
 
     def on_device(piece: I64, start: I64, end: I64, cause: I64, call: I64) -> IdleTime:
         """Return the image of host time of the given pieces."""
@@ -253,7 +253,7 @@ def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, wai
     return IdleTime.in_order(
         [
             on_device(piece, start, start + np.diff(edges), cause, before),
-            on_device(everything, pieces.start_ns + charged, pieces.end_ns, pieces.cause, own),
+            on_device(everything, pieces.start_ns + charged, pieces.end_ns, pieces.cause, call_itself),
         ]
     )
 
@@ -296,8 +296,8 @@ def _debtors(waits: _Waits, granted: I64) -> tuple[I64, I64]:
         open_waits += map(list, each[added[late] : added[late + 1]])
         owed = int(granted[late])
         while owed:
-            call, left = open_waits[-1]
-            part = min(left, owed)
+            call, lead = open_waits[-1]
+            part = min(lead, owed)
             charges.append((call, part))
             owed -= part
             open_waits[-1][1] -= part
@@ -349,9 +349,9 @@ def _long_ops(trace: Trace) -> HostEvents:
     rows = np.flatnonzero(ops.end_ns - ops.start_ns >= LONG_OP_NS)
     silent = np.ones(len(rows), np.bool_)
     for thread, of_thread in rows_by(ops.thread[rows]):
-        made = calls.start_ns[rows_of(calls, thread)]
-        first = np.searchsorted(made, ops.start_ns[rows[of_thread]], side="left")
-        silent[of_thread] = first == np.searchsorted(made, ops.end_ns[rows[of_thread]], side="left")
+        called = calls.start_ns[rows_of(calls, thread)]
+        first = np.searchsorted(called, ops.start_ns[rows[of_thread]], side="left")
+        silent[of_thread] = first == np.searchsorted(called, ops.end_ns[rows[of_thread]], side="left")
     return ops.take(rows[silent])
 
 

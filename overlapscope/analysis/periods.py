@@ -59,8 +59,8 @@ def check_step(source: str, asked: str, annotations: HostEvents) -> None:
     if not steps or _STEP.fullmatch(asked) is None:
         check_known(source, "step", asked, steps)
     elif asked not in steps:
-        there = listed(_runs(int(name.rpartition("#")[2]) for name in steps), _RUNS)
-        raise NotInTrace(f"{source}: there is no step {asked.rpartition('#')[2]}; steps: {there}.")
+        numbers = listed(_runs(int(name.rpartition("#")[2]) for name in steps), _RUNS)
+        raise NotInTrace(f"{source}: there is no step {asked.rpartition('#')[2]}; steps: {numbers}.")
 
 
 def _runs(numbers: Iterable[int]) -> list[str]:
@@ -87,12 +87,12 @@ def behind_warm_up(trace: Trace, timeline: Timeline) -> Timeline:
     if not trace.warm_up_steps or timeline.lead_in_end_ns is None:
         return timeline
     rows = judged_steps(trace)
-    begins, known = _Launches(trace, timeline, timeline.main_stream).first_from(
+    begins, launched_any = _Launches(trace, timeline, timeline.main_stream).first_from(
         trace.annotations.start_ns[rows], trace.annotations.end_ns[rows]
     )
-    if not known.any():
+    if not launched_any.any():
         return timeline
-    return replace(timeline, lead_in_end_ns=max(timeline.lead_in_end_ns, int(begins[known].min())))
+    return replace(timeline, lead_in_end_ns=max(timeline.lead_in_end_ns, int(begins[launched_any].min())))
 
 
 def find_steps(trace: Trace, timeline: Timeline) -> Periods:
@@ -104,10 +104,10 @@ def find_steps(trace: Trace, timeline: Timeline) -> Periods:
     """
     rows = np.flatnonzero(is_step(trace.annotations))
     launches = _Launches(trace, timeline, timeline.main_stream)
-    begins, known = launches.first_from(trace.annotations.start_ns[rows], trace.annotations.end_ns[rows])
-    order = np.argsort(begins[known], kind="stable")
-    begins = begins[known][order]
-    rows, end = rows[known][order], timeline.end_ns
+    begins, launched_any = launches.first_from(trace.annotations.start_ns[rows], trace.annotations.end_ns[rows])
+    order = np.argsort(begins[launched_any], kind="stable")
+    begins = begins[launched_any][order]
+    rows, end = rows[launched_any][order], timeline.end_ns
     if trace.period is not None and len(rows):
         end = int(launches.first_after(trace.annotations.end_ns[rows[-1:]], end)[0])
     return _judged(timeline, rows, begins, np.append(begins[1:], end))
@@ -123,7 +123,7 @@ def find_ranges(trace: Trace, timeline: Timeline) -> Periods:
     notes = trace.annotations
     rows = np.flatnonzero(~is_step(notes))
     main = _Launches(trace, timeline, timeline.main_stream)
-    begins, known = main.first_from(notes.start_ns[rows], notes.end_ns[rows])
+    begins, launched_any = main.first_from(notes.start_ns[rows], notes.end_ns[rows])
     # Other threads may launch for a range (as autograd does) or for themselves, so the first op of its own thread
     # decides.
     for thread in distinct(notes.thread[rows]):
@@ -132,11 +132,11 @@ def find_ranges(trace: Trace, timeline: Timeline) -> Periods:
         first, launched = launches.first_from(notes.start_ns[rows[of_thread]], notes.end_ns[rows[of_thread]])
         begins[of_thread] = np.where(launched, first, begins[of_thread])
     ends = main.first_after(notes.end_ns[rows], timeline.end_ns)
-    other = np.flatnonzero(~known)
+    other = np.flatnonzero(~launched_any)
     everything = _Launches(trace, timeline, None)
     spans = everything.span_of(notes.start_ns[rows[other]], notes.end_ns[rows[other]])
-    begins[other], ends[other], known[other] = spans
-    row, begin, end = rows[known], begins[known], ends[known]
+    begins[other], ends[other], launched_any[other] = spans
+    row, begin, end = rows[launched_any], begins[launched_any], ends[launched_any]
     order = np.lexsort((-end, begin))
     return _judged(timeline, row[order], begin[order], end[order])
 
@@ -177,9 +177,9 @@ class _Launches:
 
     def span_of(self, starts: I64, ends: I64) -> tuple[I64, I64, Bool]:
         """Return the first start and the last end of ops launched in each host interval, and whether there are any."""
-        begins, known = self.first_from(starts, ends)
+        begins, launched_any = self.first_from(starts, ends)
         low = np.searchsorted(self.launched_ns, starts, side="left")
         high = np.searchsorted(self.launched_ns, ends, side="left")
         bounds = np.stack([low, high], axis=1).ravel()
         last = np.maximum.reduceat(np.append(self.end_ns, 0), bounds)[::2] if len(bounds) else low
-        return begins, last, known
+        return begins, last, launched_any

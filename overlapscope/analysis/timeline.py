@@ -143,8 +143,8 @@ def _lead_in_end(ops: GpuOps, calls: RuntimeCalls, start: int) -> int | None:
     if not launched.any():
         return None
     orphans = np.flatnonzero(~launched)
-    known = calls.correlation[calls.correlation > 0]
-    earliest = known.min() if len(known) else 0
+    correlations = calls.correlation[calls.correlation > 0]
+    earliest = correlations.min() if len(correlations) else 0
     nameless = ops.correlation[orphans] <= 0
     before = np.where(
         nameless, ops.start_ns[orphans] < ops.start_ns[launched].min(), ops.correlation[orphans] < earliest

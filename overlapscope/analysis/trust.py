@@ -98,17 +98,19 @@ def _times(trace: Trace) -> Check:
     timeless = _timeless(trace)
     if not trace.damage.impossible_times and not timeless:
         return Check.ok("durations", "All times are possible.")
-    said = []
+    sentences = []
     if trace.damage.impossible_times:
-        said.append(
+        sentences.append(
             f"{plural(trace.damage.impossible_times, 'event')} with an impossible time (negative, or longer than the "
             f"recording) {'was' if trace.damage.impossible_times == 1 else 'were'} left out: {_counted(left_out)}."
         )
     if timeless:
         count = timeless.total()
         have = "has no duration, or one" if count == 1 else "have no duration, or one"
-        said.append(f"{plural(count, 'event')} {have} that is impossibly short: {_counted(timeless)}.")
-    return Check.warn("durations", f"{' '.join(said)} The GPU may look idle where they ran.", {*left_out, *timeless})
+        sentences.append(f"{plural(count, 'event')} {have} that is impossibly short: {_counted(timeless)}.")
+    return Check.warn(
+        "durations", f"{' '.join(sentences)} The GPU may look idle where they ran.", {*left_out, *timeless}
+    )
 
 
 def _sizes(trace: Trace) -> Check:

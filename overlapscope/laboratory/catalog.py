@@ -140,8 +140,8 @@ def _untrue(variant: Variant) -> str | None:
         ("findings", truth.findings, RULES),
         ("no_findings", truth.no_findings, RULES),
     ]
-    for what, names, known in named:
-        listed = sorted(known)
+    for what, names, valid in named:
+        listed = sorted(valid)
         for name in names:
             if name is not None and name not in listed:
                 return f"the truth of {variant.name} has {what} {name!r}; there are {', '.join(listed)}"

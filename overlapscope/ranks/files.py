@@ -120,9 +120,9 @@ def fetched(
 def shown_url(url: str) -> str:
     """Return the URL without user, password, query and fragment, each of which may be a secret."""
     protocol, separator, rest = url.rpartition("://")
-    own = protocol.rpartition(":")[2]
-    rest = re.split(r"[?#]" if own in _WEB else r"[?&][\w.-]+=", rest, maxsplit=1)[0]
-    if own not in _CONTAINERS:
+    last_protocol = protocol.rpartition(":")[2]
+    rest = re.split(r"[?#]" if last_protocol in _WEB else r"[?&][\w.-]+=", rest, maxsplit=1)[0]
+    if last_protocol not in _CONTAINERS:
         rest = re.sub(r"^[^/@]*@", "", rest)
     return f"{re.sub(r'//[^/@]*@', '//', protocol)}{separator}{rest}"
 

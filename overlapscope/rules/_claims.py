@@ -129,22 +129,22 @@ class ClaimedPieces(Columns, frozen=True):
     def places(self, trace: Trace) -> tuple[Place, ...]:
         """Return the places in the program, costliest first."""
         rows = np.argsort(-self.length_ns, kind="stable")[:_LOOKED_UP]
-        known = rows[self.thread[rows] >= 0] if (trace.runtime_calls.thread >= 0).all() else rows
-        if not len(known):
+        placed = rows[self.thread[rows] >= 0] if (trace.runtime_calls.thread >= 0).all() else rows
+        if not len(placed):
             return ()
-        where = sites(trace, self.call[known], self.thread[known], self.at_ns[known])
+        where = sites(trace, self.call[placed], self.thread[placed], self.at_ns[placed])
         # Places whose names look the same in words are one place.
-        found: dict[CallSite, I64] = {}
+        rows_by_site: dict[CallSite, I64] = {}
         for _, alike in rows_by(groups_of((where.op, where.call, where.line))):
             site = where.told(trace, int(alike[0]))
-            found[site] = np.append(found.get(site, known[:0]), known[alike])
+            rows_by_site[site] = np.append(rows_by_site.get(site, placed[:0]), placed[alike])
         places = [
             Place(
                 Where(op=site.op, call=site.call, line=site.line),
                 int(self.length_ns[members].sum()),
                 len(members) if site.call is None else len(distinct(self.call[members])),
             )
-            for site, members in found.items()
+            for site, members in rows_by_site.items()
         ]
         return tuple(sorted(places, key=lambda p: (-p.time_ns, str(p.where))))
 

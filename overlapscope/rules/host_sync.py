@@ -17,7 +17,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         advice="Read values back less often: no .item(), .cpu() or print in the loop.\n"
         "Keep losses and metrics on the GPU and read them every so many steps. Avoid nonzero(), masked indexing and "
         "Python branches on GPU values. To order streams, use event.wait() or wait_stream() instead of "
-        "synchronize(): the stream waits then, instead of the host. If a value must be read, copy it to pinned "
+        "synchronize(), so that the stream waits instead of the host. If a value must be read, copy it to pinned "
         "memory with non_blocking=True and read it one step later.",
     )
 

@@ -28,12 +28,12 @@ def _check(claims: Claims) -> Iterator[Draft]:
     beyond = overlap.busy_ns - overlap.ideal_ns
     if longest[0] == "compute":
         hidden = part_of(overlap.hidden_copy_ns, overlap.copy_ns)
-        said = f"{hidden} of copies are hidden under compute (overlap efficiency {percent(efficiency)})"
-        title = said[:1].upper() + said[1:]
-        left = claims.matters(claims.buckets.exposed_copy_ns)
+        message = f"{hidden} of copies are hidden under compute (overlap efficiency {percent(efficiency)})"
+        title = message[:1].upper() + message[1:]
+        some_exposed = claims.matters(claims.buckets.exposed_copy_ns)
         advice = (
             "Look at the other findings: moving copies would gain little more."
-            if left
+            if some_exposed
             else "Leave the copies as they are: the rest of the time is compute and idle gaps."
         )
     else:

@@ -50,16 +50,16 @@ def _speeds(ops: GpuOps, copies: I64) -> str:
     """Return the rates of the copies in each direction, compared with pinned ones. Only large copies count."""
     large = np.flatnonzero((ops.bytes >= LARGE_BYTES) & (ops.end_ns > ops.start_ns))
     pageable, pinned = np.intersect1d(large, copies), large[ops.host_memory[large] == Memory.PINNED]
-    told = []
+    speeds = []
     for kind in (Kind.H2D, Kind.D2H):
-        here, there = pageable[ops.kind[pageable] == kind], pinned[ops.kind[pinned] == kind]
-        if not len(here):
+        ours, others = pageable[ops.kind[pageable] == kind], pinned[ops.kind[pinned] == kind]
+        if not len(ours):
             continue
-        rate = ops.bytes[here].sum() / (ops.end_ns - ops.start_ns)[here].sum()
-        best = (ops.bytes[there] / (ops.end_ns - ops.start_ns)[there]).max(initial=0.0)
-        reached = f" (pinned memory in this recording: up to {best:.1f} GB/s)" if len(there) else ""
-        told.append(f", {kind.name} at {rate:.1f} GB/s{reached}")
-    return "".join(told)
+        rate = ops.bytes[ours].sum() / (ops.end_ns - ops.start_ns)[ours].sum()
+        best = (ops.bytes[others] / (ops.end_ns - ops.start_ns)[others]).max(initial=0.0)
+        reached = f" (pinned memory in this recording: up to {best:.1f} GB/s)" if len(others) else ""
+        speeds.append(f", {kind.name} at {rate:.1f} GB/s{reached}")
+    return "".join(speeds)
 
 
 RULE = Rule(

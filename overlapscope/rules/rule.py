@@ -75,8 +75,8 @@ class Rule(Struct, frozen=True):
         if not self.fixes:
             return "No replay can tell what the fix saves, so the cost is the upper bound."
         sets = [f"`{' + '.join(fix).replace('{call}', 'CALL')}`" for fix in self.fixes]
-        said = f"{'the best of ' if len(sets) > 1 else ''}{listed(sets)}"
-        how = f"The recording is replayed with {said} (`overlapscope whatif`)"
+        changes = f"{'the best of ' if len(sets) > 1 else ''}{listed(sets)}"
+        how = f"The recording is replayed with {changes} (`overlapscope whatif`)"
         return f"{how}. If that is not possible, the cost is the upper bound."
 
 
