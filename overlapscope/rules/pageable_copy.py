@@ -26,7 +26,7 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         title=f"Copies of pageable memory cost the GPU {duration(pieces.time_ns)}",
         detail=f"{plural(len(copies), 'copy')} used pageable host memory: {size(moved)} in all{_speeds(ops, copies)}. "
         f"Because of that, {lost(pieces)}. The driver stages such a copy through a buffer of its own: the call "
-        f"blocks{even}, and the copy is slower. The exposed time and the idle time behind the blocked "
+        f"blocks{even}, and the copy is slower. The exposed time and the idle time after the blocked "
         "call are counted. Pinning also shortens the copy itself, so that hidden copy time may shrink too.",
         advice="Pin the host memory once, outside the loop.\n"
         "Use DataLoader(pin_memory=True) for batches, or one buffer made once with torch.empty(..., pin_memory=True) "
@@ -72,7 +72,7 @@ RULE = Rule(
     "meanwhile, and bandwidth drops to a fraction of the link's.",
     computation="Exposed copy time of cause pageable-memory, idle time of cause host-staging that is not "
     "page-locking, and exposed and idle time of cause host-sync where the synchronize belongs to an upload "
-    "of pageable memory. Tiny copies that are many go to tiny-copies. The sum is an upper bound: pinned "
+    "of pageable memory. Many tiny copies go to tiny-copies. The sum is an upper bound: pinned "
     "copies may still be exposed for other reasons.",
     wrong="""import torch
 
