@@ -45,12 +45,12 @@ class GlossaryEntry(Struct, frozen=True):
 
 def explain(asked: str) -> Document:
     """Return all meanings of a word. Raise UsageError if no report uses it."""
-    found = [entry for entry in entries() if _plain(entry.word) == _plain(asked)]
-    if not found:
+    matches = [entry for entry in entries() if _plain(entry.word) == _plain(asked)]
+    if not matches:
         hint = did_you_mean(_plain(asked), {_plain(entry.word) for entry in entries()})
         raise UsageError(f"no report uses the word {asked!r}{hint}; `overlapscope explain` lists all words.")
     blocks: list[Block] = []
-    for entry in found:
+    for entry in matches:
         blocks += [Heading(f"{entry.word} ({entry.kind})"), Text(entry.summary), *entry.blocks]
     return Document(asked, tuple(blocks))
 
@@ -60,12 +60,12 @@ def listing() -> Document:
     kinds: dict[str, list[GlossaryEntry]] = {}
     for entry in entries():
         kinds.setdefault(entry.kind, []).append(entry)
-    tables = (Table("", (words(kind), prose("")), rows(_lines(known))) for kind, known in kinds.items())
+    tables = (Table("", (words(kind), prose("")), rows(_lines(kind_entries))) for kind, kind_entries in kinds.items())
     return Document("Words", tuple(tables))
 
 
-def _lines(known: Iterable[GlossaryEntry]) -> Iterator[tuple[str, str]]:
-    return ((entry.word, entry.summary) for entry in known)
+def _lines(kind_entries: Iterable[GlossaryEntry]) -> Iterator[tuple[str, str]]:
+    return ((entry.word, entry.summary) for entry in kind_entries)
 
 
 def _plain(word: str) -> str:
@@ -89,10 +89,10 @@ def entries() -> tuple[GlossaryEntry, ...]:
     )
 
 
-def _said(title: str, *sentences: str) -> tuple[Block, ...]:
+def _titled(title: str, *sentences: str) -> tuple[Block, ...]:
     """Return a titled part; nothing if there are no sentences."""
-    known = tuple(filter(None, sentences))
-    return (Heading(title, 3), Items(known) if len(known) > 1 else Text(known[0])) if known else ()
+    given = tuple(filter(None, sentences))
+    return (Heading(title, 3), Items(given) if len(given) > 1 else Text(given[0])) if given else ()
 
 
 # -- Rules and interventions -----------------------------------------------------------------------
@@ -101,8 +101,8 @@ def _said(title: str, *sentences: str) -> tuple[Block, ...]:
 def _rule(rule: Rule) -> GlossaryEntry:
     causes = [
         f"{cause.id} ({'exposed copies' if subject == 'exposed-copy' else 'idle time'})"
-        for subject, known in CAUSES.items()
-        for cause in known.values()
+        for subject, of_subject in CAUSES.items()
+        for cause in of_subject.values()
         if rule.id == cause.rule or rule.id in cause.explained_by
     ]
     return GlossaryEntry(
@@ -111,10 +111,10 @@ def _rule(rule: Rule) -> GlossaryEntry:
         rule.summary,
         (
             Text(" ".join(rule.meaning.split())),
-            *_said("How it is computed", " ".join(rule.computation.split())),
-            *_said("What the fix saves", rule.cost),
-            *_said("What it needs", rests(rule.rests_on)),
-            *_said(
+            *_titled("How it is computed", " ".join(rule.computation.split())),
+            *_titled("What the fix saves", rule.cost),
+            *_titled("What it needs", rests(rule.rests_on)),
+            *_titled(
                 "Related",
                 f"Explains the causes {listed(causes)}." if causes else "",
                 _tried(_tries(rule)),
@@ -132,7 +132,7 @@ def _rule(rule: Rule) -> GlossaryEntry:
 def _elsewhere(id: str) -> Iterator[Block]:
     """Yield the advice for programs that don't use PyTorch."""
     for framework, advice in OTHERS.items():
-        yield from _said(f"In {NAMES[framework]}", advice.get(id, "").replace("\n", " "))
+        yield from _titled(f"In {NAMES[framework]}", advice.get(id, "").replace("\n", " "))
 
 
 def _tries(rule: Rule) -> list[str]:
@@ -153,10 +153,10 @@ def _intervention(intervention: Intervention) -> GlossaryEntry:
         f"{intervention.words.title[:1].upper()}{intervention.words.title[1:]}.",
         (
             Text(intervention.meaning),
-            *_said("Assumptions", *(assumption.text for assumption in intervention.assumptions)),
-            *_said("The code to change", intervention.advice),
+            *_titled("Assumptions", *(assumption.text for assumption in intervention.assumptions)),
+            *_titled("The code to change", intervention.advice),
             *_elsewhere(intervention.id),
-            *_said(
+            *_titled(
                 "Related",
                 f"`overlapscope whatif TRACE --{intervention.id}` predicts it.",
                 f"It fixes the findings of {listed(rules)}." if rules else "",
@@ -172,8 +172,8 @@ def _change(change: Change) -> GlossaryEntry:
         "change of try",
         f"{change.title[:1].upper()}{change.title[1:]}.",
         (
-            *_said("The code to change", change.advice),
-            *_said(
+            *_titled("The code to change", change.advice),
+            *_titled(
                 "Related",
                 f"`overlapscope try --only {change.id} SCRIPT` tries it alone."
                 if change.unasked
@@ -195,8 +195,8 @@ def _cause(cause: Cause, subject: Subject) -> GlossaryEntry:
         _CAUSE[subject],
         cause.meaning,
         (
-            *_said("How to fix it", cause.remedy),
-            *_said(
+            *_titled("How to fix it", cause.remedy),
+            *_titled(
                 "Related",
                 f"Found by rule {cause.rule}." if cause.rule else "",
                 f"{'Also named' if cause.rule else 'Named'} by {listed(others)}." if others else "",
@@ -226,7 +226,7 @@ def _bucket(bucket: Bucket) -> GlossaryEntry:
         bucket.name,
         "bucket",
         f"The time in which {bucket.meaning}.",
-        _said(
+        _titled(
             "Related",
             f"Its causes are {listed(causes)}." if causes else "",
             f"It counts in {listed(metrics)}." if metrics else "",
@@ -242,8 +242,8 @@ def _metric(metric: Metric) -> GlossaryEntry:
         f"{metric.meaning[:1].upper()}{metric.meaning[1:]}.",
         (
             Text(f"It is {_UNITS[metric.unit]}; {'more' if metric.more_is_better else 'less'} is better."),
-            *_said("What it needs", rests(metric.rests_on)),
-            *_said(
+            *_titled("What it needs", rests(metric.rests_on)),
+            *_titled(
                 "Related",
                 f"Explained by the causes {listed(dict.fromkeys(causes))}." if causes else "",
                 f"`overlapscope check --explain {metric.id}` shows how a value is computed.",
@@ -258,10 +258,10 @@ def _check(check: TrustCheck) -> GlossaryEntry:
         "trust check",
         check.meaning,
         (
-            *_said("What it affects", check.affects),
-            *_said("What to do", check.remedy),
-            *_said("What can still be compared", check.comparable),
-            *_said("Related", *_named_alike(check.id)),
+            *_titled("What it affects", check.affects),
+            *_titled("What to do", check.remedy),
+            *_titled("What can still be compared", check.comparable),
+            *_titled("Related", *_named_alike(check.id)),
         ),
     )
 

@@ -1,4 +1,4 @@
-"""Kinds of runtime calls by what they mean for the host, judged once per distinct name.
+"""Kinds of runtime calls by their meaning for the host, judged once per distinct name.
 
 Sources: the CUDA Runtime and Driver API references, which state the calls that return only when work is done and those
 that take the driver's allocation locks, and the equivalents in the HIP API, whose names differ only in the prefix.
@@ -12,7 +12,7 @@ import numpy as np
 from overlapscope.trace import op_names
 from overlapscope.trace.model import Bool, Index, RuntimeCalls, Trace
 
-# Suffixes of one entry point: per-thread default streams, versioned symbols, and ROCm's stream-per-thread mode.
+# Suffixes of the same entry point: per-thread default streams, versioned symbols, and ROCm's stream-per-thread mode.
 _SUFFIX = r"(_v\d+|_ptsz|_ptds|_spt)*"
 
 

@@ -1,4 +1,4 @@
-"""Analysis of one device of one trace: the device's part of the report, and the data behind it."""
+"""Analysis of one device of one trace: the device's part of the report, and the underlying data."""
 
 from __future__ import annotations
 
@@ -125,22 +125,22 @@ def _figures(trace: Trace, causes: Causes, blocking: Blocking, windows: Interval
     in_whole, in_judged, in_steps, in_ranges = _measure(
         causes, [windows, judged, *(Intervals(periods.start_ns, periods.end_ns) for periods in (steps, ranges))]
     )
-    whole = _together(in_whole, windows)
+    figures = _together(in_whole, windows)
     return Device(
         device=timeline.device,
         name=trace.device_names.get(timeline.device),
         span_ns=total(windows),
         lead_in_ns=0 if narrowed else lead_in,
-        window=whole.window,
+        window=figures.window,
         main_stream=timeline.main_stream,
-        buckets=whole.buckets,
-        engines=whole.engines,
-        overlap=whole.overlap,
+        buckets=figures.buckets,
+        engines=figures.engines,
+        overlap=figures.overlap,
         judged=_together(in_judged, judged) if len(judged.starts) else None,
         streams=stream_use(timeline, starts, ends),
         copies=group_copies(timeline, steps, windows),
-        exposed_copy_by_cause=whole.exposed_copy_by_cause,
-        idle_by_cause=whole.idle_by_cause,
+        exposed_copy_by_cause=figures.exposed_copy_by_cause,
+        idle_by_cause=figures.idle_by_cause,
         evidence=(
             *copy_evidence(trace, timeline, causes.exposed, windows),
             *idle_evidence(trace, causes.idle, windows),
@@ -185,7 +185,7 @@ def _each(ns: _Lengths, trace: Trace, periods: Periods) -> tuple[Period, ...]:
 
 
 def period(name: str, start: int, end: int, ns: Mapping[str, int], *, partial: bool = False) -> Period:
-    """Return the figures of one window from the lengths in it.
+    """Return the figures of a window from the lengths in it.
 
     These are the lengths of the sets in `timeline.lengths`, and of each cause (`exposed-copy:pageable-memory`,
     `idle:host-sync`).

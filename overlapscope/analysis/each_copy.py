@@ -83,7 +83,7 @@ def _main_cause(copy: I64, cause: I8, length: I64, count: int) -> I8:
 
 
 def peak_gb_per_s(copies: EachCopy, direction: Kind) -> float | None:
-    """Return the best rate of large copies of pinned memory in one direction, which the link is able to give."""
+    """Return the best rate of large copies of pinned memory in one direction, which the link can reach."""
     chosen = (copies.direction == direction) & (copies.memory == Memory.PINNED) & (copies.bytes >= LARGE_BYTES)
     return float(copies.gb_per_s[chosen].max()) if chosen.any() else None
 

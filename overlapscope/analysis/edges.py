@@ -7,7 +7,7 @@ events not even the waiting stream is known. Then the edge is rebuilt:
 - The event was recorded by the nearest `cudaEventRecord*` call before the wait on the same thread, or on any thread if
   that one has none.
 - It was recorded on a stream whose last op enqueued before had ended when the held op began, so that an edge never
-  contradicts the timeline. Among several such streams, the one that finished last before the held op is chosen, because
+  contradicts the timeline. Among several such streams, the last to finish before the held op is chosen, because
   it explains the start best.
 
 The confidence is `exact` if everything is stated. It is `high` if the record call directly precedes the wait (as in
@@ -93,9 +93,9 @@ class _EventWaits(Columns, frozen=True):
     record: I64
     """Record call that the trace names, or else the nearest; -1 where there is none."""
     stated: Bool
-    """Whether the trace states the stream and the call that recorded the event."""
+    """True if the trace states the stream and the call that recorded the event."""
     adjacent: Bool
-    """Whether nothing was enqueued between the record and the wait."""
+    """True if nothing was enqueued between the record and the wait."""
 
 
 class _Sources(Columns, frozen=True):
@@ -118,7 +118,7 @@ def find_edges(trace: Trace, timeline: Timeline) -> Edges:
     waits = _find_waits(trace, enqueued)
     if not len(waits) or len(enqueued.by_stream) < 2:
         return Edges.empty()
-    # A stream that ran nothing here (or on another device) is no better than an unknown one.
+    # A stream that ran nothing here (or on another device) is as good as unknown.
     source = np.where(np.isin(waits.source, list(enqueued.by_stream)), waits.source, -1)
     waits = replace(waits, source=source, stated=waits.stated & (source >= 0))
     held = _held_ops(enqueued, waits)
@@ -126,19 +126,19 @@ def find_edges(trace: Trace, timeline: Timeline) -> Edges:
     directly = ops.start_ns[held] - sources.end_ns <= HANDOVER_NS
     sure = (waits.adjacent | (source >= 0)) & (directly | (sources.possible == 1))
     confidence = np.where(waits.stated, EXACT, np.where(sure, HIGH, LOW)).astype(np.int8)
-    found = np.flatnonzero((sources.op >= 0) & (ops.device[held] == timeline.device))
-    found = found[np.argsort(held[found], kind="stable")]
+    edges = np.flatnonzero((sources.op >= 0) & (ops.device[held] == timeline.device))
+    edges = edges[np.argsort(held[edges], kind="stable")]
     row_on_device = np.full(len(ops), -1, np.int64)
     here = np.flatnonzero(ops.device == timeline.device)
     row_on_device[here] = np.arange(len(here))
     return Edges(
-        held=row_on_device[held[found]],
-        source=row_on_device[sources.op[found]],
-        source_end_ns=sources.end_ns[found],
-        confidence=confidence[found],
-        source_op=sources.op[found],
-        wait=waits.call[found],
-        record=sources.record[found],
+        held=row_on_device[held[edges]],
+        source=row_on_device[sources.op[edges]],
+        source_end_ns=sources.end_ns[edges],
+        confidence=confidence[edges],
+        source_op=sources.op[edges],
+        wait=waits.call[edges],
+        record=sources.record[edges],
     )
 
 

@@ -40,7 +40,7 @@ def copy_evidence(trace: Trace, timeline: Timeline, exposed: ExposedCopies, wind
 
 
 def idle_evidence(trace: Trace, idle: IdleTime, windows: Intervals) -> list[Evidence]:
-    """Return the evidence for idle time inside the windows, by cause and by what the host was doing."""
+    """Return the evidence for idle time inside the windows, by cause and by activity of the host."""
     pieces = idle.inside(windows)
     where = sites(trace, pieces.call, pieces.thread, pieces.host_ns)
     return _ranked(

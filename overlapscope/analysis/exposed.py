@@ -159,7 +159,7 @@ def _rank_pairs(recording: _Recording, pairs: _Pairs) -> tuple[I64, I8]:
 def _on_compute_stream(recording: _Recording, pairs: _Pairs) -> Bool:
     """Select copies on the stream of the compute that could have hidden them.
 
-    That compute is the part of the period's compute that no copy ran beside. The copy's stream must carry at least half
+    It is the part of the period's compute without a copy beside it. The copy's stream must carry at least half
     as much of it as any other stream, and at least half as much of all compute too: a cast after the copy doesn't make
     a compute stream.
     """
@@ -220,14 +220,14 @@ def _held_by_compute(recording: _Recording) -> tuple[Bool, I8]:
     ops, copying = timeline.ops, timeline.ops.is_copy
     kernel = (ops.kind == Kind.COMPUTE) | (ops.kind == Kind.COMM)
     near = ops.start_ns[edges.held] - edges.source_end_ns <= handover_ns(edges.confidence)
-    # An op may have waited for several ops; the one that ended last held it.
+    # If an op waited for several ops, the last to end held it.
     waits = edges.take(np.flatnonzero(near & (edges.source >= 0)))
     waits = waits.take(np.argsort(waits.source_end_ns, kind="stable"))
     follower, leader = _directly_following(timeline)
     until = np.full(len(ops), -1, np.int64)
     confidence = np.full(len(ops), EXACT, np.int8)
     for _ in range(_LONGEST_CHAIN):
-        known = int((until >= 0).sum())
+        held_before = int((until >= 0).sum())
         through = np.where(kernel[waits.source], waits.source_end_ns, until[waits.source])
         holds = (through >= 0) & (issued[waits.held] <= through) & copying[waits.held]
         until[waits.held[holds]] = through[holds]
@@ -235,7 +235,7 @@ def _held_by_compute(recording: _Recording) -> tuple[Bool, I8]:
         inherits = (until[follower] < 0) & (until[leader] >= 0) & (issued[follower] <= until[leader])
         until[follower[inherits]] = until[leader[inherits]]
         confidence[follower[inherits]] = confidence[leader[inherits]]
-        if int((until >= 0).sum()) == known:
+        if int((until >= 0).sum()) == held_before:
             break
     return until >= 0, confidence
 
@@ -302,7 +302,7 @@ def _compute_waits_for_copy(recording: _Recording, pairs: _Pairs) -> tuple[Bool,
     """
     ops, edges = recording.timeline.ops, recording.edges
     near = edges.take(ops.start_ns[edges.held] - edges.source_end_ns <= handover_ns(edges.confidence))
-    # Among the ops that an op waited for, the one that ended last counts.
+    # Among the ops that an op waited for, the last to end counts.
     near = near.take(np.argsort(near.source_end_ns, kind="stable"))
     source, confidence = np.full(len(ops), -1, np.int64), np.full(len(ops), EXACT, np.int8)
     source[near.held], confidence[near.held] = near.source, near.confidence

@@ -34,7 +34,7 @@ class Blocking(Struct, frozen=True, eq=False):
     row: I64
     allocation: Bool
     staging: Bool
-    """Whether the call is an upload from pageable memory or page-locking, in which the driver works on host memory."""
+    """True if the call is an upload from pageable memory or page-locking, in which the driver works on host memory."""
 
 
 @kept()

@@ -47,12 +47,12 @@ class _Gaps(Columns, frozen=True):
 
     @property
     def held(self) -> Bool:
-        """Whether an event held the op back."""
+        """True if an event held the op back."""
         return self.held_until_ns >= 0
 
     @property
     def drained(self) -> Bool:
-        """Whether the op was launched onto an idle device, and nothing held it."""
+        """True if the op was launched onto an idle device, and nothing held it."""
         drained: Bool = ~self.held & (self.called_ns >= self.start_ns)
         return drained
 
@@ -77,7 +77,7 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
     shift = np.where(in_time, gaps.latency_ns, 0)
     late = Late(gaps.start_ns - shift, issued - shift, shift, gaps.launch).take(issued > gaps.start_ns)
 
-    def known(cause: IdleCause, start: I64, end: I64) -> IdleTime:
+    def with_cause(cause: IdleCause, start: I64, end: I64) -> IdleTime:
         """Return idle time with a cause that doesn't depend on the host."""
         return IdleTime.filled(
             start_ns=start, end_ns=end, cause=RANK[cause], confidence=EXACT, call=-1, host_ns=start, thread=-1
@@ -85,8 +85,8 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
 
     idle = IdleTime.in_order(
         [
-            known(IdleCause.LEAD_IN, start, judged),
-            known(IdleCause.UNKNOWN, judged[nameless], end[nameless]),
+            with_cause(IdleCause.LEAD_IN, start, judged),
+            with_cause(IdleCause.UNKNOWN, judged[nameless], end[nameless]),
             *_held_back(gaps, issued, limit),
             attribute_host(trace, timeline, blocking, late),
         ]
@@ -158,10 +158,10 @@ def _without_ops(trace: Trace, timeline: Timeline, blocking: Blocking, idle: Idl
     if not len(missing.call):
         return idle
     row, start, end = cut(idle.start_ns, idle.end_ns, complement(missing.when, timeline.start_ns, timeline.end_ns))
-    left = idle.take(row)
+    rest = idle.take(row)
     return IdleTime.in_order(
         [
-            replace(left, start_ns=start, end_ns=end, host_ns=left.host_ns + start - left.start_ns),
+            replace(rest, start_ns=start, end_ns=end, host_ns=rest.host_ns + start - rest.start_ns),
             IdleTime.filled(
                 start_ns=missing.when.starts,
                 end_ns=missing.when.ends,

@@ -1,4 +1,4 @@
-"""Environment of a trace, and checks whether traces are of one job.
+"""Environment of a trace, and checks whether traces belong to the same job.
 
 Files of an earlier run with more ranks may lie beside those of the last run.
 """
@@ -14,7 +14,7 @@ from overlapscope.base.words import clean
 from overlapscope.trace.model import Trace
 
 APART_NS = 600 * 1_000_000_000
-"""Maximum distance between recordings of one job, more than the clocks of two machines differ."""
+"""Maximum distance between recordings of a job, more than the clocks of two machines differ."""
 
 _SINCE_EPOCH_NS = 10**18
 """Times below this (2001) are not dates."""
@@ -32,7 +32,7 @@ class Recorded(Struct, frozen=True):
 
 
 def mixture(traces: Sequence[TraceResult]) -> tuple[str, ...]:
-    """Return reasons why traces can't be of one job, in sentences; empty if they may be."""
+    """Return reasons why traces can't belong to the same job, in sentences; empty if they may be."""
     return different_jobs(
         [
             Recorded(
@@ -49,7 +49,7 @@ def mixture(traces: Sequence[TraceResult]) -> tuple[str, ...]:
 
 
 def different_jobs(recorded: Sequence[Recorded]) -> tuple[str, ...]:
-    """Return reasons why recordings can't be of one job; their order doesn't matter."""
+    """Return reasons why recordings can't belong to the same job; their order doesn't matter."""
     doubts = []
     sizes = {trace.world_size: trace for trace in recorded if trace.world_size is not None}
     if len(sizes) > 1:

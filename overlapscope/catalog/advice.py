@@ -88,7 +88,7 @@ _STREAMS: Final = (
 )
 _WAIT_LESS: Final = (
     "Wait less often for the GPU: no cudaDeviceSynchronize or cudaStreamSynchronize in the loop.\n"
-    "Use cudaStreamWaitEvent to order streams: the stream waits then, instead of the host. Copy values that the host "
+    "Use cudaStreamWaitEvent to order streams, so that the stream waits instead of the host. Copy values that the host "
     "must read to pinned memory with cudaMemcpyAsync, record an event, and read them one step later."
 )
 _GRAPH: Final = (

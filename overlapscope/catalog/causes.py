@@ -57,7 +57,7 @@ class Cause(Struct, frozen=True):
 
     id: CopyCause | IdleCause
     meaning: str
-    """Meaning in one sentence."""
+    """Meaning as a single sentence."""
     evidence: str
     """Meaning for a single call or op that shows it, without a subject."""
     colors: tuple[str, str]
@@ -73,9 +73,9 @@ class Cause(Struct, frozen=True):
     explained_by: tuple[str, ...] = ()
     """Rules whose findings may explain it, the most likely first."""
     by_host: bool = False
-    """Whether the speed of the host decides how long it lasts."""
+    """True if the speed of the host decides how long it lasts."""
     blames_call: bool = False
-    """Whether it is due to the call that the host was inside, which is the place to look at."""
+    """True if it is due to the call that the host was inside, which is the place to look at."""
 
     def helps(self, recorder: str) -> tuple[str, str]:
         """Return `remedy` and `fixing` for a trace of this recorder (`Trace.recorder`)."""

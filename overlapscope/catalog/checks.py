@@ -12,17 +12,17 @@ class TrustCheck(Struct, frozen=True):
 
     id: str
     meaning: str
-    """When it warns or fails, in one sentence."""
+    """Condition for a warning or failure, as a single sentence."""
     affects: str
-    """What is doubtful if it warns or fails."""
+    """Doubtful results if it warns or fails."""
     remedy: str
-    """What to do to get a trace that passes."""
+    """Remedy, to get a trace that passes."""
     comparable: str = "All figures; keep the warning in mind."
-    """What can still be compared with another recording if it warns or fails."""
+    """Figures that can still be compared with another recording if it warns or fails."""
     grave: str = ""
     """Sentence for a trace that this check alone makes worthless; empty if other checks may matter as much."""
     warns_of_loss: bool = False
-    """Whether events may be lost if it warns. Reports of old versions don't state what is lost."""
+    """True if events may be lost if it warns. Reports of old versions don't name the lost parts."""
 
 
 CHECKS: Final = {

@@ -1,4 +1,4 @@
-"""Recorders of traces, and how to record what a trace lacks."""
+"""Recorders of traces, and advice on recording missing parts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class Recorder(Struct, frozen=True):
-    """A recorder, identified by what its traces state (`Trace.recorder`)."""
+    """A recorder, with the id that its traces state (`Trace.recorder`)."""
 
     id: str
     name: str

@@ -117,18 +117,18 @@ def _paths(names: Sequence[str]) -> list[Path]:
     """Return the files of shipped experiments or paths, each once."""
     from overlapscope.laboratory import catalog
 
-    known = catalog.shipped()
+    shipped = catalog.shipped()
     paths = []
     for name in names:
         if name.endswith(".py") or os.sep in name:
             if not Path(name).is_file():
                 raise UsageError(f"{name}: this file does not exist; name the .py file of an experiment.")
             paths.append(Path(name).resolve())
-        elif name in known:
-            paths.append(known[name])
+        elif name in shipped:
+            paths.append(shipped[name])
         else:
             raise UsageError(
-                f"there is no experiment {name!r}{did_you_mean(name, known)}; `overlapscope scenarios list` lists "
+                f"there is no experiment {name!r}{did_you_mean(name, shipped)}; `overlapscope scenarios list` lists "
                 "them. Name a file of your own by its path."
             )
     return list(dict.fromkeys(paths))
@@ -223,10 +223,10 @@ def _report(args: argparse.Namespace) -> int:
 
 def _place(name: str, results: Results) -> int:
     """Return an experiment's place among the results. Raise UsageError if it isn't there."""
-    known = [experiment.name for experiment in results.experiments]
-    if name not in known:
-        raise UsageError(f"there are no results of {name!r}{did_you_mean(name, known)}; results: {', '.join(known)}.")
-    return known.index(name)
+    names = [experiment.name for experiment in results.experiments]
+    if name not in names:
+        raise UsageError(f"there are no results of {name!r}{did_you_mean(name, names)}; results: {', '.join(names)}.")
+    return names.index(name)
 
 
 def _results_directory(asked: Path | None) -> tuple[Path, bool]:
@@ -235,8 +235,8 @@ def _results_directory(asked: Path | None) -> tuple[Path, bool]:
     from overlapscope.reading.samples import SAMPLES
 
     shipped = SAMPLES / "laboratory"
-    own = DIRECTORY if (DIRECTORY / FILE).is_file() else shipped
-    directory = asked or own
+    default = DIRECTORY if (DIRECTORY / FILE).is_file() else shipped
+    directory = asked or default
     return directory, directory.resolve() == shipped.resolve()
 
 

@@ -34,7 +34,7 @@ GRAPH_KERNELS = (1, 10, 100, 1000)
 _PASSES = 3
 """Number of passes over everything, so that a disturbance of one pass doesn't matter."""
 _COPIES = 8
-"""Number of copies of each size in one direction alone: half of them one by one, half in a queue."""
+"""Number of copies of each size in a single direction: half of them one by one, half in a queue."""
 _BOTH_WAYS = 12
 """Number of copies of each size in both directions at once."""
 _BOTH_WAYS_FROM = 1 << 20
@@ -139,7 +139,7 @@ class _Program:
         return float(begin.elapsed_time(end)) / 10
 
     def _hold(self) -> None:
-        """Keep the current stream busy while queues behind it are filled."""
+        """Keep the current stream busy while queues are filled."""
         for _ in range(self._multiplications):
             self._multiply()
 
@@ -159,7 +159,7 @@ class _Program:
         self._host[1][:size].copy_(self._gpu[1][:size], non_blocking=True)
 
     def _copies(self, copy: Callable[[int], None], size: int) -> None:
-        """Copy in one direction alone."""
+        """Copy in a single direction."""
         stream = torch.cuda.current_stream()
         for number in range(_COPIES):
             copy(size)

@@ -140,8 +140,8 @@ def _untrue(variant: Variant) -> str | None:
         ("findings", truth.findings, RULES),
         ("no_findings", truth.no_findings, RULES),
     ]
-    for what, names, known in named:
-        listed = sorted(known)
+    for what, names, valid in named:
+        listed = sorted(valid)
         for name in names:
             if name is not None and name not in listed:
                 return f"the truth of {variant.name} has {what} {name!r}; there are {', '.join(listed)}"
@@ -149,7 +149,7 @@ def _untrue(variant: Variant) -> str | None:
 
 
 def check_distinct(entries: Sequence[ScenarioFile]) -> None:
-    """Raise UsageError if two files define experiments of one name, whose results would overwrite each other."""
+    """Raise UsageError if two files define experiments with the same name, whose results would overwrite each other."""
     first: dict[str, ScenarioFile] = {}
     for entry in entries:
         other = first.setdefault(entry.experiment.name, entry)

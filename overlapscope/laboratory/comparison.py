@@ -28,9 +28,9 @@ class Claim(Struct, frozen=True):
     found: str
     """Observation on this machine."""
     holds: bool | None
-    """Whether the claim holds; None where unknown, and `found` says why."""
+    """True if the claim holds; None where unknown, and `found` says why."""
     published: bool | None = None
-    """Whether the claim holds for the published figures; None where they don't cover it."""
+    """True if the claim holds for the published figures; None where they don't cover it."""
 
 
 class ComparedFigure(Struct, frozen=True):
@@ -44,7 +44,7 @@ class ComparedFigure(Struct, frozen=True):
 
 
 class ExperimentComparison(Struct, frozen=True):
-    """Comparison of one experiment."""
+    """Comparison of an experiment."""
 
     result: ExperimentResult
     claims: tuple[Claim, ...]
@@ -86,20 +86,20 @@ def _orders(experiment: ExperimentResult) -> Iterator[Claim]:
             yield Claim(experiment.name, "order", text, "there is no such variant", None)
             continue
         published = [variant.published[WALL] for variant in pair if WALL in variant.published]
-        said = published[0] < published[1] if len(published) == 2 else None
+        published_holds = published[0] < published[1] if len(published) == 2 else None
         first, second = (variant.wall_ms for variant in pair)
         if first is None or second is None:
             reason = "; ".join(
                 f"{variant.name} {_ENDED[variant.status]}" for variant in pair if variant.wall_ms is None
             )
-            yield Claim(experiment.name, "order", text, reason, None, said)
+            yield Claim(experiment.name, "order", text, reason, None, published_holds)
             continue
         found = f"{first.median:.4g} against {second.median:.4g} ms"
         holds: bool | None = first.median < second.median
         if abs(first.median - second.median) < max(first.iqr, second.iqr):
             found += ", which is within their spread"
             holds = None
-        yield Claim(experiment.name, "order", text, found, holds, said)
+        yield Claim(experiment.name, "order", text, found, holds, published_holds)
 
 
 def _results(experiment: ExperimentResult) -> Iterator[Claim]:
@@ -164,14 +164,14 @@ Subject = Literal["exposed copy", "idle", "hidden copy", "finding", "no finding"
 
 
 class TruthVerdict(Struct, frozen=True):
-    """Whether the analysis found one true statement about a program."""
+    """Verdict on whether the analysis found a true statement about a program."""
 
     subject: Subject
     expected: str
     found: str
     """Observation; empty where nothing was analysed."""
     holds: bool | None
-    """Whether it was found; None where nothing was analysed."""
+    """True if it was found; None where nothing was analysed."""
 
     @property
     def claim(self) -> str:
@@ -218,10 +218,10 @@ def _cause(subject: Subject, cause: str, least: float, by_cause: Mapping[str, in
     if by_cause is None:
         return TruthVerdict(subject, expected, "", None)
     judged = {name: ns for name, ns in by_cause.items() if ns and name != CopyCause.LEAD_IN}
-    whole = sum(judged.values())
+    total = sum(judged.values())
     largest = sorted(((ns, name) for name, ns in judged.items()), reverse=True)[:3]
-    found = ", ".join(f"{name} {100 * ns / whole:.0f}%" for ns, name in largest if 100 * ns >= whole)
-    return TruthVerdict(subject, expected, found or "none", judged.get(cause, 0) >= least * whole > 0)
+    found = ", ".join(f"{name} {100 * ns / total:.0f}%" for ns, name in largest if 100 * ns >= total)
+    return TruthVerdict(subject, expected, found or "none", judged.get(cause, 0) >= least * total > 0)
 
 
 def _hidden(between: tuple[float, float], device: Device | Analysis | None) -> TruthVerdict:

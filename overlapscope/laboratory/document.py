@@ -81,8 +81,8 @@ def listing(experiments: Iterable[Experiment]) -> Document:
     lines = []
     for experiment in experiments:
         names = ", ".join(variant.name for variant in experiment.variants)
-        said = f"{sentence(experiment.shows)} Variants: {names}."
-        lines.append((clean(experiment.name, 40), str(experiment.gpus), clean(said, 2000)))
+        description = f"{sentence(experiment.shows)} Variants: {names}."
+        lines.append((clean(experiment.name, 40), str(experiment.gpus), clean(description, 2000)))
     return Document("Experiments", (Table("", columns, rows(lines)),))
 
 
@@ -114,7 +114,7 @@ def _claims(comparisons: Sequence[ExperimentComparison]) -> Iterator[Block]:
 
 
 def chapter(comparison: ExperimentComparison, plots: str, *, brief: bool = False) -> Iterator[Block]:
-    """Yield the chapter of one experiment.
+    """Yield the chapter of an experiment.
 
     The ids of its charts begin with `plots`; `brief` has the same meaning as for `document`.
     """
@@ -129,21 +129,21 @@ def chapter(comparison: ExperimentComparison, plots: str, *, brief: bool = False
         yield model.panel("Verdicts", Items(tuple(_verdict(name, analysis) for name, analysis in named)))
     claims = list(comparison.claims)
     expected = [claim for claim in claims if brief and claim.kind == "diagnosis" and claim.holds]
-    told = [_claim(claim) for claim in claims if claim not in expected]
+    shown = [_claim(claim) for claim in claims if claim not in expected]
     if expected:
         counted = plural(len(expected), "claim")
-        told.append(_standing(True, f"{counted} on what the analysis must find; --output DIR lists them."))
-    if told:
-        yield model.panel("Claims", Items(tuple(told)))
+        shown.append(_standing(True, f"{counted} on what the analysis must find; --output DIR lists them."))
+    if shown:
+        yield model.panel("Claims", Items(tuple(shown)))
     notes = tuple(clean(note, 600) for note in _notes(result))
     if notes:
         yield Items(notes, tone="muted")
 
 
-def _standing(holds: bool | None, said: str) -> Words:
+def _standing(holds: bool | None, text: str) -> Words:
     """Return a sentence preceded by `holds`, `does not hold` or `unknown`."""
     word, tone = _STANDING[holds]
-    return Span(word, tone, strong=True), f": {said}"
+    return Span(word, tone, strong=True), f": {text}"
 
 
 def _claim(claim: Claim, *, of: str = "") -> Words:
@@ -154,8 +154,8 @@ def _claim(claim: Claim, *, of: str = "") -> Words:
 def _verdict(name: str, analysis: Analysis) -> Words:
     """Return the verdict on one device of one trace."""
     level = analysis.verdict.level
-    said = clean(f"{analysis.verdict.text} Findings: {', '.join(analysis.rules) or 'none'}.", 1500)
-    return Span(name, _LEVELS.get(level, ""), strong=True), f" ({level}): {said}"
+    text = clean(f"{analysis.verdict.text} Findings: {', '.join(analysis.rules) or 'none'}.", 1500)
+    return Span(name, _LEVELS.get(level, ""), strong=True), f" ({level}): {text}"
 
 
 # -- Runs ------------------------------------------------------------------------------------------

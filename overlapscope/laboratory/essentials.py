@@ -1,4 +1,4 @@
-"""Analysis of an experiment's recordings, reduced to what its report shows.
+"""Analysis of an experiment's recordings, reduced to the contents of its report.
 
 Figures cover the judged part of a recording: after its lead-in, which includes the recorder's warm-up steps.
 """
@@ -32,7 +32,7 @@ SLICES = 300
 
 
 def analyse(paths: Sequence[Path], directory: Path) -> tuple[Analysis, ...]:
-    """Analyse the traces of one variant, one for each rank.
+    """Analyse the traces of a variant, one for each rank.
 
     A trace without GPU activity has no device and adds nothing.
 

@@ -1,4 +1,4 @@
-"""Definition of an experiment: variants of one program, what each must show, and published figures.
+"""Definition of an experiment: variants of a program, what each must show, and published figures.
 
 A scenario file is a plain script with a function that prepares the program and an `EXPERIMENT`:
 
@@ -37,7 +37,7 @@ SCALES = (SMALL, PAPER)
 
 @dataclass(frozen=True, slots=True)
 class WrongResults:
-    """How often a deterministic program computed a wrong result."""
+    """Number of wrong results of a deterministic program."""
 
     wrong: int
     tries: int
@@ -61,7 +61,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What a recording must show, derived from how the program is written, never from an analyser's output."""
+    """Requirements on a recording, derived from the program's code, never from an analyser's output."""
 
     exposed_copy: str | None = None
     """Cause of most of the exposed copy time."""
@@ -89,20 +89,20 @@ class Variant:
     """Expected result, as half a sentence."""
     truth: Truth = Truth()
     published: Mapping[str, float] = field(default_factory=dict)
-    """Published figures by name: `wall_ms` for the time of one iteration, others as in `Program.figures`."""
+    """Published figures by name: `wall_ms` for the time of an iteration, others as in `Program.figures`."""
     wrong_results: Literal["none", "some"] | None = None
-    """Whether its results must be right or may be wrong; None where they aren't counted."""
+    """`none` if its results must be right, `some` if they may be wrong; None where they aren't counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Variants of one program, measured side by side."""
+    """Variants of a program, measured side by side."""
 
     name: str
     """Name of its file, without `.py`."""
     title: str
     shows: str
-    """Result of the whole experiment, in one sentence."""
+    """Result of the whole experiment, as a single sentence."""
     sizes: Mapping[str, Mapping[str, Any]]
     """Keyword arguments of `prepare` for each scale (`SCALES`)."""
     prepare: Callable[..., Program | Step]
@@ -120,7 +120,7 @@ class Experiment:
     recorded_steps: int = 3
     """Number of iterations recorded and judged."""
     recorded: str = ""
-    """What the recording leaves out of the timed program, as half a sentence."""
+    """Parts of the timed program that the recording leaves out, as half a sentence."""
     recorder: Mapping[str, Any] = field(default_factory=dict)
     """Further keyword arguments of `overlapscope.record`, such as `stacks`."""
 

@@ -114,6 +114,6 @@ class Inbox(Generic[T]):
                 data = file.read()
         except FileNotFoundError:
             return []
-        whole = data[: data.rfind(b"\n") + 1]
-        self._read += len(whole)
-        return [self._decoder.decode(line) for line in whole.splitlines()]
+        lines = data[: data.rfind(b"\n") + 1]
+        self._read += len(lines)
+        return [self._decoder.decode(line) for line in lines.splitlines()]

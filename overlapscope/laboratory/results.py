@@ -76,7 +76,7 @@ class FindingSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StripLane(msgspec.Struct, frozen=True, kw_only=True):
-    """How full one kind of work made each slice of a strip."""
+    """Fill of each slice of a strip by a kind of work."""
 
     name: str
     fill: str
@@ -143,7 +143,7 @@ class VariantResult(msgspec.Struct, frozen=True, kw_only=True):
     wrong_expected: Literal["none", "some"] | None
     status: Status = "skipped"
     error: str | None = None
-    """Why it failed or was skipped."""
+    """Reason for a failure or for skipping it."""
     wall_ms: TimeSpread | None = None
     """Time until the device has finished; of several ranks, that of the slowest."""
     host_ms: TimeSpread | None = None
@@ -168,7 +168,7 @@ class ExperimentResult(msgspec.Struct, frozen=True, kw_only=True):
     published_on: str
     faster: tuple[tuple[str, str], ...]
     recorded: str
-    """What the recordings leave out of the timed program."""
+    """Parts of the timed program that the recordings leave out."""
     gpus: int
     ranks: int
     warmup_steps: int

@@ -100,11 +100,11 @@ class _Experiment:
             return self._skip(reason)
         self._place.mkdir(parents=True, exist_ok=True)
         (self._place / LOG).unlink(missing_ok=True)
-        left = list(self._experiment.variants)
-        while left:
+        waiting = list(self._experiment.variants)
+        while waiting:
             with Worker(ranks=self._experiment.ranks) as worker:
-                while left:
-                    result = self._run_variant(worker, left.pop(0))
+                while waiting:
+                    result = self._run_variant(worker, waiting.pop(0))
                     self._keep(result)
                     # Ranks find each other through their launcher's store, which keeps the entries of earlier groups.
                     if result.status == "failed" or self._experiment.ranks > 1:
@@ -114,7 +114,7 @@ class _Experiment:
     def _skip(self, reason: str) -> tuple[VariantResult, ...]:
         """Run nothing, and keep the results of an earlier run."""
         skipped = tuple(msgspec.structs.replace(variant, error=reason) for variant in self._result.variants)
-        if all(known.name != self._result.name for known in self._results.experiments):
+        if all(other.name != self._result.name for other in self._results.experiments):
             self._results = store.merged(self._results, msgspec.structs.replace(self._result, variants=skipped))
             store.write(self._results, self._plan.directory)
         for variant in skipped:
@@ -173,7 +173,7 @@ class _Experiment:
 
     def _measured(self, variant: Variant, by_rank: dict[int, VariantMeasured]) -> VariantResult:
         """Return the variant with its measurements: times of the slowest rank, figures of the first."""
-        result = next(known for known in self._result.variants if known.name == variant.name)
+        result = next(other for other in self._result.variants if other.name == variant.name)
         ranks = [by_rank[rank] for rank in sorted(by_rank)]
         if not ranks:
             return result
@@ -191,7 +191,7 @@ class _Experiment:
         )
 
     def _keep(self, done: VariantResult) -> None:
-        variants = tuple(done if known.name == done.name else known for known in self._result.variants)
+        variants = tuple(done if other.name == done.name else other for other in self._result.variants)
         self._result = msgspec.structs.replace(self._result, variants=variants)
         self._results = store.merged(self._results, self._result)
         store.write(self._results, self._plan.directory)

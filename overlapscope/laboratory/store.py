@@ -66,5 +66,5 @@ def write(results: Results, directory: Path) -> None:
 
 def merged(results: Results, experiment: ExperimentResult) -> Results:
     """Return the results with one experiment added, or replaced by its new run."""
-    others = {known.name: known for known in results.experiments}
+    others = {other.name: other for other in results.experiments}
     return msgspec.structs.replace(results, experiments=tuple((others | {experiment.name: experiment}).values()))

@@ -23,7 +23,7 @@ _VARIANT = Column("variant", False, flexible=True, prose=True)
 def variants(comparisons: Sequence[ExperimentComparison]) -> Table:
     """Return a line for each variant, below its experiment's name.
 
-    Of several ranks, the one with the worst verdict is shown.
+    A variant with several ranks shows the worst verdict.
     """
     lines: list[tuple[str | Cell, ...]] = []
     for comparison in comparisons:
@@ -49,7 +49,7 @@ def _variant(comparison: ExperimentComparison, variant: VariantResult) -> tuple[
 
 
 def all_tables(comparison: ExperimentComparison) -> Iterator[Table]:
-    """Yield every table of one experiment; tables without data have no rows."""
+    """Yield every table of an experiment; tables without data have no rows."""
     analyses = named_analyses(comparison.result)
     unit = unit_for(max((analysis.span_ns for _, analysis in analyses), default=0))
     yield _intended(comparison.result)
@@ -123,7 +123,7 @@ def _buckets(analyses: Analyses, unit: Unit) -> Table:
         b = analysis.buckets
         parts = [b.compute_ns, b.exposed_comm_ns, b.exposed_copy_ns, b.exposed_other_ns, b.idle_ns]
         compute, *middle, idle = bare_shares(parts, analysis.span_ns)
-        shown = [part if there else NOTHING for part, there in zip(middle, (comm, True, other), strict=True)]
+        shown = [part if kept else NOTHING for part, kept in zip(middle, (comm, True, other), strict=True)]
         efficiency = bare_percent(efficiency_shown(analysis))
         lines.append((name, unit.number(analysis.span_ns), compute, *shown, idle, efficiency))
     titles = (f"span {unit.name}", "compute %", "comm %", "copy %", "other %", "idle %", "overlap eff. %")
@@ -156,11 +156,11 @@ def _idle(analyses: Analyses, unit: Unit) -> Table:
 
 def _mostly(by_cause: Mapping[str, int]) -> tuple[str, str]:
     """Return the main cause and its share of the time."""
-    whole = sum(by_cause.values())
-    if not whole:
+    total = sum(by_cause.values())
+    if not total:
         return NOTHING, NOTHING
     cause, most = max(by_cause.items(), key=lambda item: item[1])
-    return clean(cause, 40), bare_share(most, whole)
+    return clean(cause, 40), bare_share(most, total)
 
 
 def _link(analyses: Analyses, unit: Unit, peak: Link) -> Table:
@@ -199,8 +199,8 @@ def _of(rate: float | None, peak: float | None) -> str:
 def _filled(title: str, columns: Sequence[Column], lines: Sequence[Sequence[str]]) -> Table:
     """Return the table without empty columns, and without rows if no column is left."""
     kept = [at for at in range(len(columns)) if at == 0 or any(line[at] != NOTHING for line in lines)]
-    left = [[line[at] for at in kept] for line in lines] if len(kept) > 1 else []
-    return Table(title, tuple(columns[at] for at in kept), rows(left))
+    kept_lines = [[line[at] for at in kept] for line in lines] if len(kept) > 1 else []
+    return Table(title, tuple(columns[at] for at in kept), rows(kept_lines))
 
 
 def named_analyses(result: ExperimentResult) -> Analyses:

@@ -1,4 +1,4 @@
-"""Process that runs variants of one experiment on command.
+"""Process that runs variants of an experiment on command.
 
 python -m overlapscope.laboratory.worker DIRECTORY
 

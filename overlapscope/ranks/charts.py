@@ -43,25 +43,25 @@ def rank_map(report: RanksReport, metric: RankMetric, dark: bool) -> Figure:
     places = slots(report)
     columns = columns_for(len(places))
     values = [None if place.row is None else metric.of(report.ranks[place.row]) for place in places]
-    known = [value for value in values if value is not None]
-    unit = unit_of(metric, known)
+    present = [value for value in values if value is not None]
+    unit = unit_of(metric, present)
     lines = max(1, -(-len(places) // columns))
-    told = [_told(report, place, metric, value, unit) for place, value in zip(places, values, strict=True)]
+    tooltips = [_tooltip(report, place, metric, value, unit) for place, value in zip(places, values, strict=True)]
     scale = unit.ns if metric.measure == "ns" else 1
     scaled = [None if value is None else value / scale for value in values]
     data: list[dict[str, Any]] = []
-    if known:
+    if present:
         data.append(
             {
                 **_heat(metric, [value for value in scaled if value is not None], unit, dark),
                 "z": _folded(scaled, columns, None),
-                "hovertext": _folded(told, columns, ""),
+                "hovertext": _folded(tooltips, columns, ""),
                 **_written(places, values, metric, unit, columns),
             }
         )
     absent = [place.state if value is None else None for place, value in zip(places, values, strict=True)]
     if any(absent):
-        data.append(_absent(absent, told, columns, dark))
+        data.append(_absent(absent, tooltips, columns, dark))
     across = min(columns, max(len(places), 1))
     cell = max(_LEAST_PX, min(_MOST_PX, _TALLEST_PX // lines))
     return figure(
@@ -132,7 +132,7 @@ def _written(
     return {"text": _folded(texts, columns, ""), "texttemplate": "%{text}", "textfont": {"size": 11}}
 
 
-def _absent(states: Sequence[str | None], told: Sequence[str], columns: int, dark: bool) -> dict[str, Any]:
+def _absent(states: Sequence[str | None], tooltips: Sequence[str], columns: int, dark: bool) -> dict[str, Any]:
     """Draw the places without a figure in grey, with a cross where a trace is absent."""
     colors = palette(dark)
     crosses = ["" if state in (None, "known") else "×" for state in states]
@@ -146,19 +146,19 @@ def _absent(states: Sequence[str | None], told: Sequence[str], columns: int, dar
         "text": _folded(crosses, columns, ""),
         "texttemplate": "%{text}",
         "textfont": {"size": 12, "color": colors["text"]},
-        "hovertext": _folded(told, columns, ""),
+        "hovertext": _folded(tooltips, columns, ""),
         **_gaps(len(states)),
     }
 
 
-def _told(report: RanksReport, place: Slot, metric: RankMetric, value: float | None, unit: Unit) -> str:
+def _tooltip(report: RanksReport, place: Slot, metric: RankMetric, value: float | None, unit: Unit) -> str:
     """Return the tooltip of a place."""
     if place.row is None:
         why = "no trace is here" if place.state == "missing" else "its trace cannot be read"
         return f"{escape(place.name)}<br>{why}"
     row = report.ranks[place.row]
-    said = f"{metric.title}: {metric.text(value, unit) if value is not None else 'unknown'}"
-    lines = [f"<b>{escape(place.name)}</b>", said]
+    figure = f"{metric.title}: {metric.text(value, unit) if value is not None else 'unknown'}"
+    lines = [f"<b>{escape(place.name)}</b>", figure]
     if row.last_in is not None:
         lines.append(f"last in {row.last_in:,} of {plural(row.meetings, 'collective')}")
     if row.device_name:
@@ -198,15 +198,15 @@ def step_map(report: RanksReport, dark: bool) -> Figure:
     places, drawn = slots(report), drawn_steps(report)
     unit = unit_for(max((report.steps[number].median_ns for number in drawn), default=0))
     cells = [[_skew(report, place, number, unit) for place in places] for number in drawn]
-    known = [value for line in cells for value, _ in line if value is not None]
-    low, high = min(known, default=0.0), max(known, default=0.0)
+    present = [value for line in cells for value, _ in line if value is not None]
+    low, high = min(present, default=0.0), max(present, default=0.0)
     heat = {
         **_MAP,
         "z": [[value for value, _ in line] for line in cells],
         "zmin": low,
         "zmax": max(high, low + _LEAST_SKEW_PCT),
         "colorscale": _scale(HEAT[dark]),
-        "hovertext": [[told for _, told in line] for line in cells],
+        "hovertext": [[tooltip for _, tooltip in line] for line in cells],
         "xgap": 1 if len(places) <= _SPACED else 0,
         "ygap": 1,
         "colorbar": _colorbar("%", dark),
@@ -245,8 +245,8 @@ def _skew(report: RanksReport, place: Slot, number: int, unit: Unit) -> tuple[fl
         return None, f"{name}<br>not recorded, or only in part"
     over = 100 * (span - step.median_ns) / step.median_ns
     than = "longer" if over > 0 else "shorter"
-    said = f"{percent(abs(over))} {than} than the median rank" if over else "as long as the median rank"
-    return over, f"{name}<br>{unit.text(span)}: {said}"
+    comparison = f"{percent(abs(over))} {than} than the median rank" if over else "as long as the median rank"
+    return over, f"{name}<br>{unit.text(span)}: {comparison}"
 
 
 # -- Buckets ---------------------------------------------------------------------------------------

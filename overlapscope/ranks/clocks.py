@@ -4,14 +4,14 @@ The kernel of such a collective ends on every member once the data has arrived, 
 member can finish before the last one has arrived, and the transfer that follows takes about as long as the shortest of
 the kernels, which is that of the last member. Bounds follow from these assumptions:
 
-- The ends of one collective are no further apart than its shortest kernel is long. (In 485 collectives recorded on one
+- The ends of a collective are no further apart than its shortest kernel is long. (In 485 collectives recorded on one
   machine: up to a quarter of it.)
 - Except in an all-reduce, the last member may find some of the data it needs waiting, and finish before its own data
   has gone round the others. NCCL sends eight pieces ahead (`NCCL_STEPS`) and hands a piece on within 10 us, so the last
   member may finish that much earlier.
 - Timestamps of two devices on one clock agree to 5 us.
 
-With `offset` as what a clock reads more than the reference, each meeting of `i` and `j` says
+With `offset` as a clock's lead over the reference, each meeting of `i` and `j` says
 
     |(end_i - offset_i) - (end_j - offset_j)| <= shortest + 5 us [+ 10 us * min(members - 1, 8)]
 
@@ -32,7 +32,7 @@ from overlapscope.base.intervals import I64, Bool
 from overlapscope.ranks.collectives import Meetings, goes_round
 
 TIMESTAMP_ERROR_NS = 5_000
-"""Maximum difference between timestamps of two devices of one machine."""
+"""Maximum difference between timestamps of two devices of the same machine."""
 HOP_NS = 10_000
 """Maximum time to hand a small message on to the next rank."""
 AHEAD = 8
@@ -66,7 +66,7 @@ class Offsets(Struct, frozen=True, eq=False):
     within_ns: I64
     """Maximum error between the offsets of two members of each meeting, smaller than that against the reference."""
     odd: Bool
-    """Whether each meeting was left out."""
+    """Mask of the meetings that were left out."""
     consistent: bool
     """False if no constant offsets fit: the clocks drifted during the recording, or unlike kernels were matched."""
 

@@ -99,7 +99,7 @@ class _Own(Cluster):
     def start(self) -> None:
         """Wait until all processes have started, or for a while until some have. Raise ClusterFailed if none has."""
         patience_s = time.monotonic() + _START_S
-        while (there := self.threads()) < self._processes and not (there and time.monotonic() > patience_s):
+        while (ready := self.threads()) < self._processes and not (ready and time.monotonic() > patience_s):
             time.sleep(_POLL_S)
 
     def _look_at(self, threads: Mapping[str, int]) -> None:
@@ -135,7 +135,7 @@ class _Foreign(Cluster):
         """Workers that were checked."""
 
     def _look_at(self, threads: Mapping[str, int]) -> None:
-        """Check new workers, because Dask treats a worker that lacks a package as one that died of its task."""
+        """Check new workers, because Dask treats a worker without a package as if its task had killed it."""
         self._compare_new(threads.keys() - self._known)
         self._known |= threads.keys()
 
@@ -147,8 +147,8 @@ class _Foreign(Cluster):
             self._compare({"its scheduler": self.client.run_on_scheduler(pydoc.locate, _VERSION)})
         answers = self.client.run(pydoc.locate, _VERSION, workers=list(workers), on_error="return")
         # A worker that is gone by now answers with an error.
-        there = {address: answer for address, answer in answers.items() if not isinstance(answer, BaseException)}
-        self._compare({f"worker {address}": answer for address, answer in there.items()})
+        present = {address: answer for address, answer in answers.items() if not isinstance(answer, BaseException)}
+        self._compare({f"worker {address}": answer for address, answer in present.items()})
 
     def _compare(self, versions: Mapping[str, object]) -> None:
         here = overlapscope.__version__
@@ -156,10 +156,10 @@ class _Foreign(Cluster):
         if not wrong:
             return
         who, version = wrong[0]
-        there = "no overlapscope" if version is None else f"overlapscope {version}"
+        installed = "no overlapscope" if version is None else f"overlapscope {version}"
         more = f", and {len(wrong) - 1} more do not match either" if len(wrong) > 1 else ""
         raise ClusterFailed(
-            f"{self._address}: {who} has {there}{more}; install overlapscope {here} on the scheduler and on all "
+            f"{self._address}: {who} has {installed}{more}; install overlapscope {here} on the scheduler and on all "
             "workers, as here."
         )
 
@@ -186,7 +186,7 @@ def own(workers: int | None, files: int) -> Iterator[Cluster]:
         "distributed.worker.memory.target": False,
         "distributed.worker.memory.spill": False,
         "distributed.worker.memory.pause": False,
-        # Dask samples tasks a hundred times a second, and its own delay fifty times. Neither is used here.
+        # Dask samples tasks a hundred times a second, and its own delay fifty times. Both are unused here.
         "distributed.worker.profile.enabled": False,
         "distributed.admin.tick.interval": "1s",
         # Dask makes workers return all memory at once. Getting it back takes a third of a worker's time for each trace.

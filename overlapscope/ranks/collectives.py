@@ -50,7 +50,7 @@ def goes_round(kind: CommKind) -> bool:
 
 
 def point_to_point(kind: CommKind) -> bool:
-    """Return whether it is not a collective, or a collective of a group of one."""
+    """Return whether it is not a collective, or a collective of a single rank."""
     if kind.recorded:
         return kind.group_size == 1 or _POINT_TO_POINT.fullmatch(kind.collective) is not None
     return _POINT_TO_POINT_KERNEL.search(_kernel_name(kind)) is not None
@@ -86,7 +86,7 @@ class Meetings(Struct, frozen=True, eq=False):
     row: I64
     """Rows of `kernels`."""
     not_collective: int
-    """Number of kernels that are point-to-point, or of a group of one."""
+    """Number of kernels that are point-to-point, or of a single rank."""
 
     def __len__(self) -> int:
         return len(self.first) - 1
@@ -124,7 +124,7 @@ class Meetings(Struct, frozen=True, eq=False):
 
     @property
     def by(self) -> Literal["metadata", "kernel-names", "both", "none"]:
-        """What identified the collectives."""
+        """Source of the identification of collectives."""
         recorded = {self.kernels.kinds[kind].recorded for kind in np.unique(self.kind).tolist()}
         if len(recorded) == 2:
             return "both"
@@ -194,7 +194,7 @@ class _Candidates(Columns, frozen=True):
     step: I64
     """Number of the step that launched it; -1 where unknown."""
     by_step: Bool
-    """Whether it is identified by its step, and not by its group's count."""
+    """True if it is identified by its step, and not by its group's count."""
     bucket: I64
     """Number of its kind and step, or of its kind and count. Counterparts have the same bucket."""
     place: I64

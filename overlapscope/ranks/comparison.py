@@ -32,7 +32,7 @@ class Comparison(Struct, frozen=True, eq=False):
     offsets: Offsets
     waits: RankWaits
     contradicted: bool
-    """Whether matches by name alone were dropped again."""
+    """True if matches by name alone were dropped again."""
 
     @property
     def reference(self) -> int | None:
@@ -45,7 +45,7 @@ class Comparison(Struct, frozen=True, eq=False):
 
     @property
     def clocked(self) -> Bool:
-        """Whether each rank's clock is known against that of `reference`."""
+        """Mask of the ranks whose clock is known against that of `reference`."""
         offsets = self.offsets
         known: Bool = offsets.error_ns >= 0
         return known if offsets.status == "shared" else known & (offsets.reference == self.reference)
@@ -86,7 +86,7 @@ def _one_clock(ranks: Sequence[ReducedRank]) -> bool:
 
 
 def clock_words(comparison: Comparison) -> Clocks:
-    """Return the state of the clocks, and a sentence on what it is based on."""
+    """Return the state of the clocks, and a sentence on its basis."""
     offsets, reference = comparison.offsets, comparison.reference
     if reference is None:
         return Clocks(

@@ -35,7 +35,7 @@ _MOST_FINDINGS: Final = 3
 
 
 class Extent(Struct, frozen=True):
-    """How much of a report to show. The JSON has everything."""
+    """Extent of a shown report. The JSON has everything."""
 
     rows: int = tables.FEW
     """Maximum number of rows of a list."""
@@ -46,7 +46,7 @@ class Extent(Struct, frozen=True):
     looks: int | None = None
     """Maximum number of ranks worth a look; None for all."""
     folded: bool = False
-    """Whether all tables except the main ones are folded."""
+    """True if all tables except the main ones are folded."""
 
 
 TERMINAL: Final = Extent(named=1, looks=4)
@@ -112,18 +112,18 @@ def _findings(report: RanksReport) -> Iterator[Block]:
     for rank in report.worst:
         for finding in rank.findings:
             by_rule[finding.rule].append(finding)
-    costliest = {rule: max(found, key=lambda one: one.cost_ns) for rule, found in by_rule.items()}
-    said = []
+    costliest = {rule: max(found, key=lambda finding: finding.cost_ns) for rule, found in by_rule.items()}
+    items = []
     for rule, worst in sorted(costliest.items(), key=lambda item: -item[1].cost_ns):
-        ranks = sorted({one.rank for one in by_rule[rule] if one.rank is not None})
+        ranks = sorted({finding.rank for finding in by_rule[rule] if finding.rank is not None})
         of = f"{'ranks' if len(ranks) > 1 else 'rank'} {runs(ranks)}"
         most = f"; figures of rank {worst.rank}" if len(ranks) > 1 else ""
         advice = clean_lines(worst.advice, 400).partition("\n")[0]
         head = Span(f"{clean(rule, 60)} ({of}{most})", strong=True)
-        said.append((head, f": {clean(worst.title, 400)}\n", Span(advice, "accent")))
-    if said:
+        items.append((head, f": {clean(worst.title, 400)}\n", Span(advice, "accent")))
+    if items:
         how = Text(with_code("`overlapscope explain RULE` says how to fix each."), "muted")
-        yield panel("Findings", Items(tuple(said[:_MOST_FINDINGS])), how)
+        yield panel("Findings", Items(tuple(items[:_MOST_FINDINGS])), how)
 
 
 def _looks(report: RanksReport, most: int | None) -> Iterator[Block]:
@@ -177,10 +177,10 @@ def _look(rank: WorstRank) -> Look:
 
 
 def _causes(causes: Sequence[CauseTime]) -> str:
-    known = [cause for cause in causes if cause.time_ns]
-    unit = unit_for(max((cause.time_ns for cause in known), default=0))
-    told = [f"{_of(cause.subject, cause.cause)} {unit.text(cause.time_ns)}" for cause in known]
-    return f"Over its whole window: {'; '.join(told)}." if told else ""
+    lasting = [cause for cause in causes if cause.time_ns]
+    unit = unit_for(max((cause.time_ns for cause in lasting), default=0))
+    parts = [f"{_of(cause.subject, cause.cause)} {unit.text(cause.time_ns)}" for cause in lasting]
+    return f"Over its whole window: {'; '.join(parts)}." if parts else ""
 
 
 def _more(excess: Sequence[Excess], over: str) -> str:
@@ -188,9 +188,9 @@ def _more(excess: Sequence[Excess], over: str) -> str:
     if not parts:
         return ""
     unit = unit_for(max(part.more_ns for part in parts))
-    told = [_excess(part, unit) for part in parts[:_EXCESSES]]
+    texts = [_excess(part, unit) for part in parts[:_EXCESSES]]
     of = "the same steps" if over == "steps" else "its window"
-    return f"More than the median rank in {of}: {'; '.join(told)}."
+    return f"More than the median rank in {of}: {'; '.join(texts)}."
 
 
 def _excess(excess: Excess, unit: Unit) -> str:

@@ -1,6 +1,6 @@
 """Reduction of many traces at once by a Dask cluster, on this machine or elsewhere.
 
-Without Dask, this process reads the traces one after another, with the same result. Otherwise each file is one task.
+Without Dask, this process reads the traces one after another, with the same result. Otherwise each file is a task.
 Only a few more tasks than the workers can start are submitted at a time, so that ten thousand files work as well as
 eight, and results are yielded as they arrive. A reduced trace is small; neither this process nor the scheduler ever
 holds a whole one.
@@ -57,7 +57,7 @@ def reduce_all(
     """Yield one outcome for each location, in the order of completion.
 
     Closing the generator, as an interrupt does, ends all processes that it started. A single file is read in this
-    process. A file that can't be read is an outcome, and so is one that kills its workers again when nothing else is
+    process. A file that can't be read is an outcome, and so is a file that kills its workers again when nothing else is
     being read.
 
     Args:

@@ -64,7 +64,7 @@ def expand_urls(sources: str | Path | Iterable[str | Path]) -> tuple[Location, .
     """Return the traces that files, directories, patterns and URLs stand for, each once, in the given order.
 
     Anything with `://` in it is a URL. A directory stands for the traces directly in it; the traces of directories and
-    patterns are in natural order. Whether a single trace exists at a URL is checked when it is read.
+    patterns are in natural order. A single URL is checked when it is read.
 
     Raises:
         UnreadableTrace: If there is no trace, or a place can't be accessed.
@@ -120,15 +120,15 @@ def fetched(
 def shown_url(url: str) -> str:
     """Return the URL without user, password, query and fragment, each of which may be a secret."""
     protocol, separator, rest = url.rpartition("://")
-    own = protocol.rpartition(":")[2]
-    rest = re.split(r"[?#]" if own in _WEB else r"[?&][\w.-]+=", rest, maxsplit=1)[0]
-    if own not in _CONTAINERS:
+    last_protocol = protocol.rpartition(":")[2]
+    rest = re.split(r"[?#]" if last_protocol in _WEB else r"[?&][\w.-]+=", rest, maxsplit=1)[0]
+    if last_protocol not in _CONTAINERS:
         rest = re.sub(r"^[^/@]*@", "", rest)
     return f"{re.sub(r'//[^/@]*@', '//', protocol)}{separator}{rest}"
 
 
 def said(error: BaseException) -> str:
-    """Return a library's error as one short line without the secrets of URLs."""
+    """Return a library's error as a short line without the secrets of URLs."""
     text = re.sub(r"[\w.+-]+://[^\s'\"<>]+", lambda url: shown_url(url[0]), " ".join(str(error).split()))
     return f"{type(error).__name__}: {shorten(text, _LONGEST_WORDS)}" if text else type(error).__name__
 

@@ -25,7 +25,7 @@ class Joined:
     """Builder of a report from the outcomes of traces, which may arrive in any order."""
 
     def __init__(self, *, expected: int | None = None) -> None:
-        """Set the expected number of ranks; by default it is what the traces state."""
+        """Set the expected number of ranks; by default the traces state it."""
         self._expected = expected
         self._ranks: list[ReducedRank] = []
         self._unreadable: list[Unreadable] = []
@@ -143,20 +143,20 @@ def _rows(
     rows = [_row(rank, step_names) for rank in ranks]
     waits, offsets, clocked = comparison.waits, comparison.offsets, comparison.clocked
     for place, number in enumerate(compared):
-        told: dict[str, object] = {
+        compared_fields: dict[str, object] = {
             "joined": True,
             "meetings": int(waits.judged[place]),
             "unjudged_comm_ns": int(waits.unjudged_ns[place]),
         }
         if waits.judged[place]:
-            told["waited_ns"] = int(waits.waited_ns[place])
-            told["waited_exposed_ns"] = int(waits.exposed_ns[place])
-            told["made_wait_ns"] = int(waits.made_wait_ns[place])
-            told["last_in"] = int(waits.last_in[place])
+            compared_fields["waited_ns"] = int(waits.waited_ns[place])
+            compared_fields["waited_exposed_ns"] = int(waits.exposed_ns[place])
+            compared_fields["made_wait_ns"] = int(waits.made_wait_ns[place])
+            compared_fields["last_in"] = int(waits.last_in[place])
         if clocked[place]:
-            told["clock_offset_ns"] = int(offsets.offset_ns[place])
-            told["clock_error_ns"] = int(offsets.error_ns[place])
-        rows[number] = replace(rows[number], **told)
+            compared_fields["clock_offset_ns"] = int(offsets.offset_ns[place])
+            compared_fields["clock_error_ns"] = int(offsets.error_ns[place])
+        rows[number] = replace(rows[number], **compared_fields)
     return rows
 
 

@@ -25,7 +25,7 @@ class RankMetric(Struct, frozen=True):
     of: Callable[[RankRow], float | None]
     worse: Literal["more", "less"] = "more"
     from_zero: bool = True
-    """Whether its colours begin at zero. If ranks hardly differ, that makes them all look alike."""
+    """True if its colours begin at zero. If ranks hardly differ, that makes them all look alike."""
 
     def text(self, value: float | None, unit: Unit) -> str:
         """Return a value with its unit."""
@@ -84,8 +84,8 @@ def shown(report: RanksReport) -> tuple[RankMetric, ...]:
 
 def first(report: RanksReport) -> RankMetric | None:
     """Return the metric to show first: waiting for others if there is any, otherwise the first that isn't zero."""
-    told = shown(report)
-    return next((metric for metric in told if any(known(report, metric))), next(iter(told), None))
+    metrics = shown(report)
+    return next((metric for metric in metrics if any(known(report, metric))), next(iter(metrics), None))
 
 
 def unit_of(metric: RankMetric, values: Iterable[float]) -> Unit:

@@ -1,4 +1,4 @@
-"""Reduction of one rank to what the comparison needs, made where the file is and small enough to send.
+"""Reduction of a rank to the data that the comparison needs, made where the file is and small enough to send.
 
 The only single ops it keeps are the communication kernels and the intervals of exposed communication, so that waiting
 can be measured once the clocks are known.
@@ -38,7 +38,7 @@ _STEP_NUMBER = re.compile(r"ProfilerStep#(\d{1,18})")
 
 
 class CommKind(Struct, frozen=True):
-    """Metadata of a communication kernel. Kernels of one kind on one rank are distinguished by their order."""
+    """Metadata of a communication kernel. Kernels of the same kind on a rank are distinguished by their order."""
 
     collective: str
     """Name of the collective as recorded (`allreduce`). Without metadata, the kernel's name, without the arguments that
@@ -50,7 +50,7 @@ class CommKind(Struct, frozen=True):
     group_size: int = -1
     """Size of the group; -1 where not recorded."""
     recorded: bool = True
-    """Whether the kernel has metadata beyond its name."""
+    """True if the kernel has metadata beyond its name."""
 
 
 class CommKernels(Columns, frozen=True):
@@ -75,7 +75,7 @@ class StepFigures(Struct, frozen=True, eq=False):
 
     names: tuple[str, ...]
     whole: Bool
-    """Whether each step is neither cut by the lead-in nor the last of several, which has no end of its own."""
+    """Mask of the steps that are neither cut by the lead-in nor the last of several, which has no end of its own."""
     span_ns: I64
     buckets_ns: I64
     """Time in each bucket, of shape (steps, 5), in the order of `Buckets`."""
@@ -90,9 +90,9 @@ class StepFigures(Struct, frozen=True, eq=False):
 
     def whole_spans(self) -> dict[str, int]:
         """Return the length of each whole step by its name; of the first one where a name occurs twice."""
-        whole = zip(self.names, self.span_ns.tolist(), self.whole.tolist(), strict=True)
+        steps = zip(self.names, self.span_ns.tolist(), self.whole.tolist(), strict=True)
         spans: dict[str, int] = {}
-        for name, span, kept in whole:
+        for name, span, kept in steps:
             if kept:
                 spans.setdefault(name, span)
         return spans
@@ -125,7 +125,7 @@ class ReducedRank(Struct, frozen=True, eq=False):
     exposed_comm: Intervals
     """Intervals in which communication ran and nothing computed."""
     predicted: bool = False
-    """Whether `overlapscope whatif` predicted the trace instead of recording it."""
+    """True if `overlapscope whatif` predicted the trace instead of recording it."""
 
 
 def reduce(trace: Trace) -> tuple[ReducedRank, ...]:
@@ -139,8 +139,8 @@ def reduce(trace: Trace) -> tuple[ReducedRank, ...]:
     analysis = analyze_trace(trace)
     trust = analysis.result.trust
     if trust.verdict == "unusable":
-        said = [check.detail for check in trust.checks if check.status == "fail"]
-        raise UnreadableTrace(trace.source, " ".join(said))
+        failures = [check.detail for check in trust.checks if check.status == "fail"]
+        raise UnreadableTrace(trace.source, " ".join(failures))
     findings = find_all([analysis], replayed=False)
     return tuple(_reduced(analysis, device, findings) for device in analysis.devices)
 
@@ -195,9 +195,9 @@ def _table(rows: list[list[int]], columns: int) -> I64:
 
 def _comm_kernels(trace: Trace, ops: GpuOps) -> CommKernels:
     ops = ops.take(ops.kind == Kind.COMM)
-    said = trace.collectives
-    row = _described(said, ops)
-    columns = [pick(column, row) for column in (said.name_id, said.group, said.ranks, said.group_size)]
+    recorded = trace.collectives
+    row = _described(recorded, ops)
+    columns = [pick(column, row) for column in (recorded.name_id, recorded.group, recorded.ranks, recorded.group_size)]
     # A kernel without metadata is identified by its name.
     columns.append(np.where(row < 0, ops.name_id, -1))
     distinct, which = np.unique(np.column_stack(columns), axis=0, return_inverse=True)
@@ -209,8 +209,8 @@ def _comm_kernels(trace: Trace, ops: GpuOps) -> CommKernels:
         end_ns=ops.end_ns,
         kind=np.array(number, np.int64)[which.ravel()],
         step=_launched_in(trace, ops),
-        elements=pick(said.elements_in, row),
-        sequence=pick(said.sequence, row),
+        elements=pick(recorded.elements_in, row),
+        sequence=pick(recorded.sequence, row),
     )
 
 
@@ -222,9 +222,9 @@ def _kind(names: Sequence[str], collective: int, group: int, ranks: int, group_s
     return CommKind(names[collective], group_name, group_ranks, group_size)
 
 
-def _described(said: Collectives, ops: GpuOps) -> I64:
+def _described(recorded: Collectives, ops: GpuOps) -> I64:
     """Return for each communication kernel its row in `Trace.collectives`, or -1."""
-    rows = {key: row for row, key in enumerate(_keys(said))}
+    rows = {key: row for row, key in enumerate(_keys(recorded))}
     return np.array([rows.get(key, -1) for key in _keys(ops)], np.int64)
 
 

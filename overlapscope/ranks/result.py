@@ -1,4 +1,4 @@
-"""Results on the ranks of one job, as frozen structures whose names are those of the JSON (`docs/guides/ranks.md`).
+"""Results on the ranks of a job, as frozen structures whose names are those of the JSON (`docs/guides/ranks.md`).
 
 Times are integer nanoseconds. Unknown values are None, and `notes` says why. Medians over ranks are the lower middle
 value, so that each is the figure of some rank.
@@ -23,7 +23,7 @@ LEAST_PCT = 1.0
 
 
 class CauseTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Time attributed to one cause."""
+    """Time attributed to a cause."""
 
     subject: Subject
     cause: str
@@ -39,7 +39,7 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     device: int
     device_name: str | None
     joined: bool
-    """Whether it was compared with the others: False without a rank, and for a second trace of one rank."""
+    """True if it was compared with the others: False without a rank, and for a second trace of one rank."""
     trust: Literal["trusted", "degraded", "unusable"]
     doubts: tuple[str, ...]
     """Sentences of the trust checks that warn or fail."""
@@ -99,7 +99,7 @@ class Unreadable(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str
     reason: str
-    """Why it could not be read, as a sentence without the source."""
+    """Reason as a sentence, without the source."""
     rank: int | None = None
     """Rank as stated by the file's name."""
 
@@ -144,7 +144,7 @@ class Matching(msgspec.Struct, frozen=True, kw_only=True):
     judged: int
     """Matched collectives in which arrivals were compared: after every member's lead-in, with known clocks."""
     by: Literal["metadata", "kernel-names", "both", "none"]
-    """What identified the collectives."""
+    """Source of the identification of collectives."""
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,7 +176,7 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
     late_rank: int
     """Rank that arrived last."""
     together: int = 1
-    """Number of ranks that arrived last within the clocks' error of each other; 0 where nobody can be named."""
+    """Number of ranks that arrived last within the clocks' error of each other; 0 where no rank can be named."""
     late_ns: int
     """Time from the first to the last arrival."""
     waited_ns: int
@@ -191,7 +191,7 @@ class Meeting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LateIn(msgspec.Struct, frozen=True, kw_only=True):
-    """All meetings of one collective of one group in which a rank arrived last."""
+    """All meetings of a collective of a group in which a rank arrived last."""
 
     collective: str
     group: str
@@ -233,7 +233,7 @@ class Straggler(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def clear(self) -> bool:
-        """Whether it costs enough to be called a straggler."""
+        """True if it costs enough to be called a straggler."""
         return self.lost_pct is not None and self.lost_pct >= LEAST_PCT
 
 
@@ -299,14 +299,14 @@ class WorstRank(msgspec.Struct, frozen=True, kw_only=True):
     excess: tuple[Excess, ...]
     """Up to five, largest first."""
     over: Literal["steps", "window"]
-    """What `excess` was measured over: the steps that all ranks have, or the windows if there are none."""
+    """Basis of `excess`: the steps that all ranks have, or the windows if there are none."""
     top_causes: tuple[CauseTime, ...]
     findings: tuple[Finding, ...]
     """Up to three, costliest first."""
 
 
 class RanksReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
-    """Comparison of the ranks of one job."""
+    """Comparison of the ranks of a job."""
 
     kind: Literal["ranks"] = "ranks"
     schema_version: int = SCHEMA_VERSION
@@ -324,7 +324,7 @@ class RanksReport(Shown, msgspec.Struct, frozen=True, kw_only=True):
     clocks: Clocks
     matching: Matching
     stragglers: tuple[Straggler, ...]
-    """Up to twenty ranks that made the others wait, by cost without what was passed on; see `Straggler.clear`."""
+    """Up to twenty ranks that made the others wait, by cost without passed-on time; see `Straggler.clear`."""
     meetings: tuple[Meeting, ...]
     """The twenty meetings with the longest waits without computing."""
     step_names: tuple[str, ...]

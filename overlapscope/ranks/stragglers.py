@@ -21,15 +21,15 @@ WORST = 3
 
 
 def find_stragglers(ranks: Sequence[ReducedRank], waits: RankWaits) -> tuple[Straggler, ...]:
-    """Return the ranks that others waited for, the costliest first, without what they passed on.
+    """Return the ranks that others waited for, the costliest first, without passed-on time.
 
     All ranks must have a number.
     """
     pairs, count = waits.pairs, len(ranks)
-    made, exposed = waits.made_wait_ns, sum_by(pairs.late, pairs.exposed_ns, count)
+    made_wait, exposed = waits.made_wait_ns, sum_by(pairs.late, pairs.exposed_ns, count)
     passed = sum_by(pairs.late, pairs.passed_on_ns, count)
-    order = np.lexsort((np.arange(count), -made, -(exposed - passed)))
-    late = [place for place in order.tolist() if made[place]][:STRAGGLERS]
+    order = np.lexsort((np.arange(count), -made_wait, -(exposed - passed)))
+    late = [place for place in order.tolist() if made_wait[place]][:STRAGGLERS]
     if not late:
         return ()
     median_ns = median_low(rank.end_ns - rank.judged_from_ns for rank in ranks)
@@ -127,16 +127,16 @@ def _collectives(waits: RankWaits, numbers: list[int]) -> tuple[LateIn, ...]:
     kind = meetings.kind[numbers]
     late_in = [
         LateIn(
-            collective=known.collective,
-            group=known.group,
-            group_ranks=known.ranks,
+            collective=recorded.collective,
+            group=recorded.group,
+            group_ranks=recorded.ranks,
             count=int((kind == number).sum()),
             made_wait_ns=int(waited[kind == number].sum()),
         )
         for number in np.unique(kind).tolist()
-        for known in [meetings.kernels.kinds[number]]
+        for recorded in [meetings.kernels.kinds[number]]
     ]
-    return tuple(sorted(late_in, key=lambda known: -known.made_wait_ns)[:COLLECTIVES])
+    return tuple(sorted(late_in, key=lambda late: -late.made_wait_ns)[:COLLECTIVES])
 
 
 def _meeting(ranks: Sequence[ReducedRank], waits: RankWaits, number: int) -> Meeting:

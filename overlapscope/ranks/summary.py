@@ -35,22 +35,22 @@ def top_causes(rank: ReducedRank) -> tuple[CauseTime, ...]:
         *(CauseTime(subject="exposed-copy", cause=c, time_ns=ns) for c, ns in rank.exposed_copy_by_cause.items()),
         *(CauseTime(subject="idle", cause=c, time_ns=ns) for c, ns in rank.idle_by_cause.items()),
     ]
-    told = [time for time in times if time.time_ns and time.cause not in (CopyCause.LEAD_IN, IdleCause.LEAD_IN)]
-    return tuple(sorted(told, key=lambda time: (-time.time_ns, time.subject, time.cause))[:CAUSES])
+    explained = [time for time in times if time.time_ns and time.cause not in (CopyCause.LEAD_IN, IdleCause.LEAD_IN)]
+    return tuple(sorted(explained, key=lambda time: (-time.time_ns, time.subject, time.cause))[:CAUSES])
 
 
 def spreads(rows: Sequence[RankRow]) -> tuple[RankSpread, ...]:
     """Return each figure over the ranks that have it."""
-    told: list[RankSpread] = []
+    result: list[RankSpread] = []
 
     def add(name: str, unit: Literal["ns", "pct"], values: Iterable[float | None]) -> None:
-        known = sorted(
+        values_by_rank = sorted(
             (value, row.rank)
             for value, row in zip(values, rows, strict=True)
             if value is not None and row.rank is not None
         )
-        if known:
-            told.append(_spread(name, unit, known))
+        if values_by_rank:
+            result.append(_spread(name, unit, values_by_rank))
 
     add("span", "ns", [row.span_ns for row in rows])
     names = list(rows[0].buckets.named()) if rows else []
@@ -64,25 +64,25 @@ def spreads(rows: Sequence[RankRow]) -> tuple[RankSpread, ...]:
     add("hidden copy", "pct", [row.hidden_copy_pct for row in rows])
     add("exposed comm share", "pct", [row.exposed_comm_pct for row in rows])
     add("idle share", "pct", [100 * row.buckets.idle_ns / row.span_ns if row.span_ns else None for row in rows])
-    return tuple(told)
+    return tuple(result)
 
 
-def _spread(name: str, unit: Literal["ns", "pct"], known: list[tuple[float, int]]) -> RankSpread:
+def _spread(name: str, unit: Literal["ns", "pct"], values_by_rank: list[tuple[float, int]]) -> RankSpread:
     def at(pct: int) -> float:
-        return known[(len(known) - 1) * pct // 100][0]
+        return values_by_rank[(len(values_by_rank) - 1) * pct // 100][0]
 
     return RankSpread(
         name=name,
         unit=unit,
-        ranks=len(known),
-        min=known[0][0],
+        ranks=len(values_by_rank),
+        min=values_by_rank[0][0],
         p25=at(25),
         median=at(50),
         p75=at(75),
         p95=at(95),
-        max=known[-1][0],
-        min_rank=known[0][1],
-        max_rank=min(rank for value, rank in known if value == known[-1][0]),
+        max=values_by_rank[-1][0],
+        min_rank=values_by_rank[0][1],
+        max_rank=min(rank for value, rank in values_by_rank if value == values_by_rank[-1][0]),
     )
 
 
@@ -151,11 +151,13 @@ def _slow(rows: Sequence[RankRow]) -> list[int]:
 
 
 def _inefficient(rows: Sequence[RankRow]) -> list[int]:
-    known = sorted((row.efficiency_pct, number) for number, row in enumerate(rows) if row.efficiency_pct is not None)
-    if not known:
+    efficiencies = sorted(
+        (row.efficiency_pct, number) for number, row in enumerate(rows) if row.efficiency_pct is not None
+    )
+    if not efficiencies:
         return []
-    usual, _ = median_low(known)
-    return [number for efficiency, number in known[:OF_EACH] if efficiency < usual - INEFFICIENT_PCT]
+    usual, _ = median_low(efficiencies)
+    return [number for efficiency, number in efficiencies[:OF_EACH] if efficiency < usual - INEFFICIENT_PCT]
 
 
 _Name = tuple[Literal["bucket", "exposed-copy", "idle"], str]

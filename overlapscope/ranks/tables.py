@@ -105,8 +105,8 @@ def _waiting(waiting: Sequence[Waiting], ranks: int, most: int) -> str:
     """Return the ranks that waited longest, each with its time."""
     unit = unit_for(max((rank.waited_ns for rank in waiting), default=0))
     named = [f"{rank.rank} ({unit.text(rank.waited_ns)})" for rank in waiting[:most]]
-    left = ranks - len(named)
-    return ", ".join([*named, *([f"{left:,} more"] if left > 0 else [])]) or NOTHING
+    others = ranks - len(named)
+    return ", ".join([*named, *([f"{others:,} more"] if others > 0 else [])]) or NOTHING
 
 
 def meetings(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:

@@ -1,4 +1,4 @@
-"""Sentences of a report of ranks: the verdict, what is missing, and how reliable the clocks are."""
+"""Sentences of a report of ranks: the verdict, missing data, and the reliability of the clocks."""
 
 from __future__ import annotations
 
@@ -173,33 +173,33 @@ def _absent(report: RanksReport) -> Iterator[str]:
 
 def doubts(report: RanksReport) -> tuple[str, ...]:
     """Return one sentence for each rank that is missing, unreadable, duplicated or doubtful, and for each note."""
-    said = []
+    sentences = []
     if report.missing:
         expected = f" of {report.expected:,} expected" if report.expected is not None else ""
-        said.append(f"Missing: {plural(len(report.missing), 'rank')}{expected}: {runs(report.missing)}.")
+        sentences.append(f"Missing: {plural(len(report.missing), 'rank')}{expected}: {runs(report.missing)}.")
     for unreadable in report.unreadable[:_MOST_FILES]:
         name = f"rank {unreadable.rank}, " if unreadable.rank is not None else ""
-        said.append(f"Unreadable: {name}{clean(unreadable.source, NAME_LIMIT)}: {clean(unreadable.reason, 500)}")
-    said += _more(len(report.unreadable), "more unreadable trace")
+        sentences.append(f"Unreadable: {name}{clean(unreadable.source, NAME_LIMIT)}: {clean(unreadable.reason, 500)}")
+    sentences += _more(len(report.unreadable), "more unreadable trace")
     for twice in report.duplicated[:_MOST_FILES]:
         files = listed([clean(source, NAME_LIMIT) for source in twice.sources])
         used = f"{clean(twice.used, NAME_LIMIT)} is compared" if twice.used is not None else "none of them is compared"
-        said.append(f"Recorded more than once: rank {twice.rank} in {files}; {used}.")
-    said += _more(len(report.duplicated), "more rank", " recorded more than once")
+        sentences.append(f"Recorded more than once: rank {twice.rank} in {files}; {used}.")
+    sentences += _more(len(report.duplicated), "more rank", " recorded more than once")
     alike = _doubted_alike(report)
     for rows in alike[:_MOST_FILES]:
         first = rows[0]
         what = "Unusable" if first.trust == "unusable" else "Trust is degraded"
         why = f"; {row_name(first)}: {clean(first.doubts[0], 300)}" if first.doubts else "."
-        said.append(f"{what}: {listed_rows(rows)}{why}")
-    said += _more(len(alike), "more doubt")
-    return (*said, *(clean(note, 1000) for note in report.notes))
+        sentences.append(f"{what}: {listed_rows(rows)}{why}")
+    sentences += _more(len(alike), "more doubt")
+    return (*sentences, *(clean(note, 1000) for note in report.notes))
 
 
 def _doubted_alike(report: RanksReport) -> list[list[RankRow]]:
     """Return the rows that are not trusted, grouped by the first check that doubts them, the smallest group first.
 
-    What few ranks have in common distinguishes them from the others.
+    A property of few ranks distinguishes them from the others.
     """
     alike: defaultdict[tuple[str, str], list[RankRow]] = defaultdict(list)
     for row in report.ranks:
@@ -208,20 +208,20 @@ def _doubted_alike(report: RanksReport) -> list[list[RankRow]]:
     return sorted(alike.values(), key=len)
 
 
-def _more(count: int, noun: str, behind: str = "") -> list[str]:
-    left = count - _MOST_FILES
-    return [f"{plural(left, noun)}{behind}; the JSON names all."] if left > 0 else []
+def _more(count: int, noun: str, suffix: str = "") -> list[str]:
+    others = count - _MOST_FILES
+    return [f"{plural(others, noun)}{suffix}; the JSON names all."] if others > 0 else []
 
 
 def runs(ranks: Sequence[int]) -> str:
     """Return ascending numbers as text, such as `3, 8 to 15, 17`."""
     edges = [0, *(place for place, (rank, after) in enumerate(pairwise(ranks), 1) if after != rank + 1), len(ranks)]
-    told = []
+    parts = []
     for start, end in pairwise(edges):
         first, last = ranks[start], ranks[end - 1]
-        told += [f"{first} to {last}"] if last > first + 1 else [str(rank) for rank in ranks[start:end]]
-    left = len(told) - _MOST_RANGES
-    return f"{', '.join(told[:_MOST_RANGES])}{' and more' if left > 0 else ''}"
+        parts += [f"{first} to {last}"] if last > first + 1 else [str(rank) for rank in ranks[start:end]]
+    others = len(parts) - _MOST_RANGES
+    return f"{', '.join(parts[:_MOST_RANGES])}{' and more' if others > 0 else ''}"
 
 
 def listed_rows(rows: Sequence[RankRow]) -> str:
@@ -242,13 +242,13 @@ def clocks(report: RanksReport) -> tuple[str, ...]:
         head = "The ranks share one clock."
     else:
         head = "The offsets between the clocks are unknown, so arrival times cannot be compared."
-    said = [head, clean(state.reason, 1000)]
+    sentences = [head, clean(state.reason, 1000)]
     if matching.kernels:
-        said.append(
+        sentences.append(
             f"{matching.matched:,} of {plural(matching.kernels, 'communication kernel')} were matched in "
             f"{plural(matching.meetings, 'collective')}; arrival times are known in {matching.judged:,} of these."
         )
-    return tuple(sentence for sentence in said if sentence)
+    return tuple(sentence for sentence in sentences if sentence)
 
 
 # -- Names and units -------------------------------------------------------------------------------
@@ -288,28 +288,30 @@ def late_name(meeting: Meeting) -> str:
 
 def step_note(report: RanksReport, drawn: int) -> str:
     """Return the note below the map of steps, with the number of steps it shows."""
-    said = "How much longer than the median rank each rank took for each step."
+    sentence = "How much longer than the median rank each rank took for each step."
     count = len(report.steps)
     return (
-        f"{said} It shows the {drawn:,} of {count:,} steps in which the ranks differ most." if drawn < count else said
+        f"{sentence} It shows the {drawn:,} of {count:,} steps in which the ranks differ most."
+        if drawn < count
+        else sentence
     )
 
 
 def spread(report: RanksReport, name: str) -> RankSpread | None:
     """Return a figure over all ranks; None if no rank has it."""
-    return next((known for known in report.spreads if known.name == name and known.ranks), None)
+    return next((figure for figure in report.spreads if figure.name == name and figure.ranks), None)
 
 
 def unit_of(report: RanksReport) -> Unit:
     """Return one unit for times of steps, or for whole windows if there are no steps."""
-    step = max((known.max_ns for known in report.steps), default=0)
-    return unit_for(step or max((row.span_ns for row in report.ranks), default=0))
+    longest = max((step.max_ns for step in report.steps), default=0)
+    return unit_for(longest or max((row.span_ns for row in report.ranks), default=0))
 
 
 def _text(ns: int, unit: Unit | None = None) -> str:
     """Return a time in the given unit, or in its own where it would have too few digits."""
-    own = unit_for(ns)
-    return (unit if unit is not None and 100 * ns >= unit.ns else own).text(ns)
+    own_unit = unit_for(ns)
+    return (unit if unit is not None and 100 * ns >= unit.ns else own_unit).text(ns)
 
 
 def capital(text: str) -> str:

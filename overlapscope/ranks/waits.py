@@ -3,7 +3,7 @@
 In a collective in which every member needs every other, a member waits from its own arrival (the start of its kernel)
 until the last arrival. The waiting is charged to the member that arrived last. If several members arrive last within
 the clocks' error of each other, each of them is charged an equal part of that stretch of time. If more than `TOGETHER`
-of them do, or all members, nobody is charged.
+of them do, or all members, no member is charged.
 
 A rank may be late because another group made it wait. The end of a wait counts as passed on, for as long as the late
 rank had itself waited without computing since this group last met.
@@ -26,7 +26,7 @@ from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.reduced import ReducedRank
 
 TOGETHER = 8
-"""Maximum number of members that can arrive last together and still be named: the devices of one machine."""
+"""Maximum number of members that can arrive last together and still be named: the devices of the same machine."""
 
 
 class Arrivals(Struct, frozen=True, eq=False):
@@ -44,7 +44,7 @@ class Arrivals(Struct, frozen=True, eq=False):
     waited_ns: I64
     """Time until the last member arrived, at most the length of the kernel."""
     last: Bool
-    """Whether the member may have arrived last, as far as the clocks tell."""
+    """True if the member may have arrived last, as far as the clocks tell."""
     latest: I64
     """Row of the last arrival."""
     spread_ns: I64
@@ -139,7 +139,7 @@ class _Axis:
     def __init__(self, ranks: Sequence[ReducedRank]) -> None:
         spans = [rank.span_ns + 1 for rank in ranks]
         self.begin = np.append(0, np.cumsum(spans)).astype(np.int64)
-        """Where each rank's window begins on the axis, and where the last one ends."""
+        """Start of each rank's window on the axis, and end of the last window."""
         window_starts = np.array([rank.end_ns - rank.span_ns for rank in ranks], np.int64)
         self.shift: I64 = self.begin[:-1] - window_starts
         """Number to add to each rank's own times."""
@@ -160,7 +160,7 @@ def _arrivals(meetings: Meetings, offsets: Offsets, within_ns: I64) -> Arrivals:
     arrival = meetings.start_ns - offsets.offset_ns[rank]
     latest = np.lexsort((rank, arrival, meeting))[meetings.first[1:] - 1]
     ahead = arrival[latest][meeting] - arrival
-    # Two arrivals can't be told apart if they differ by no more than the error of either clock.
+    # Two arrivals are indistinguishable if they differ by no more than the error of either clock.
     error = offsets.error_ns[rank]
     last = ahead <= np.minimum(np.maximum(error, error[latest][meeting]), within_ns[meeting])
     together = np.add.reduceat(last.astype(np.int64), first)
@@ -178,7 +178,7 @@ def _arrivals(meetings: Meetings, offsets: Offsets, within_ns: I64) -> Arrivals:
 
 
 class _Charges(Columns, frozen=True):
-    """Parts of waits, each charged to one member that arrived last."""
+    """Parts of waits, each charged to a member that arrived last."""
 
     late: I64
     """Row in `Arrivals` of the member charged."""

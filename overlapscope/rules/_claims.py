@@ -129,22 +129,22 @@ class ClaimedPieces(Columns, frozen=True):
     def places(self, trace: Trace) -> tuple[Place, ...]:
         """Return the places in the program, costliest first."""
         rows = np.argsort(-self.length_ns, kind="stable")[:_LOOKED_UP]
-        known = rows[self.thread[rows] >= 0] if (trace.runtime_calls.thread >= 0).all() else rows
-        if not len(known):
+        placed = rows[self.thread[rows] >= 0] if (trace.runtime_calls.thread >= 0).all() else rows
+        if not len(placed):
             return ()
-        where = sites(trace, self.call[known], self.thread[known], self.at_ns[known])
+        where = sites(trace, self.call[placed], self.thread[placed], self.at_ns[placed])
         # Places whose names look the same in words are one place.
-        found: dict[CallSite, I64] = {}
+        rows_by_site: dict[CallSite, I64] = {}
         for _, alike in rows_by(groups_of((where.op, where.call, where.line))):
             site = where.told(trace, int(alike[0]))
-            found[site] = np.append(found.get(site, known[:0]), known[alike])
+            rows_by_site[site] = np.append(rows_by_site.get(site, placed[:0]), placed[alike])
         places = [
             Place(
                 Where(op=site.op, call=site.call, line=site.line),
                 int(self.length_ns[members].sum()),
                 len(members) if site.call is None else len(distinct(self.call[members])),
             )
-            for site, members in found.items()
+            for site, members in rows_by_site.items()
         ]
         return tuple(sorted(places, key=lambda p: (-p.time_ns, str(p.where))))
 
@@ -175,7 +175,7 @@ class Claims(Struct, frozen=True, eq=False):
         return cost_ns > 0 and cost_ns >= FLOOR * self.judged_ns
 
     def of(self, rule: str) -> ClaimedPieces:
-        """Return the pieces of one rule."""
+        """Return the pieces of a rule."""
         return self.pieces.take(self.pieces.rule == _NUMBER[rule])
 
     def unhideable(self) -> ClaimedPieces:
@@ -210,11 +210,11 @@ class _OwnWaits(Struct, frozen=True, eq=False):
     """Calls in which `copy_` waits for the copy it has just made."""
 
     pinned: Bool
-    """Whether each runtime call waits for a copy that need not block."""
+    """Mask of the runtime calls that wait for a copy that need not block."""
     pageable: Bool
-    """Whether each runtime call waits for an upload from pageable memory."""
+    """Mask of the runtime calls that wait for an upload from pageable memory."""
     copy: Bool
-    """Whether each op is a copy of pinned memory that the host waits for."""
+    """Mask of the ops that are copies of pinned memory that the host waits for."""
 
 
 def _find_own_waits(trace: Trace, timeline: Timeline) -> _OwnWaits:
@@ -260,7 +260,7 @@ def _tiny_copies(trace: Trace, timeline: Timeline, windows: Intervals) -> I64:
     rows = rows[(ops.bytes[rows] >= 0) & (ops.bytes[rows] < TINY_BYTES)]
     if len(rows) < MANY:
         return rows[:0]
-    # Values that are read one by one are a matter of synchronization, whatever their size.
+    # Single values that are read are a matter of synchronization, whatever their size.
     kept = ops.launch[rows] < 0
     launch = ops.launch[rows[~kept]]
     kept[~kept] = ~inside_named(trace, "aten::_local_scalar_dense", calls.thread[launch], calls.start_ns[launch])

@@ -31,10 +31,10 @@ RULE = Rule(
     id="data-loading",
     severity="warning",
     summary="The GPU waits for the DataLoader.",
-    meaning="The launching thread sits in the DataLoader's next. Without workers it makes the samples "
-    "itself; with workers it waits because they are too few or too slow.",
-    computation="Idle time of cause data-loading: the host time it is the image of lies inside "
-    "`enumerate(DataLoader)#...__next__`. An upper bound: with instant batches the next limit shows.",
+    meaning="The launching thread is inside the DataLoader's next. Without workers it loads the samples itself; "
+    "with workers it waits because they are too few or too slow.",
+    computation="Idle time of cause data-loading: the corresponding host time lies inside "
+    "`enumerate(DataLoader)#...__next__`. An upper bound: with instant batches, the next limit shows.",
     wrong="""import torch
 from torch.utils.data import DataLoader, TensorDataset
 

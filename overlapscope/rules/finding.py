@@ -56,7 +56,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     plain_bound_ns: int | None = None
     """Like `bound_ns` in the plain program; None where its step is neither measured nor given."""
     cost_from: CostFrom
-    """Whether `cost_ns` comes from a replay (`overlapscope whatif`) or is the bound."""
+    """Origin of `cost_ns`: a replay (`overlapscope whatif`), or the bound."""
     fix: tuple[str, ...] = ()
     """Changes of `overlapscope whatif` that were replayed for `cost_ns`; empty if it is the bound."""
     doubt: str = ""

@@ -76,10 +76,10 @@ RULE = Rule(
     meaning="A GPU has a copy engine for each direction, and PCIe and NVLink are full duplex. Uploads and "
     "downloads on one stream, or ordered by events, use one direction at a time, so that copies take up to "
     "twice as long as they must.",
-    computation="Fires where both directions alternate and run beside each other for less than "
-    f"{AT_ONCE:.0%} of the shorter one. Per step: the shorter direction's time less what both ran at once, "
-    "but no more than the exposed copy time of cause no-compute. What compute could hide is left to the "
-    "other rules. An upper bound: both directions at once are each a little slower, and a download may have "
+    computation="Fires if both directions alternate and run beside each other for less than "
+    f"{AT_ONCE:.0%} of the shorter one. Per step, the cost is the shorter direction's time without the time in "
+    "which both ran, but at most the exposed copy time of cause no-compute. Copies that compute could hide are left "
+    "to other rules. An upper bound: both directions at once are each a little slower, and a download may have "
     "to follow its upload.",
     wrong="""import torch
 

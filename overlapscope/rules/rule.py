@@ -49,7 +49,7 @@ class Rule(Struct, frozen=True):
     meaning: str
     """Meaning, and why it costs time."""
     computation: str
-    """How it is computed, including the bound on the saving."""
+    """Computation, including the bound on the saving."""
     wrong: str
     """Minimal program with the problem."""
     right: str
@@ -69,14 +69,14 @@ class Rule(Struct, frozen=True):
 
     @property
     def cost(self) -> str:
-        """How the saving is determined, in a sentence."""
+        """Method that determines the saving, as a sentence."""
         if self.severity == "info":
             return "It costs nothing."
         if not self.fixes:
             return "No replay can tell what the fix saves, so the cost is the upper bound."
         sets = [f"`{' + '.join(fix).replace('{call}', 'CALL')}`" for fix in self.fixes]
-        said = f"{'the best of ' if len(sets) > 1 else ''}{listed(sets)}"
-        how = f"The recording is replayed with {said} (`overlapscope whatif`)"
+        changes = f"{'the best of ' if len(sets) > 1 else ''}{listed(sets)}"
+        how = f"The recording is replayed with {changes} (`overlapscope whatif`)"
         return f"{how}. If that is not possible, the cost is the upper bound."
 
 
@@ -139,7 +139,7 @@ def lost(pieces: ClaimedPieces) -> str:
 
 
 def spread(places: Iterable[Place], most: int = 3) -> str:
-    """Return the costliest places in one sentence; empty if none is known."""
+    """Return the costliest places as a single sentence; empty if none is known."""
     known = [*islice(((text, p) for p in places if (text := place(p.where))), most)]
     if not known:
         return ""

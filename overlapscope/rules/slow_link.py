@@ -56,7 +56,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
             detail=f"{plural(len(slow), 'copy')}, {size(moved)} in all, ran at {moved / took:.1f} GB/s. Others of "
             f"about the same size, direction and memory kind reached {best:.1f} GB/s. No other copy ran beside them. "
             f"{guess}Other findings may count the same exposed time by its cause.",
-            advice="Find what shares the link or the host's memory while these copies run.\n"
+            advice="Find other users of the link or of the host's memory while these copies run.\n"
             "It may be another process or GPU on the same PCIe switch, a host buffer on the other NUMA node (bind the "
             "process with numactl, or pin after binding), data loading that saturates host memory, or a strided "
             "source. nvidia-smi topo -m shows the topology.",
@@ -116,15 +116,15 @@ RULE = Rule(
     id="slow-link",
     severity="warning",
     summary="Large copies run far below the best bandwidth of their size and kind.",
-    meaning="Copies of one size, direction and memory kind should all run at about the same bandwidth. Some "
-    "far below the best of them were held up: by traffic of others on the link, by host memory on another "
-    "NUMA node or busy with something else. A link that is slow all the time cannot be told from the "
-    "recording alone; compare `gb_per_s` with the link's data sheet.",
+    meaning="Copies of one size, direction and memory kind should all run at about the same bandwidth. Copies far"
+    " below the best of them were held up by other traffic on the link, or by host memory that is busy or"
+    " on another NUMA node. A link that is slow all the time cannot be recognized from the recording "
+    "alone; compare `gb_per_s` with the link's data sheet.",
     computation=f"Copies of at least {size(LARGE_BYTES)}, without pageable and managed memory and without those that "
     "share the link with another copy, in classes of direction, memory kinds and size (factor 4). Slow is below "
-    f"{SLOW:.0%} of the class's best; the cost is the exposed part of the time beyond what the best "
-    "bandwidth would take. An upper bound. The same exposed time also has a cause, and the rule of that "
-    "cause counts it too.",
+    f"{SLOW:.0%} of the class's best; the cost is the exposed part of the time beyond that at the best "
+    "bandwidth. An upper bound. The same exposed time also has a cause, and the rule of that cause counts "
+    "it too.",
     wrong="""import torch
 
 torch.set_num_threads(64)

@@ -56,9 +56,9 @@ def _check(claims: Claims) -> Iterator[Draft]:
 RULE = Rule(
     id="stream-without-work",
     severity="info",
-    summary="A stream takes part in event waits but ran next to nothing.",
-    meaning="The program makes a stream wait, and usually waits for it in turn, but next to no op runs "
-    "there: the work that was meant for it went elsewhere. The usual case is `backward()` under "
+    summary="A stream takes part in event waits but hardly runs anything.",
+    meaning="The program makes a stream wait, and usually waits for it in turn, but hardly any op runs there, "
+    "because the work meant for it went elsewhere. The usual case is `backward()` under "
     "`torch.cuda.stream(s)`: autograd runs every backward op on the stream of its forward op.",
     computation=f"Streams that wait for events at least {WAITS} times and work for less than {NOTHING:.1%} "
     "of the span. Needs sync events in the recording (`enable_cuda_sync_events`). Costs nothing by itself.",
