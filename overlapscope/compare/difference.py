@@ -27,7 +27,7 @@ OpStanding = Literal["new", "gone", "slower", "faster", "more", "fewer", "same"]
 """`more` and `fewer` are of the count; a change of time without one is `slower` or `faster`."""
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class FigureChange(msgspec.Struct, frozen=True, kw_only=True):
     """One figure before and after."""
 
     name: str
@@ -54,15 +54,15 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """Every figure of one device, or of one range."""
 
-    span: Change
-    buckets: tuple[Change, ...]
+    span: FigureChange
+    buckets: tuple[FigureChange, ...]
     """Add up to the span."""
-    exposed_copy_by_cause: tuple[Change, ...]
+    exposed_copy_by_cause: tuple[FigureChange, ...]
     """Add up to the bucket `exposed copy`."""
-    idle_by_cause: tuple[Change, ...]
+    idle_by_cause: tuple[FigureChange, ...]
     """Add up to the bucket `idle`."""
-    engines: tuple[Change, ...]
-    overlap: tuple[Change, ...]
+    engines: tuple[FigureChange, ...]
+    overlap: tuple[FigureChange, ...]
 
 
 class CopyChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,11 +74,11 @@ class CopyChange(msgspec.Struct, frozen=True, kw_only=True):
     stream: Literal["main", "side"]
     """Stream ids change from run to run; whether it is the stream that computes does not."""
     standing: Standing
-    count: Change
-    bytes: Change
-    time: Change
-    exposed: Change
-    bandwidth: Change
+    count: FigureChange
+    bytes: FigureChange
+    time: FigureChange
+    exposed: FigureChange
+    bandwidth: FigureChange
 
 
 class StallChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,8 +87,8 @@ class StallChange(msgspec.Struct, frozen=True, kw_only=True):
     call: str
     op: str | None
     standing: Standing
-    host_wait: Change
-    idle_caused: Change
+    host_wait: FigureChange
+    idle_caused: FigureChange
     where_before: str | None
     where_after: str | None
 
@@ -103,8 +103,8 @@ class KernelChange(msgspec.Struct, frozen=True, kw_only=True):
     op: str | None
     standing: OpStanding | Literal["renamed"]
     """`renamed` where nothing else changed."""
-    count: Change
-    time: Change
+    count: FigureChange
+    time: FigureChange
 
 
 class OpChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,8 +112,8 @@ class OpChange(msgspec.Struct, frozen=True, kw_only=True):
 
     op: str
     standing: OpStanding
-    count: Change
-    time: Change
+    count: FigureChange
+    time: FigureChange
 
 
 class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +123,7 @@ class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
     standing: Literal["new", "gone", "grown", "shrunk", "same"]
     before: Finding | None
     after: Finding | None
-    cost: Change
+    cost: FigureChange
     """A side without it cost less than the rules' floor, so that `low` and `high` span what that leaves open."""
 
 

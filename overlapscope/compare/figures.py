@@ -11,9 +11,9 @@ from overlapscope.analysis.results import COPIES_MATTER_FROM, Device, Period
 from overlapscope.analysis.steps import begins_with_warm_up
 from overlapscope.base.intervals import I64
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
-from overlapscope.compare.difference import Change, Figures
+from overlapscope.compare.difference import FigureChange, Figures
 from overlapscope.compare.noise import F64, FEWEST, HOST_CAUSES, POINTS, floor_ns
-from overlapscope.compare.pair import Pair, Row
+from overlapscope.compare.pair import Pair, PairRow
 
 _COPY, _IDLE = [str(cause) for cause in COPY_CAUSES], [str(cause) for cause in IDLE_CAUSES]
 _COPY_LEAVES, _IDLE_LEAVES = [f"copy:{cause}" for cause in _COPY], [f"idle:{cause}" for cause in _IDLE]
@@ -82,7 +82,7 @@ def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, co
     sides = _Lengths(before), _Lengths(after)
     by_host = _HOST if copies_stay else _HOST | _LINK
     changes = pair.changes([_compared(figure, sides, pair.span_ns, by_host) for figure in _FIGURES])
-    groups: dict[str, list[Change]] = {}
+    groups: dict[str, list[FigureChange]] = {}
     for figure, change in zip(_FIGURES, changes, strict=True):
         groups.setdefault(figure.group, []).append(change)
     found = {name: tuple(group) for name, group in groups.items()}
@@ -90,13 +90,13 @@ def compare(before: Sequence[Period], after: Sequence[Period], pair: Pair, *, co
     return Figures(span=span, **found)
 
 
-def _compared(figure: _Figure, sides: tuple[_Lengths, _Lengths], span_ns: float, by_host: frozenset[str]) -> Row:
+def _compared(figure: _Figure, sides: tuple[_Lengths, _Lengths], span_ns: float, by_host: frozenset[str]) -> PairRow:
     """A figure of every period of both sides; `by_host` are the lengths that the host decides about."""
     floor = _floor_ns(figure.added if figure.noisy is None else figure.noisy, sides, span_ns, by_host)
     parts = [side.sums(figure.added) - side.sums(figure.taken) for side in sides]
     if figure.rest is None:
         points = [side.shares(figure.added) - side.shares(figure.taken) for side in sides]
-        return Row(figure.name, "ns", parts[0], parts[1], floor, (points[0], points[1]))
+        return PairRow(figure.name, "ns", parts[0], parts[1], floor, (points[0], points[1]))
     ratios = [
         np.stack([100 * part, side.sums(figure.added) - side.sums(figure.rest)], axis=1)
         * (side.copies_matter() or not figure.of_copies)
@@ -104,7 +104,7 @@ def _compared(figure: _Figure, sides: tuple[_Lengths, _Lengths], span_ns: float,
     ]
     least = min(float(ratio[:, 1].mean()) for ratio in ratios)
     noise = 100 * floor / least if least > 0 else 0.0
-    return Row(figure.name, "pct", ratios[0], ratios[1], max(POINTS, noise))
+    return PairRow(figure.name, "pct", ratios[0], ratios[1], max(POINTS, noise))
 
 
 def _floor_ns(

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from overlapscope.compare.difference import Change, FindingChange
+from overlapscope.compare.difference import FigureChange, FindingChange
 from overlapscope.compare.noise import floor_ns
 from overlapscope.rules.finding import Finding
 
@@ -73,7 +73,7 @@ def _cost(
     divide_by: tuple[int, int],
     floors_ns: tuple[int, int],
     span_ns: float,
-) -> Change:
+) -> FigureChange:
     costs = [
         None if finding is None else round(finding.bound_ns / steps)
         for finding, steps in zip((before, after), divide_by, strict=True)
@@ -85,7 +85,7 @@ def _cost(
     noise = floor_ns(span_ns, host_ns=min(least))
     known = costs[0] is not None and costs[1] is not None
     news = any(finding is not None and finding.severity == "info" for finding in (before, after))
-    return Change(
+    return FigureChange(
         name="cost",
         unit="ns",
         before=costs[0],
@@ -99,7 +99,7 @@ def _cost(
 
 
 def _standing(
-    before: Finding | None, after: Finding | None, cost: Change
+    before: Finding | None, after: Finding | None, cost: FigureChange
 ) -> Literal["new", "gone", "grown", "shrunk", "same"]:
     if before is None:
         return "new"

@@ -9,9 +9,9 @@ import numpy as np
 
 from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.analysis.results import CopyGroup, Device, HostStall
-from overlapscope.compare.difference import Change, CopyChange, StallChange, Standing
+from overlapscope.compare.difference import CopyChange, FigureChange, StallChange, Standing
 from overlapscope.compare.noise import F64, LINK_SHARE, floor_ns
-from overlapscope.compare.pair import Pair, Row
+from overlapscope.compare.pair import Pair, PairRow
 
 Steps = Sequence[int]
 """Indexes into `Device.steps` of those compared; empty where the whole windows are."""
@@ -44,18 +44,18 @@ def compare_copies(before: Device, after: Device, steps: tuple[Steps, Steps], pa
     )
 
 
-def _copy_rows(before: F64, after: F64, span_ns: float) -> Mapping[str, Row]:
+def _copy_rows(before: F64, after: F64, span_ns: float) -> Mapping[str, PairRow]:
     time_floor = floor_ns(span_ns, link_ns=least(_TIME, before, after))
     # Whether a copy is exposed is often for the host to decide.
     exposed_floor = floor_ns(span_ns, host_ns=least(_EXPOSED, before, after))
     moved = [np.stack([side[_BYTES], side[_DURATION]], axis=1) * _tells(side) for side in (before, after)]
     rate_floor = LINK_SHARE * min(_rate(side) for side in moved)
     return {
-        "count": Row("count", "count", before[_COUNT], after[_COUNT], 0),
-        "bytes": Row("bytes", "bytes", before[_BYTES], after[_BYTES], 0),
-        "time": Row("time", "ns", before[_TIME], after[_TIME], time_floor),
-        "exposed": Row("exposed", "ns", before[_EXPOSED], after[_EXPOSED], exposed_floor),
-        "bandwidth": Row("bandwidth", "gb_per_s", moved[0], moved[1], rate_floor),
+        "count": PairRow("count", "count", before[_COUNT], after[_COUNT], 0),
+        "bytes": PairRow("bytes", "bytes", before[_BYTES], after[_BYTES], 0),
+        "time": PairRow("time", "ns", before[_TIME], after[_TIME], time_floor),
+        "exposed": PairRow("exposed", "ns", before[_EXPOSED], after[_EXPOSED], exposed_floor),
+        "bandwidth": PairRow("bandwidth", "gb_per_s", moved[0], moved[1], rate_floor),
     }
 
 
@@ -84,17 +84,17 @@ def compare_stalls(before: Device, after: Device, steps: tuple[Steps, Steps], pa
     )
 
 
-def _stall_rows(before: F64, after: F64, span_ns: float) -> Mapping[str, Row]:
+def _stall_rows(before: F64, after: F64, span_ns: float) -> Mapping[str, PairRow]:
     floors = [floor_ns(span_ns, host_ns=least(row, before, after)) for row in range(2)]
     return {
-        "host_wait": Row("host wait", "ns", before[0], after[0], floors[0]),
-        "idle_caused": Row("idle caused", "ns", before[1], after[1], floors[1]),
+        "host_wait": PairRow("host wait", "ns", before[0], after[0], floors[0]),
+        "idle_caused": PairRow("idle caused", "ns", before[1], after[1], floors[1]),
     }
 
 
 def changes(
-    tables: Iterable[tuple[K, F64, F64]], rows_of: Callable[[F64, F64, float], Mapping[str, Row]], pair: Pair
-) -> list[tuple[K, dict[str, Change]]]:
+    tables: Iterable[tuple[K, F64, F64]], rows_of: Callable[[F64, F64, float], Mapping[str, PairRow]], pair: Pair
+) -> list[tuple[K, dict[str, FigureChange]]]:
     """How the figures of each key changed, by the names that `rows_of` gives them, of the tables of both sides."""
     each = [(key, rows_of(before, after, pair.span_ns)) for key, before, after in tables]
     changed = iter(pair.changes([row for _, rows in each for row in rows.values()]))
@@ -171,6 +171,6 @@ def least(row: int, *sides: F64) -> float:
     return min(float(side[row].mean()) for side in sides)
 
 
-def larger(change: Change) -> float:
+def larger(change: FigureChange) -> float:
     """The figure of the side that has more of it."""
     return max(change.before or 0, change.after or 0)

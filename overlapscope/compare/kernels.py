@@ -7,10 +7,10 @@ from collections.abc import Collection
 from msgspec import Struct
 
 from overlapscope.analysis.results import Device
-from overlapscope.compare.difference import Change, KernelChange, OpChange, OpStanding
+from overlapscope.compare.difference import FigureChange, KernelChange, OpChange, OpStanding
 from overlapscope.compare.groups import Steps, both, changes, larger, least, summed, table
 from overlapscope.compare.noise import F64
-from overlapscope.compare.pair import Pair, Row
+from overlapscope.compare.pair import Pair, PairRow
 
 OWN_SHARE = 0.05
 """Of its own time: a kernel that became slower or faster by less is as fast as before."""
@@ -154,15 +154,15 @@ def _renamed(gone: _Tables, new: _Tables) -> dict[_Key, _Key]:
     return pairs
 
 
-def _rows(before: F64, after: F64, span_ns: float) -> dict[str, Row]:
+def _rows(before: F64, after: F64, span_ns: float) -> dict[str, PairRow]:
     floor = max(SPAN_SHARE * span_ns, OWN_SHARE * least(_TIME, before, after))
     return {
-        "count": Row("count", "count", before[_COUNT], after[_COUNT], 0),
-        "time": Row("time", "ns", before[_TIME], after[_TIME], floor),
+        "count": PairRow("count", "count", before[_COUNT], after[_COUNT], 0),
+        "time": PairRow("time", "ns", before[_TIME], after[_TIME], floor),
     }
 
 
-def _standing(before: bool, after: bool, count: Change, time: Change) -> OpStanding:
+def _standing(before: bool, after: bool, count: FigureChange, time: FigureChange) -> OpStanding:
     if not (before and after):
         return "gone" if before else "new"
     if _differs(count, 0.0):
@@ -172,13 +172,13 @@ def _standing(before: bool, after: bool, count: Change, time: Change) -> OpStand
     return "same"
 
 
-def _differs(change: Change, share: float) -> bool:
+def _differs(change: FigureChange, share: float) -> bool:
     """Whether it is more than noise; where there are no steps to tell, whether it is more than a share of itself."""
     if change.beyond_noise is not None:
         return change.beyond_noise
     return abs(change.change or 0) > share * larger(change)
 
 
-def _rank(time: Change) -> tuple[float, float]:
+def _rank(time: FigureChange) -> tuple[float, float]:
     """The largest change first, then the largest."""
     return -abs(time.change or 0), -larger(time)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.compare.difference import Change, Unit
+from overlapscope.compare.difference import FigureChange, Unit
 from overlapscope.compare.noise import F64, FEWEST, draw, interval, weights
 
 
-class Side(Struct, frozen=True, eq=False):
+class PairSide(Struct, frozen=True, eq=False):
     """The steps of one side, and the draws by which all its figures are resampled."""
 
     spans_ns: tuple[int, ...]
@@ -19,13 +19,13 @@ class Side(Struct, frozen=True, eq=False):
     """Of the steps in each draw; None where there are too few for a bootstrap."""
 
 
-def side(spans_ns: Sequence[int]) -> Side:
+def side(spans_ns: Sequence[int]) -> PairSide:
     """A side whose steps, at least one, have these spans."""
     spans = tuple(spans_ns)
-    return Side(spans, weights(draw(spans)) if len(spans) >= FEWEST else None)
+    return PairSide(spans, weights(draw(spans)) if len(spans) >= FEWEST else None)
 
 
-class Row(Struct, frozen=True, eq=False):
+class PairRow(Struct, frozen=True, eq=False):
     """One figure of every step of both sides, to be compared."""
 
     name: str
@@ -42,8 +42,8 @@ class Row(Struct, frozen=True, eq=False):
 class Pair(Struct, frozen=True, eq=False):
     """Both sides."""
 
-    before: Side
-    after: Side
+    before: PairSide
+    after: PairSide
     told: bool = True
     """Whether a change can be told for one: not where a part of a recording is lost that figures rest on."""
 
@@ -52,7 +52,7 @@ class Pair(Struct, frozen=True, eq=False):
         """The mean span of the longer side: what noise is a share of."""
         return max(float(np.mean(side.spans_ns)) for side in (self.before, self.after))
 
-    def changes(self, rows: Sequence[Row]) -> list[Change]:
+    def changes(self, rows: Sequence[PairRow]) -> list[FigureChange]:
         """How each figure changed, and by how much at least and at most."""
         if not rows:
             return []
@@ -67,7 +67,7 @@ class Pair(Struct, frozen=True, eq=False):
             if change is None or low is None or high is None:
                 low = high = None
             changes.append(
-                Change(
+                FigureChange(
                     name=row.name,
                     unit=row.unit,
                     before=first,

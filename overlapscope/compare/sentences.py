@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from overlapscope.base.words import Unit, percent, plural, unit_for
-from overlapscope.compare.difference import Basis, Change, DeviceDiff, Figures, FindingChange
+from overlapscope.compare.difference import Basis, DeviceDiff, FigureChange, Figures, FindingChange
 from overlapscope.compare.noise import GPU_SHARE
 from overlapscope.trace.lost import FIGURES, Part, part_words
 
@@ -43,7 +43,7 @@ def of_all(devices: Sequence[DeviceDiff]) -> str:
     return f"{len(devices)} devices{spread}; {name} changed most: {most.verdict}"
 
 
-def _span(basis: Basis, span: Change, unit: Unit) -> str:
+def _span(basis: Basis, span: FigureChange, unit: Unit) -> str:
     what = "Step" if basis == "step" else "Window"
     change, share = span.change or 0, span.change_pct
     both = f"{unit.number(round(span.before or 0))} to {unit.text(round(span.after or 0))}"
@@ -79,12 +79,12 @@ def _reasons(figures: Figures, unit: Unit) -> list[str]:
     return _largest(said, figures.span) or _largest(alone, figures.span)
 
 
-def _largest(said: Sequence[tuple[Change, str]], span: Change) -> list[str]:
+def _largest(said: Sequence[tuple[FigureChange, str]], span: FigureChange) -> list[str]:
     counted = sorted((loss for loss in said if _counts(loss[0], span)), key=lambda loss: -abs(loss[0].change or 0))
     return [sentence for _, sentence in counted[:_MOST_REASONS]]
 
 
-def _copies(direction: str, exposed: Change, copied: Change, unit: Unit) -> str:
+def _copies(direction: str, exposed: FigureChange, copied: FigureChange, unit: Unit) -> str:
     amount, change = round(abs(exposed.change or 0)), exposed.change or 0
     # Copies that are exposed for less time were hidden, or there are fewer or faster ones.
     hidden = (copied.change or 0) - change
@@ -95,11 +95,11 @@ def _copies(direction: str, exposed: Change, copied: Change, unit: Unit) -> str:
     return f"{unit.text(amount)} {how}"
 
 
-def _more(change: Change, unit: Unit) -> str:
+def _more(change: FigureChange, unit: Unit) -> str:
     return f"{unit.text(round(abs(change.change or 0)))} {'more' if (change.change or 0) > 0 else 'less'}"
 
 
-def _cause(whole: Change, causes: Sequence[Change]) -> str:
+def _cause(whole: FigureChange, causes: Sequence[FigureChange]) -> str:
     """The cause of most of a change, where there is one."""
     sign = 1 if (whole.change or 0) > 0 else -1
     sure = [cause for cause in causes if cause.beyond_noise is not False]
@@ -107,7 +107,7 @@ def _cause(whole: Change, causes: Sequence[Change]) -> str:
     return f" ({most.name})" if most and 2 * sign * (most.change or 0) > abs(whole.change or 0) else ""
 
 
-def _counts(change: Change, span: Change) -> bool:
+def _counts(change: FigureChange, span: FigureChange) -> bool:
     """More than noise; where that cannot be told, more than the least share of the span that is."""
     if change.beyond_noise is not None:
         return change.beyond_noise

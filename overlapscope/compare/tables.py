@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import Unit, clean, plural
 from overlapscope.compare.difference import (
-    Change,
     CopyChange,
     DeviceDiff,
     Diff,
+    FigureChange,
     Figures,
     FindingChange,
     KernelChange,
@@ -80,7 +80,7 @@ def _change_columns(unit: str) -> tuple[Column, ...]:
     return (Column(f"before {unit}".rstrip()), Column("after"), Column("change"), _RELATIVE)
 
 
-def _change_cells(change: Change, unit: Unit) -> tuple[str, ...]:
+def _change_cells(change: FigureChange, unit: Unit) -> tuple[str, ...]:
     sides = (number(change.unit, value, unit) for value in (change.before, change.after))
     return (*sides, signed(change.unit, change.change, unit), relative(change))
 
@@ -89,7 +89,7 @@ def _lost_cells(figures: Figures, unit: Unit) -> tuple[str, ...]:
     return tuple(signed("ns", _bucket(figures, name).change, unit) for name in _LOST)
 
 
-def _bucket(figures: Figures, name: str) -> Change:
+def _bucket(figures: Figures, name: str) -> FigureChange:
     return next(bucket for bucket in figures.buckets if bucket.name == name)
 
 
@@ -135,7 +135,7 @@ class _Line(Struct, frozen=True):
     """A change as a row."""
 
     name: str
-    change: Change
+    change: FigureChange
     good: Good | None = None
     standing: str = ""
     """Instead of what the change is worth."""
@@ -179,14 +179,14 @@ def _groups(title: str, name: str, groups: Sequence[_Group], unit: Unit, verbose
     return _changes(title, (name, ""), lines, unit, note=_left_out(groups, shown, noun), mixed=True)
 
 
-def _there_is(change: Change) -> bool:
+def _there_is(change: FigureChange) -> bool:
     """Whether there is anything of it on either side."""
     return bool(change.before) or bool(change.after)
 
 
 def _kept(
     found: Iterable[T],
-    change: Callable[[T], Change],
+    change: Callable[[T], FigureChange],
     verbose: bool,
     noun: str,
     also: Callable[[T], bool] = lambda _: False,

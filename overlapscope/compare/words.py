@@ -11,7 +11,7 @@ from typing import Literal
 
 from overlapscope.base import words
 from overlapscope.base.words import NOTHING, Unit, clean, plural
-from overlapscope.compare.difference import Change, DeviceDiff, Diff, Doubt, FindingChange, Side
+from overlapscope.compare.difference import DeviceDiff, Diff, Doubt, FigureChange, FindingChange, Side
 from overlapscope.compare.difference import Unit as Measure
 from overlapscope.documents.table import Cell, Tone
 
@@ -36,7 +36,7 @@ _NAME_LIMIT = 120
 # -- numbers --------------------------------------------------------------------------------------
 
 
-def unit_of(changes: Iterable[Change]) -> Unit:
+def unit_of(changes: Iterable[FigureChange]) -> Unit:
     """The unit of time in which the longest of them reads well."""
     known = [abs(value) for figure in changes for value in (figure.before, figure.after) if value is not None]
     return words.unit_for(round(max(known, default=0)))
@@ -67,7 +67,7 @@ def signed(measure: Measure, value: float | None, unit: Unit) -> str:
     return _with_sign(value, number(measure, abs(value), unit))
 
 
-def relative(figure: Change) -> str:
+def relative(figure: FigureChange) -> str:
     """The change as a percentage of what was before; empty for what is none, as a change of a percentage."""
     pct = figure.change_pct
     if pct is None or figure.unit == "pct" or not figure.change:
@@ -78,14 +78,14 @@ def relative(figure: Change) -> str:
     return _with_sign(pct, f"{abs(pct):,.1f}" if abs(pct) >= 0.05 else "< 0.1")
 
 
-def interval(figure: Change, unit: Unit) -> str:
+def interval(figure: FigureChange, unit: Unit) -> str:
     """`-2.1 to -1.9`; empty where nothing is known."""
     if figure.low is None or figure.high is None:
         return ""
     return f"{signed(figure.unit, figure.low, unit)} to {signed(figure.unit, figure.high, unit)}"
 
 
-def pair(figure: Change, unit: Unit) -> str:
+def pair(figure: FigureChange, unit: Unit) -> str:
     """Both sides in one cell: `3`, or `3 → 12`."""
     first, second = number(figure.unit, figure.before, unit), number(figure.unit, figure.after, unit)
     return first if first == second else f"{first} → {second}"
@@ -102,7 +102,7 @@ def _with_sign(value: float, text: str) -> str:
 # -- what it is worth -----------------------------------------------------------------------------
 
 
-def mark(figure: Change, good: Good | None) -> str:
+def mark(figure: FigureChange, good: Good | None) -> str:
     """What a change is worth, in one word; empty where nothing is on either side. Of what is neither good nor bad: more
     or less."""
     if figure.change is None:
@@ -119,20 +119,20 @@ def mark(figure: Change, good: Good | None) -> str:
     return BETTER if way == good else WORSE
 
 
-def marked(figure: Change, good: Good | None, standing: str = "") -> Cell:
+def marked(figure: FigureChange, good: Good | None, standing: str = "") -> Cell:
     """The same as a cell; or what became of it, if that is told."""
     word = standing or mark(figure, good)
     return Cell(word, tone=TONES.get(word, ""))
 
 
-def worth_showing(figure: Change) -> bool:
+def worth_showing(figure: FigureChange) -> bool:
     """Whether it changed, and not just by noise."""
     if figure.change is None:
         return (figure.before is None) != (figure.after is None)
     return figure.change != 0 and _may_matter(figure, figure.change)
 
 
-def _may_matter(figure: Change, change: float) -> bool:
+def _may_matter(figure: FigureChange, change: float) -> bool:
     """Whether it is more than noise; where the steps do not tell, whether it is more than the floor."""
     return abs(change) > figure.noise_floor if figure.beyond_noise is None else figure.beyond_noise
 
