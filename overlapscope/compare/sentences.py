@@ -1,4 +1,4 @@
-"""The diff in one sentence."""
+"""Summary of a diff in one sentence."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _MOST_FINDINGS = 3
 
 
 def of_device(basis: Basis, figures: Figures, findings: Sequence[FindingChange]) -> str:
-    """`Step 21.3% faster (14.2 to 11.2 ms): 9.8 ms of H2D now hidden, pageable-copy gone.`"""
+    """Return `Step 21.3% faster (14.2 to 11.2 ms): 9.8 ms of H2D now hidden, pageable-copy gone.`"""
     span = figures.span
     unit = unit_for(round(max(span.before or 0, span.after or 0)))
-    said = [*_reasons(figures, unit), *_findings(findings)]
-    return f"{_span(basis, span, unit)}{': ' if said else ''}{', '.join(said)}."
+    parts = [*_reasons(figures, unit), *_findings(findings)]
+    return f"{_span(basis, span, unit)}{': ' if parts else ''}{', '.join(parts)}."
 
 
 def of_lost(lost: Collection[Part]) -> str:
-    """What is said of a device where figures rest on what is lost."""
+    """Return the sentence about a device whose figures depend on lost parts of a recording."""
     what = "parts of a recording" if set(lost) >= FIGURES else f"some {part_words(lost)}"
     return f"Changes cannot be measured, because {what} are lost."
 
 
 def of_all(devices: Sequence[DeviceDiff]) -> str:
-    """The device that changed most speaks for all; with how many there are and how their spans changed."""
+    """Return the sentence of the device that changed most, with the number of devices and the range of changes."""
     if not devices:
         return "Nothing can be compared."
     most = max(
@@ -38,8 +38,8 @@ def of_all(devices: Sequence[DeviceDiff]) -> str:
         return most.verdict
     name = f"device {most.device}" if most.rank is None else f"rank {most.rank}"
     changes = [device.figures.span.change_pct for device in devices]
-    known = sorted(change for change in changes if change is not None)
-    spread = f" ({_signed(known[0])} to {_signed(known[-1])})" if known else ""
+    ascending = sorted(change for change in changes if change is not None)
+    spread = f" ({_signed(ascending[0])} to {_signed(ascending[-1])})" if ascending else ""
     return f"{len(devices)} devices{spread}; {name} changed most: {most.verdict}"
 
 
@@ -58,8 +58,10 @@ def _span(basis: Basis, span: FigureChange, unit: Unit) -> str:
 
 
 def _reasons(figures: Figures, unit: Unit) -> list[str]:
-    """What changed most: copies hidden or exposed by direction, idle time by cause, other buckets; where none of them
-    did, what is hidden, and single causes of idle time."""
+    """Return the largest changes: of copies by direction, of idle time by cause, and of other buckets.
+
+    If none of them changed, return those of hidden copies and of single causes of idle time.
+    """
     overlap = {change.name: change for change in figures.overlap}
     engines = {change.name: change for change in figures.engines}
     buckets = {change.name: change for change in figures.buckets}
@@ -86,7 +88,7 @@ def _largest(said: Sequence[tuple[FigureChange, str]], span: FigureChange) -> li
 
 def _copies(direction: str, exposed: FigureChange, copied: FigureChange, unit: Unit) -> str:
     amount, change = round(abs(exposed.change or 0)), exposed.change or 0
-    # Copies that are exposed for less time were hidden, or there are fewer or faster ones.
+    # Copies are exposed for less time if more of them is hidden, or if there are fewer or faster copies.
     hidden = (copied.change or 0) - change
     if change < 0:
         how = f"of {direction} now hidden" if 2 * hidden >= amount else f"less exposed {direction}"
@@ -100,7 +102,7 @@ def _more(change: FigureChange, unit: Unit) -> str:
 
 
 def _cause(whole: FigureChange, causes: Sequence[FigureChange]) -> str:
-    """The cause of most of a change, where there is one."""
+    """Return the cause of more than half of a change, in parentheses; empty if there is none."""
     sign = 1 if (whole.change or 0) > 0 else -1
     sure = [cause for cause in causes if cause.beyond_noise is not False]
     most = max(sure, key=lambda cause: sign * (cause.change or 0), default=None)
@@ -108,7 +110,7 @@ def _cause(whole: FigureChange, causes: Sequence[FigureChange]) -> str:
 
 
 def _counts(change: FigureChange, span: FigureChange) -> bool:
-    """More than noise; where that cannot be told, more than the least share of the span that is."""
+    """Return whether a change is more than noise, or if that is unknown, more than a minimum share of the span."""
     if change.beyond_noise is not None:
         return change.beyond_noise
     return abs(change.change or 0) > GPU_SHARE * max(span.before or 0, span.after or 0)
