@@ -1,4 +1,4 @@
-"""Why a budget fails: the causes behind the figure, with the op, the call and the line, and what to change."""
+"""Reasons why a budget fails: causes with their op, call and Python line, and what to change."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from overlapscope.report.model import Report
 from overlapscope.rules.finding import Finding
 
 MOST = 4
-"""Reasons that are given; the rest is in the report."""
+"""Maximum number of reasons. The report has the others."""
 LEAST_SHARE = 0.02
-"""Of the longest, which a further one must reach."""
+"""Minimum time of a reason, as a fraction of the longest."""
 
 
 def reasons_of(report: Report, place: JudgedPlace, now: Spent, before: Spent | None) -> tuple[FailureReason, ...]:
-    """What lies behind a budget's figure at one place, the longest first; against a baseline what has grown, the most
-    grown first."""
+    """Return the reasons at one place, the longest first. Compared with a baseline, only what grew is a reason."""
     if place.trace is None or place.device is None:
         return ()
     at = place.trace.source, place.device.device
-    findings = tuple(found for found in report.findings if (found.source, found.device) == at)
+    findings = tuple(finding for finding in report.findings if (finding.source, finding.device) == at)
     finder = _ReasonFinder(
         place, place.device, place.trace.environment.recorder, _judged_steps(place, place.device), findings, now, before
     )
@@ -42,7 +41,7 @@ def reasons_of(report: Report, place: JudgedPlace, now: Spent, before: Spent | N
 
 
 def of_finding(finding: Finding, place: str) -> FailureReason:
-    """A finding as a reason; its time is of the window. `place` is empty where there is only one."""
+    """Return a finding as a reason. Its time is that in the window; `place` is empty if there is only one place."""
     where = finding.where
     return FailureReason(
         title=f"{place}: {clean(finding.title, 300)}" if place else clean(finding.title, 300),
@@ -61,9 +60,9 @@ def _lines(text: str) -> str:
 
 
 def _remedy(subject: Subject, cause: str, recorder: str) -> str:
-    """What helps against a cause in general, where no finding says what would here."""
-    known = CAUSES[subject].get(cause)
-    return known.helps(recorder)[0] or known.meaning if known else ""
+    """Return a general remedy for a cause, for use if no finding has more specific advice."""
+    entry = CAUSES[subject].get(cause)
+    return entry.helps(recorder)[0] or entry.meaning if entry else ""
 
 
 def _judged_steps(place: JudgedPlace, device: Device) -> tuple[int, ...] | None:
@@ -74,21 +73,21 @@ def _judged_steps(place: JudgedPlace, device: Device) -> tuple[int, ...] | None:
 
 
 class _ReasonFinder(Struct, frozen=True, eq=False):
-    """The reasons at one place."""
+    """Search for the reasons at one place."""
 
     place: JudgedPlace
     device: Device
     recorder: str
     steps: tuple[int, ...] | None
-    """Numbers of those that are judged; None where the whole window is."""
+    """Numbers of the judged steps; None if the whole window is judged."""
     findings: tuple[Finding, ...]
-    """Of the device."""
+    """Findings of the device."""
     now: Spent
     before: Spent | None
-    """None where nothing is compared."""
+    """Mean times of the baseline; None without comparison."""
 
     def reasons(self, blame: Blame) -> Iterator[FailureReason]:
-        """Those of one kind, in no order."""
+        """Yield the reasons of one kind, in no order."""
         match blame:
             case "exposed-copy" | "idle":
                 yield from self._causes(blame)
@@ -104,8 +103,8 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
                 yield from self._kernels()
 
     def _took(self, what: str, each_ns: int, past_ns: float | None) -> tuple[str, int]:
-        """What took how long, or how much longer than before; and the length that ranks it."""
-        # The budget's own value may be a median.
+        """Return a title with a length, or with its growth; and the time to rank the reason by."""
+        # The budget's value may be a median, and these lengths are means.
         average = " on average" if len(self.place.samples) > 1 else ""
         each = "" if self.place.budget.scope == "window" else f" a step{average}"
         took = f"{what}: {duration(each_ns)}{each}"
@@ -137,26 +136,26 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
                 )
 
     def _evidence(self, blame: Subject, cause: str) -> Evidence | None:
-        """The costliest of a cause."""
+        """Return the costliest evidence of a cause."""
         of_cause = [
             evidence for evidence in self.device.evidence if (evidence.subject, evidence.cause) == (blame, cause)
         ]
         return max(of_cause, key=lambda evidence: evidence.time_ns, default=None)
 
     def _finding(self, blame: Subject, cause: str, evidence: Evidence | None) -> Finding | None:
-        """The finding that answers for a cause: of its rules the first that fired, at the same op if there is one."""
+        """Return a finding of the first of a cause's rules that fired, preferably at the same op."""
         op = evidence.op if evidence else None
-        known = CAUSES[blame].get(cause)
-        for rule in known.explained_by if known else ():
-            fired = [found for found in self.findings if found.rule == rule and found.severity != "info"]
+        entry = CAUSES[blame].get(cause)
+        for rule in entry.explained_by if entry else ():
+            fired = [each for each in self.findings if each.rule == rule and each.severity != "info"]
             if fired:
-                return max(fired, key=lambda found: (found.where is not None and found.where.op == op, found.bound_ns))
+                return max(fired, key=lambda each: (each.where is not None and each.where.op == op, each.bound_ns))
         return None
 
     def _communication(self) -> Iterator[FailureReason]:
         each_ns = round(self.now.exposed_comm)
         if each_ns:
-            finding = next((found for found in self.findings if found.rule == "exposed-communication"), None)
+            finding = next((each for each in self.findings if each.rule == "exposed-communication"), None)
             past_ns = None if self.before is None else self.before.exposed_comm
             title, rank_ns = self._took("exposed communication", each_ns, past_ns)
             if finding is None:
@@ -165,7 +164,7 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
                 yield structs.replace(of_finding(finding, ""), title=title, time_ns=rank_ns)
 
     def _copies(self) -> Iterator[FailureReason]:
-        slow = next((found for found in self.findings if found.rule in ("slow-link", "pageable-copy")), None)
+        slow = next((each for each in self.findings if each.rule in ("slow-link", "pageable-copy")), None)
         for group in self.device.copies:
             if self.place.budget.direction in (None, group.direction):
                 copies = plural(group.count, "copy")
@@ -181,7 +180,7 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
 
     def _kernels(self) -> Iterator[FailureReason]:
         if self.place.budget.range is not None:
-            # Which kernels ran in a range is not counted.
+            # The analysis doesn't count kernels by range.
             return
         for group in self.device.kernels:
             each_ns = self._mean_ns(group.time_ns, group.by_step.time_ns)
@@ -190,6 +189,6 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
                 yield FailureReason(title=title, detail="", time_ns=each_ns, op=group.op)
 
     def _mean_ns(self, whole_ns: int, by_step_ns: Sequence[int]) -> int:
-        """Of the steps that are judged, or of the window."""
+        """Return the mean time over the judged steps, or the time in the window."""
         total_ns = whole_ns if self.steps is None else sum(by_step_ns[number] for number in self.steps)
         return round(total_ns / max(1, len(self.place.samples)))

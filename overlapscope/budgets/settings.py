@@ -136,7 +136,7 @@ class Budget(Narrowed, frozen=True, kw_only=True):
 
     @property
     def relative(self) -> bool:
-        """Whether a limit compares with the baseline."""
+        """True if a limit compares with the baseline."""
         return not set(self.limits).isdisjoint(RELATIVE)
 
     # -- Budgets with one limit ---------------------------------------------------------------
@@ -149,7 +149,7 @@ class Budget(Narrowed, frozen=True, kw_only=True):
 
     @property
     def at_least(self) -> bool:
-        """Whether values below the limit fail, rather than values above it."""
+        """True if values below the limit fail, rather than values above it."""
         return self.limits[0] in ("min", "max_decrease_pct")
 
     def beyond(self, value: float, bound: float) -> bool:
@@ -244,13 +244,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     overrides: tuple[Override, ...] = ()
     exceptions: tuple[Exemption, ...] = ()
     allow_missing: bool = False
-    """Whether forbidden rules that cannot be judged pass. Budgets have a field of the same name."""
+    """True if forbidden rules that cannot be judged pass. Budgets have a field of the same name."""
     fail_level: Level = "error"
     strict_env: bool = False
     other_program: bool = False
-    """Whether to compare with a baseline of another program."""
+    """True to compare with a baseline of another program."""
     allow_predicted: bool = False
-    """Whether to judge timelines predicted by `overlapscope whatif` like recordings."""
+    """True to judge timelines predicted by `overlapscope whatif` like recordings."""
     forbid_floor_pct: float = 0.0
     """Cost below which a forbidden finding passes, as a percentage of the judged time."""
 

@@ -16,7 +16,7 @@ from overlapscope.documents.table import Cell, Column, Table, Tone, rows, words
 from overlapscope.history.chart import chart
 from overlapscope.history.course import Course, HistoryCheck, JobCourse, Judged
 from overlapscope.history.document import moment, short
-from overlapscope.history.levels import Change, Group
+from overlapscope.history.levels import Group, LevelChange
 
 _TITLE = "overlapscope history"
 _CELLS, _LABEL = 60, 19
@@ -57,7 +57,7 @@ def _kind(course: Course) -> str:
     return f"the plain program{gpu}" if course.plain else f"recordings{gpu}, not of the plain program"
 
 
-def sentence(course: Course, change: Change) -> str:
+def sentence(course: Course, change: LevelChange) -> str:
     """`step_time is worse since commit 1a2b3c (2026-11-03 10:12): 12.6 ms instead of 10.4 ms, 2.2 ms more (1.9 to 2.5
     ms).`"""
     after, before = distinct((change.after, change.before), course.unit)
@@ -71,7 +71,7 @@ def _since(group: Group) -> str:
     return f"commit {clean(short(group.commit), 40)} ({at})" if group.commit else at
 
 
-def _by(change: Change, unit: Unit) -> str:
+def _by(change: LevelChange, unit: Unit) -> str:
     """`2.2 ms more (1.9 ms to 2.5 ms)`."""
     return _difference(change.after - change.before, change.low, change.high, unit)
 

@@ -1,4 +1,4 @@
-"""A check as GitLab's Code Quality report: one entry for each verdict that did not pass.
+"""GitLab Code Quality report of a check, with an entry for each verdict that did not pass.
 
 https://docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format
 """
@@ -14,11 +14,11 @@ from overlapscope.budgets import words
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult
 
 _WHOLE = "overlapscope.toml"
-"""Where an entry points that no file can be named for: the place where budgets stand."""
+"""File of entries that belong to no other file."""
 
 
 def render(result: CheckResult) -> str:
-    """The check as a JSON document."""
+    """Return the check as a JSON document."""
     seen: Counter[str] = Counter()
     issues = [_issue(verdict, seen) for verdict in result.verdicts if verdict.status != "pass"]
     if words.unexplained(result):
@@ -61,7 +61,7 @@ def _severity(verdict: BudgetVerdict) -> str:
 
 
 def _identity(verdict: BudgetVerdict, path: str | None) -> str:
-    """What stays the same from run to run: neither the value nor the line, nor where the checkout lies."""
+    """Return a key that stays the same between runs: without values, lines and the path of the checkout."""
     subject = verdict.subject
     source = path or subject.source
     return repr((verdict.budget, source, subject.rank, subject.device, subject.scope, subject.direction))

@@ -1,7 +1,7 @@
-"""A check as an OpenMetrics exposition: values, limits and states, in base units.
+"""OpenMetrics exposition of a check: values, limits and states, in base units.
 
-States are gauges of 0 and 1 rather than a stateset, which what reads the older text format, such as a Pushgateway,
-refuses.
+States are gauges of 0 and 1 instead of a stateset, because readers of the older text format, such as a Pushgateway,
+refuse statesets.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _BASE: Final[dict[Unit, tuple[str, float]]] = {
     "findings": ("findings", 1),
     "differences": ("differences", 1),
 }
-"""Name of the base unit, and what to divide by."""
+"""Name of the base unit, and the divisor."""
 
 
 def render(result: CheckResult) -> str:
-    """The check as a text exposition."""
+    """Return the check as a text exposition."""
     cases = list(_cases(result))
     lines = [
         *family(
@@ -55,12 +55,14 @@ def render(result: CheckResult) -> str:
 
 
 def _cases(result: CheckResult) -> Iterator[tuple[Labels, BudgetVerdict, DeviceVerdict, float | None]]:
-    """Every rank by itself, with its labels and its limit: of the one that decides alone, the labels would change from
-    run to run."""
+    """Yield the results of every rank and device with labels and limit.
+
+    The decisive one alone would have other labels in each run.
+    """
     seen: Counter[str] = Counter()
     for verdict in result.verdicts:
         for subject, part in words.cases(verdict):
-            known = {
+            subject_labels = {
                 "budget": words.name(verdict.budget),
                 "metric": words.name(verdict.metric),
                 "level": verdict.level,
@@ -71,7 +73,7 @@ def _cases(result: CheckResult) -> Iterator[tuple[Labels, BudgetVerdict, DeviceV
                 "step": words.name(subject.step) if subject.step is not None else None,
                 "direction": subject.direction,
             }
-            labels = {key: str(value) for key, value in known.items() if value is not None}
+            labels = {key: str(value) for key, value in subject_labels.items() if value is not None}
             # No two samples may have the same labels.
             seen[repr(labels)] += 1
             if seen[repr(labels)] > 1:
@@ -81,9 +83,10 @@ def _cases(result: CheckResult) -> Iterator[tuple[Labels, BudgetVerdict, DeviceV
 
 
 def _limit(verdict: BudgetVerdict, status: Status, *, decides: bool) -> float | None:
-    """None where it is not known: of a relative budget, each rank has a limit of its own.
+    """Return the limit; None if it is unknown, since a relative budget has a different limit for each rank.
 
-    Nor where a value passes beyond it, as that may be chance: whoever compares the two would see a failure.
+    A limit is also left out if a value beyond it passes because it may be chance. Comparing the two would suggest a
+    failure.
     """
     if verdict.baseline is None:
         return verdict.limit
