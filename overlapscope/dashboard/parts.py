@@ -318,4 +318,4 @@ def progress(sentence: str, part: float | None) -> Component:
     """How far something is, of which `part` is done if that is known."""
     known = part is not None
     bar: Any = {"value": round(100 * part) if part is not None else 100, "animated": not known, "striped": not known}
-    return dmc.Stack([dmc.Text(sentence), dmc.TaskProgress(**bar, **{"aria-label": "loading"})], w=420)
+    return dmc.Stack([dmc.Text(sentence), dmc.Progress(**bar, **{"aria-label": "loading"})], w=420)
