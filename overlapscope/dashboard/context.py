@@ -59,7 +59,7 @@ class PageContext(Struct, frozen=True):
 
     @property
     def replayed(self) -> bool:
-        """Whether the page shows the plain program."""
+        """True if the page shows the plain program."""
         return self.opened is not self.loaded
 
     @property

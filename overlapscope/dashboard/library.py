@@ -36,7 +36,7 @@ KEPT_EVENTS = 40_000_000
 _PAGE_RESULTS = 32
 
 _FileState = tuple[int, int] | None
-"""Modification time and size; None if there is no file."""
+"""Modification time and size; None for a missing file."""
 
 Reduced = tuple[ReducedRank, ...] | Unreadable
 """A trace as the page Ranks needs it: a rank for each device, or the reason why there is none."""
@@ -214,7 +214,7 @@ class Library:
             if opened is not None:
                 trace = opened.analysis.trace
             else:
-                # Nothing of a dropped file may remain after the server ends.
+                # Dropped files are not cached, because they must be gone when the server ends.
                 cache = self._cache and entry.name is None
                 trace = load(entry.path, limit_bytes=self._limit_bytes, progress=reading, cache=cache)
                 trace = trace if entry.name is None else replace(trace, source=entry.name)

@@ -44,7 +44,7 @@ class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
         return built
 
     def of(self, program: str | None) -> Opened:
-        """Return the program to show: the plain program if there is one, unless the URL asks for the recording."""
+        """Return the program to show: the plain program, if any, unless the URL asks for the recording."""
         return self if self.plain is None or program == RECORDED else self.plain
 
     def section(self, device: int | None = None) -> DeviceReport:

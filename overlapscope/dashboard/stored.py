@@ -40,7 +40,7 @@ class Stored(Struct, frozen=True):
 
     @property
     def state(self) -> str:
-        """A text that changes with the file, or with what SQLite writes beside it; empty if there is no file.
+        """A text that changes with the file, or with what SQLite writes beside it; empty for a missing file.
 
         It is text because a browser would round times in nanoseconds.
         """
@@ -59,7 +59,7 @@ def find_stored(named: str | None) -> Stored | None:
     The default is the user's history; None if the user can't have one.
 
     Raises:
-        UsageError: There is no history at the place that was named.
+        UsageError: The place that was named has no history.
         MissingPackage: A package for that kind of place is missing.
     """
     if named is None:

@@ -167,13 +167,13 @@ head as a WSGI environment, and the number of bytes that other requests are send
 class _Parser(HTTPRequestParser):  # type: ignore[misc]
     """A parser that reads a body only as far as the head allows.
 
-    Waitress stores the whole body before it asks the application, so anybody could fill the disk otherwise.
+    Waitress stores the whole body before it asks the application, so that strangers could fill the disk.
     """
 
     adj: Any
     body_rcv: Any
     is_welcome = False
-    """Whether the head shows that the request may be answered."""
+    """True if the head shows that the request may be answered."""
 
     def __init__(self, adj: Any, server: BaseWSGIServer, allowed: Allowed) -> None:
         super().__init__(adj)
@@ -215,7 +215,7 @@ class Connection(HTTPChannel):  # type: ignore[misc]
     def __init__(self, allowed: Allowed, server: BaseWSGIServer, *arguments: Any, **more: Any) -> None:
         self._allowed = allowed
         self.is_welcome = False
-        """Whether a request on it could be answered."""
+        """True if a request on it could be answered."""
         self._is_cut = False
         self._until_ns = clock.now_ns() + HEAD_NS
         super().__init__(server, *arguments, **more)
@@ -234,7 +234,7 @@ class Connection(HTTPChannel):  # type: ignore[misc]
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the other side has to act next."""
+        """True if the other side has to act next."""
         return not self.requests and not self._is_cut
 
     @property

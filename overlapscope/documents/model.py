@@ -201,7 +201,7 @@ class Section(Struct, frozen=True):
     there is room."""
     tone: Tone = ""
     folded: bool = False
-    """Whether readers have to click to open it."""
+    """True if readers have to click to open it."""
     id: str = ""
     detail: str = ""
     """Its name in `-v`'s hint if it is a detail, in a word or two; `brief` leaves details out."""

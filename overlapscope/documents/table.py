@@ -28,9 +28,9 @@ class Column(Struct, frozen=True):
     spare: int = 0
     """If there is not enough room, the columns with the lowest number are left out first. 0 keeps a column."""
     heads: bool = False
-    """Whether the column's title names the table, so that a terminal needs no title above it."""
+    """True if the column's title names the table, so that a terminal needs no title above it."""
     extra: bool = False
-    """Whether it shows only in a table that can be sorted, which has more room."""
+    """True if it shows only in a table that can be sorted, which has more room."""
     long: str = ""
     """Title in a table that can be sorted, if different."""
     width: int | None = None
@@ -62,7 +62,7 @@ class Table(Struct, frozen=True):
     rows: tuple[Row, ...] = ()
     note: str = ""
     total: bool = False
-    """Whether the last row is the sum of the others."""
+    """True if the last row is the sum of the others."""
     id: str = ""
     few: int | None = None
     """Number of rows that belong to the answer, the rest being details; None if all do."""

@@ -45,7 +45,7 @@ class DeviceReport(Struct, frozen=True):
 
     @property
     def usable(self) -> bool:
-        """Whether the figures are reliable enough to show."""
+        """True if the figures are reliable enough to show."""
         return self.device is not None and self.trace.trust.verdict != "unusable"
 
     @property
