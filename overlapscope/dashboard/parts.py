@@ -121,7 +121,7 @@ def verdict(context: PageContext) -> Component:
 
 
 def unusable(context: PageContext) -> Component:
-    """Return the host's activity in a program without a GPU, or the reason why there are no figures."""
+    """Return the host's activity in a program without a GPU, or the reason for missing figures."""
     checks = [check for check in context.section.trace.trust.checks if check.status == "fail"]
     why = panel(
         "Why there are no figures",

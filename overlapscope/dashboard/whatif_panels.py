@@ -34,7 +34,7 @@ _REPLAY = "How well the replay explains the recording"
 
 
 def answer(context: PageContext, prediction: WhatIf) -> Component:
-    """Return the predicted step time with its interval in a sentence, or the reason why there is no prediction."""
+    """Return the predicted step time with its interval in a sentence, or the reason for refusing a prediction."""
     told = document.headline(prediction)
     word = _standing(prediction, told.level)
     said = render.draw(document.remarks(prediction), context.dark)

@@ -144,7 +144,7 @@ def _near(context: PageContext) -> tuple[Component, bool]:
     others = [entry.id for entry in library.entries() if entry.id != mine]
     lines, links, done = [], [], True
     for id in get_close_matches(mine, others, n=_NEAR, cutoff=0):
-        # Request them one by one, so that reading stops after the user leaves the page.
+        # Request them in turn, so that reading stops after the user leaves the page.
         found = library.verdict(id) if done else None
         done = done and found is not None
         lines.append((clean(id, 120), *_told(found)))
