@@ -31,7 +31,7 @@ _LONGEST = 300
 
 
 def sentence(result: Shown) -> str:
-    """Return `Report: trace.json.gz, NVIDIA H200: No overlap: all 72.2 ms of copies are exposed...` in angle brackets."""
+    """Return `Report: trace.json.gz, NVIDIA H200: No overlap: all 72.2 ms of copies...` in angle brackets."""
     verdict, _ = _said(result)
     return f"<{type(result).__name__}: {shorten(clean(verdict), _LONGEST)}>"
 
