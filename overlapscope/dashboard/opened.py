@@ -1,4 +1,4 @@
-"""A loaded trace with everything that is shown of it, and the predictions that pages show."""
+"""Loaded traces with all that pages show of them, and predictions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from overlapscope.trace.model import Trace
 
 
 class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
-    """A loaded trace with everything that is shown of it; or its plain program, which is shown alike."""
+    """A loaded trace, or its plain program, with all that pages show of it."""
 
     id: str
     path: Path
@@ -34,21 +34,21 @@ class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
     report: Report
     page: Page
     plain: Opened | None = None
-    """Its plain program, where verdict and findings speak of that."""
+    """The plain program, if verdict and findings are about it."""
 
     @cached_property
     def lanes(self) -> Lanes:
-        """Prepared when first drawn: not everybody looks at both programs."""
+        """The timeline, built when first drawn, since few people look at both programs."""
         built = lanes.build(self.analysis)
         give_back()
         return built
 
     def of(self, program: str | None) -> Opened:
-        """What is shown: the plain program where there is one, unless the recording is asked for (`Place.of`)."""
+        """Return the program to show: the plain program, if any, unless the URL asks for the recording."""
         return self if self.plain is None or program == RECORDED else self.plain
 
     def section(self, device: int | None = None) -> DeviceReport:
-        """The device asked for; the first one where there is no such device."""
+        """Return the report on a device, or on the first device if there is no such device."""
         sections = list(self.page.sections())
         return next(
             (section for section in sections if section.device and section.device.device == device), sections[0]
@@ -56,7 +56,7 @@ class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
 
 
 def open_trace(entry: TraceEntry, trace: Trace) -> Opened:
-    """Everything that is shown of a trace. Takes as long as its analysis."""
+    """Analyse a trace and return all that pages show of it."""
     analysis = analyze_trace(trace)
     program = find_program(analysis, None, estimate=True)
     report = joined([analysis], [program], scope="window", replayed=True)
@@ -67,59 +67,61 @@ def open_trace(entry: TraceEntry, trace: Trace) -> Opened:
     return Opened(entry.id, entry.path, analysis, report, Page(report, verbose=True), plain)
 
 
-# -- predictions ----------------------------------------------------------------------------------
+# -- Predictions -----------------------------------------------------------------------------------
 
 KEPT_EVENTS = 10_000_000
-"""Predicted timelines stay in memory, the most recently shown ones, up to so many events together: some 1 GB."""
+"""Maximum number of events of predicted timelines in memory, some 1 GB. The most recently shown timelines stay."""
 MOST_KEPT = 64
-"""Predictions, however small."""
+"""Maximum number of predictions, however small."""
 _GIVEN_UP_S = 5.0
-"""A page asks again and again for what it waits for; what it has not asked for so long, nobody waits for."""
+"""Seconds after which a request counts as abandoned; waiting pages repeat their requests."""
 
 
 class WhatIfRequest(Struct, frozen=True):
-    """One prediction."""
+    """A request for a prediction."""
 
     device: int
     interventions: tuple[str, ...] | None
-    """As `predict` takes them; None for those that gain most."""
+    """Interventions as `predict` takes them; None for the set that gains most."""
 
 
 class DrawnPrediction(Struct, frozen=True, eq=False):
-    """A prediction, and its timeline prepared to be drawn."""
+    """A prediction with its timeline."""
 
     result: WhatIf
     lanes: Lanes | None
-    """None where nothing is predicted, or where what is best was asked for: what it consists of is known by itself."""
+    """None if nothing is predicted or the request was for the best set, whose interventions are predicted separately.
+    """
 
     @property
     def interventions(self) -> tuple[str, ...]:
-        """What was changed, as `predict` takes it."""
+        """The changes, as `predict` takes them."""
         changes = self.result.interventions
         return tuple(change.intervention + (f" {change.argument}" if change.argument else "") for change in changes)
 
 
 _Key = tuple[weakref.ref[Opened], WhatIfRequest]
-"""Of a trace as it was read: one that is read again is another one."""
+"""A trace as it was read, and the request. A trace that is read again has a new key."""
 
 
 class Predictions:
-    """Thread-safe. The prediction asked for last is computed first; what no page waits for is not computed."""
+    """Thread-safe. The latest request is computed first; requests that no page repeats are dropped."""
 
     def __init__(self) -> None:
         self._kept: Kept[_Key, DrawnPrediction | OverlapscopeError] = Kept(KEPT_EVENTS)
         self._background = Background("predictor", self._compute, self._kept, _weight, given_up_s=_GIVEN_UP_S)
 
     def get(self, opened: Opened, asked: WhatIfRequest, *, wait_s: float = 0.0) -> DrawnPrediction | None:
-        """The prediction; None if it is not there after a wait, but under way: ask again.
+        """Return the prediction; None if it isn't ready after `wait_s`, so the caller has to ask again.
 
-        Raises OverlapscopeError where it cannot be made.
+        Raises:
+            OverlapscopeError: The prediction is impossible.
         """
         prediction = self._background.get((weakref.ref(opened), asked), wait_s)
         return None if prediction is None else raised(prediction)
 
     def known(self, opened: Opened, asked: WhatIfRequest) -> DrawnPrediction | OverlapscopeError | None:
-        """The prediction if it was made before."""
+        """Return the prediction if it was made before."""
         return self._kept.get((weakref.ref(opened), asked))
 
     def _compute(self, key: _Key, tell: Tell) -> DrawnPrediction | OverlapscopeError:
@@ -131,7 +133,7 @@ class Predictions:
         trace = opened.analysis.trace
         prediction = attempt("The prediction", lambda: _predict(trace, asked))
         if asked.interventions is None and isinstance(prediction, DrawnPrediction):
-            # What is best is known by itself.
+            # Keep the prediction of the best set under its interventions.
             self._background.put((reference, WhatIfRequest(asked.device, prediction.interventions)), prediction)
             return DrawnPrediction(prediction.result, None)
         return prediction
@@ -143,7 +145,7 @@ def _weight(prediction: DrawnPrediction | OverlapscopeError) -> int:
 
 
 def events_of(trace: Trace) -> int:
-    """How many events a timeline holds."""
+    """Return the number of events in a timeline."""
     tables = (trace.gpu_ops, trace.runtime_calls, trace.cpu_ops, trace.annotations, trace.python_frames)
     return sum(len(table) for table in tables)
 

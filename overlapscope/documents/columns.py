@@ -1,4 +1,4 @@
-"""Columns of tables that have one row per thing: each with what it says of a thing, and the value to sort it by."""
+"""Columns of tables with a row per item: each has a function that makes an item's cell, with the value to sort by."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ NAME_LIMIT = 200
 
 T = TypeVar("T")
 ColumnOf = tuple[Column, Callable[[T], Cell]]
-"""A column, and its cell for one thing. The builders below take the other fields of `Column` by name."""
+"""A column and the function that makes its cell for an item. The functions below pass `fields` on to `Column`."""
 
 
 def text(title: str, say: Callable[[T], str | None], *, when: bool = True, **fields: Any) -> ColumnOf[T] | None:
-    """Return a column of foreign text, empty where nothing is known; None unless `when`."""
+    """Return a column of text from a trace, empty where it is unknown; None unless `when`."""
 
     def cell(thing: T) -> Cell:
         return Cell(clean(say(thing) or "", NAME_LIMIT))
@@ -34,9 +34,11 @@ def number(title: str, say: Callable[[T], int], **fields: Any) -> ColumnOf[T]:
     return Column(title, **fields), lambda thing: Cell(str(say(thing)), say(thing))
 
 
-def time(title: str, unit: Unit, say: Callable[[T], int], **fields: Any) -> ColumnOf[T]:
-    """Return a column of times, sorted and exported in `unit`."""
-    return Column(title, **fields), lambda thing: Cell(unit.number(say(thing)), say(thing) / unit.ns)
+def time(title: str, unit: Unit, say: Callable[[T], int], *, long: str, **fields: Any) -> ColumnOf[T]:
+    """Return a column of times, sorted and exported in `unit`, which this adds to the long title."""
+    return Column(title, long=f"{long}, {unit.name}", **fields), lambda thing: Cell(
+        unit.number(say(thing)), say(thing) / unit.ns
+    )
 
 
 def percent(title: str, say: Callable[[T], float | None], **fields: Any) -> ColumnOf[T]:
@@ -45,7 +47,7 @@ def percent(title: str, say: Callable[[T], float | None], **fields: Any) -> Colu
 
 
 def share(title: str, part: Callable[[T], int], whole: Callable[[T], int], **fields: Any) -> ColumnOf[T]:
-    """Return a column with what percentage `part` is of `whole`."""
+    """Return a column of `part` as a percentage of `whole`."""
     return percent(title, lambda thing: 100 * part(thing) / whole(thing) if whole(thing) else None, **fields)
 
 

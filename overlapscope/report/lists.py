@@ -1,6 +1,6 @@
-"""Tables with one row per copy, cause, stall, step or range; rows may name their place in the timeline.
+"""Tables with a row for each copy, cause, stall, step or range; rows may name their place in the timeline.
 
-Each is declared once. Columns that are `extra` show only where a table can be sorted, which has more room.
+Each table is declared once. Columns that are `extra` show only where a table can be sorted, which has more room.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def copies(section: DeviceReport, device: Device) -> Table:
         column.text("memory", lambda group: f"{group.source_kind} to {group.target_kind}", id="memory", width=170),
         column.number("stream", lambda group: group.stream, id="stream", width=80),
         column.count("count", lambda group: group.count, id="count", width=80),
-        column.bytes_of("size", lambda group: group.bytes, id="bytes"),
+        column.bytes_of("size", lambda group: group.bytes, id="bytes", long="bytes"),
         column.rate("GB/s", lambda group: group.gb_per_s if says_bandwidth(group) else None, id="rate", width=80),
-        column.time(f"time {unit.name}", unit, lambda group: group.time_ns, id="time"),
-        column.time(f"exposed {unit.name}", unit, lambda group: group.exposed_ns, id="exposed"),
-        column.share("exposed %", lambda group: group.exposed_ns, lambda group: group.time_ns, id="share", extra=True),
+        column.time(f"time {unit.name}", unit, lambda group: group.time_ns, id="time", long="time"),
+        column.time(f"exposed {unit.name}", unit, lambda group: group.exposed_ns, id="exposed", long="exposed"),
+        column.share("exposed, %", lambda group: group.exposed_ns, lambda group: group.time_ns, id="share", extra=True),
         title="Copies",
     )
 
@@ -71,12 +71,14 @@ def worst_copies(section: DeviceReport, copies: EachCopy, rows: I64, issuers: Se
         list(map(_IssuedCopy, rows.tolist(), sizes, issuers)),
         column.text("copy", lambda copy: Kind(copies.direction[copy.row]).name.lower(), id="direction", width=75),
         column.text("memory", lambda copy: Memory(copies.memory[copy.row]).name.lower(), id="memory", width=95),
-        column.time(f"exposed {unit.name}", unit, lambda copy: int(copies.exposed_ns[copy.row]), id="exposed"),
+        column.time(
+            f"exposed {unit.name}", unit, lambda copy: int(copies.exposed_ns[copy.row]), id="exposed", long="exposed"
+        ),
         column.text("cause", lambda copy: COPY_CAUSES[copies.cause[copy.row]], id="cause", width=145),
         column.text("where", lambda copy: copy.issuer.line, when=any(issuer.line for issuer in issuers), **_LINE),
         column.text("launched by", lambda copy: copy.issuer.op, id="op", width=130),
-        column.time(f"time {unit.name}", unit, lambda copy: int(copies.duration_ns[copy.row]), id="time"),
-        column.bytes_of("size", lambda copy: copy.bytes, id="bytes"),
+        column.time(f"time {unit.name}", unit, lambda copy: int(copies.duration_ns[copy.row]), id="time", long="time"),
+        column.bytes_of("size", lambda copy: copy.bytes, id="bytes", long="bytes"),
         column.rate(
             "GB/s",
             lambda copy: None if copy.bytes is None else float(copies.gb_per_s[copy.row]),
@@ -93,7 +95,7 @@ def worst_copies(section: DeviceReport, copies: EachCopy, rows: I64, issuers: Se
 
 
 def evidence(section: DeviceReport, device: Device, subject: Subject) -> Table:
-    """Return what the causes of a bucket rest on, by op, call and line."""
+    """Return the evidence for a bucket's causes by op, call and line."""
     cases = [case for case in device.evidence if case.subject == subject]
     whole_ns = device.buckets.idle_ns if subject == "idle" else device.buckets.exposed_copy_ns
     unit = section.unit_of(whole_ns)
@@ -105,7 +107,7 @@ def evidence(section: DeviceReport, device: Device, subject: Subject) -> Table:
     return table_of(
         cases,
         column.text("cause", lambda case: case.cause, id="cause", width=145),
-        column.time(f"time {unit.name}", unit, lambda case: case.time_ns, id="time"),
+        column.time(f"time {unit.name}", unit, lambda case: case.time_ns, id="time", long="time"),
         column.share("%", lambda case: case.time_ns, lambda _: whole_ns, id="share", width=70),
         column.text("where", lambda case: case.where, when=any(case.where for case in cases), **_LINE),
         column.text("op", lambda case: case.op, id="op", width=130),
@@ -138,13 +140,21 @@ def stalls(section: DeviceReport, device: Device) -> Table:
 
     table = table_of(
         shown,
-        column.text("host stall", lambda stall: stall.call, id="call", width=150, flexible=True, heads=True),
+        column.text(
+            "host stall",
+            lambda stall: stall.call,
+            id="call",
+            long="blocking call",
+            width=150,
+            flexible=True,
+            heads=True,
+        ),
         column.text("in", lambda stall: stall.op, id="op", long="in op", width=130, flexible=True),
         column.count("count", lambda stall: stall.count, id="count", width=80),
-        column.time(f"host waits {unit.name}", unit, lambda stall: stall.host_wait_ns, id="wait"),
-        column.time(f"GPU idle {unit.name}", unit, lambda stall: stall.idle_caused_ns, id="idle"),
+        column.time(f"host waits {unit.name}", unit, lambda stall: stall.host_wait_ns, id="wait", long="host waits"),
+        column.time(f"GPU idle {unit.name}", unit, lambda stall: stall.idle_caused_ns, id="idle", long="idle caused"),
         column.share(
-            "of idle %", lambda stall: stall.idle_caused_ns, lambda _: device.buckets.idle_ns, id="share", extra=True
+            "of idle, %", lambda stall: stall.idle_caused_ns, lambda _: device.buckets.idle_ns, id="share", extra=True
         ),
         column.text("where", lambda stall: stall.where, when=any(stall.where for stall in shown), **_LINE),
         column.number("thread", lambda stall: stall.thread, id="thread", extra=True),
@@ -195,7 +205,7 @@ class _Step(NamedTuple):
 
 
 def each_step(section: DeviceReport, device: Device) -> Table:
-    """Return one row for each step; outliers are marked where the table can be sorted."""
+    """Return a row for each step; the sortable table marks outliers."""
     unit, name, outliers = section.unit, section.unit.name, find_outliers(device.steps).tolist()
     return table_of(
         [_Step(step, outlier, _times([step])) for step, outlier in zip(device.steps, outliers, strict=True)],
@@ -208,12 +218,14 @@ def each_step(section: DeviceReport, device: Device) -> Table:
             width=90,
             extra=True,
         ),
-        column.time(f"span {name}", unit, lambda step: step.times.span_ns, id="span"),
-        column.time("compute", unit, lambda step: step.times.compute_ns, id="compute", long=f"compute {name}"),
-        column.time("exp. comm", unit, lambda step: step.times.exposed_comm_ns, id="comm", long=f"exposed comm {name}"),
-        column.time("exp. copy", unit, lambda step: step.times.exposed_copy_ns, id="copy", long=f"exposed copy {name}"),
-        column.time("idle", unit, lambda step: step.times.idle_ns, id="idle", long=f"idle {name}"),
-        column.percent("efficiency %", lambda step: efficiency_shown(step.period), id="efficiency"),
+        column.time(f"span {name}", unit, lambda step: step.times.span_ns, id="span", long="span"),
+        column.time("compute", unit, lambda step: step.times.compute_ns, id="compute", long="compute"),
+        column.time("exp. comm", unit, lambda step: step.times.exposed_comm_ns, id="comm", long="exposed comm"),
+        column.time("exp. copy", unit, lambda step: step.times.exposed_copy_ns, id="copy", long="exposed copy"),
+        column.time("idle", unit, lambda step: step.times.idle_ns, id="idle", long="idle"),
+        column.percent(
+            "efficiency %", lambda step: efficiency_shown(step.period), id="efficiency", long="efficiency, %"
+        ),
         title="Each step",
         place=lambda step: _place(step.period.window),
     )
@@ -244,11 +256,22 @@ def ranges(section: DeviceReport, device: Device) -> Table:
         shown,
         column.text("range", lambda item: item.name, id="name", width=180, flexible=True, heads=True),
         column.count("count", lambda item: len(item.periods), id="count", width=80),
-        column.time(f"span {unit.name}", unit, lambda item: item.times.span_ns, id="span"),
-        column.time(f"compute {unit.name}", unit, lambda item: item.times.compute_ns, id="compute", extra=True),
-        column.time(f"exposed comm {unit.name}", unit, lambda item: item.times.exposed_comm_ns, id="comm", extra=True),
-        column.time(f"exposed copy {unit.name}", unit, lambda item: item.times.exposed_copy_ns, id="copy"),
-        column.time(f"idle {unit.name}", unit, lambda item: item.times.idle_ns, id="idle"),
+        column.time(f"span {unit.name}", unit, lambda item: item.times.span_ns, id="span", long="span"),
+        column.time(
+            f"compute {unit.name}", unit, lambda item: item.times.compute_ns, id="compute", long="compute", extra=True
+        ),
+        column.time(
+            f"exposed comm {unit.name}",
+            unit,
+            lambda item: item.times.exposed_comm_ns,
+            id="comm",
+            long="exposed comm",
+            extra=True,
+        ),
+        column.time(
+            f"exposed copy {unit.name}", unit, lambda item: item.times.exposed_copy_ns, id="copy", long="exposed copy"
+        ),
+        column.time(f"idle {unit.name}", unit, lambda item: item.times.idle_ns, id="idle", long="idle"),
         title="Ranges",
         place=lambda item: _place(max(item.periods, key=lambda period: period.span_ns).window),
     )

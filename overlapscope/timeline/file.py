@@ -1,5 +1,5 @@
-"""A report as one HTML file, with timelines to zoom into: of each trace the verdict first, then findings, the timeline,
-charts and tables."""
+"""A report as a single HTML file with timelines to zoom into. For each trace: verdict, findings, timeline, charts,
+tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from overlapscope.timeline.tiles import BUDGET_BYTES, TimeSpan, around, pyramids
 
 
 def document(page: Page, lanes: Sequence[Lanes], view: TimeSpan | None = None) -> Document:
-    """`lanes` belong to the report's traces, in their order; timelines open at `view`."""
+    """Return the document. `lanes` are those of the report's traces, in their order; timelines open at `view`."""
     by_trace: dict[int, list[DeviceReport]] = {}
     for part in page.sections():
         by_trace.setdefault(part.number, []).append(part)
@@ -67,7 +67,7 @@ def _trace(
 def _findings(
     page: Page, of_trace: list[DeviceReport], lanes: Lanes | None, timeline: model.TimelineBlock | None
 ) -> Iterator[Block]:
-    """Each finding, costliest first, with a button that shows its example in the timeline."""
+    """Yield the findings, costliest first, each with a button that shows its example in the timeline."""
     findings = parts.in_order(of_trace)
     yield Heading("Findings, costliest first")
     if not findings:
@@ -83,13 +83,13 @@ def _findings(
         yield parts.finding_block(part, finding, where=where, example=example)
 
 
-# -- timelines ------------------------------------------------------------------------------------
+# -- Timelines -------------------------------------------------------------------------------------
 
 
 def _timelines(
     by_trace: dict[int, list[DeviceReport]], drawn: dict[int, Lanes], view: TimeSpan | None
 ) -> dict[int, model.TimelineBlock]:
-    """By the number of the trace."""
+    """Return the timelines by the number of their trace."""
     examples = [
         [span for _, finding in parts.in_order(by_trace[number]) if (span := _example(finding, lanes)) is not None]
         for number, lanes in drawn.items()
@@ -108,14 +108,14 @@ def _timelines(
 
 
 def _example(finding: Finding, lanes: Lanes) -> TimeSpan | None:
-    """A finding's example, relative to the lanes' origin."""
+    """Return a finding's example relative to the lanes' origin."""
     if finding.example is None:
         return None
     return TimeSpan(finding.example.start_ns - lanes.origin_ns, finding.example.end_ns - lanes.origin_ns)
 
 
 def _first_view(of_trace: list[DeviceReport], lanes: Lanes, asked: TimeSpan | None) -> TimeSpan:
-    """What the timeline shows at first: the GPU's work, the host's beside it may reach far beyond."""
+    """Return the initial view: the GPU's work, because the host's may extend far beyond it."""
     if asked is not None:
         return asked
     windows = [part.device.window for part in of_trace if part.device]

@@ -1,4 +1,4 @@
-"""Copies: how fast they are, which are exposed, and why."""
+"""The page Copies: how fast they are, which are exposed, and why."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LISTED = 200
 
 
 def layout(context: PageContext, device: Device) -> Component:
-    """The page."""
+    """Return the page."""
     analysis = context.device_analysis
     if analysis is None:
         return parts.unusable(context)
@@ -97,7 +97,7 @@ callbacks.csv("copies-evidence", "copies-worst", "copies-groups")
 
 @callbacks.leads(Input("copies-bandwidth", "clickData"))
 def show_copy(context: PageContext, click: Click | None) -> Any:
-    """To the copy in the timeline."""
+    """Return the address of the copy in the timeline."""
     row, analysis = click.number if click else None, context.device_analysis
     if row is None or analysis is None or not 0 <= row < len(analysis.timeline.ops):
         return dash.no_update

@@ -1,4 +1,4 @@
-"""Idle and stalls: why the GPU had nothing to do, and which calls kept the host from giving it something."""
+"""The page Idle and stalls: why the GPU was idle, and which calls kept the host from launching work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from overlapscope.report import lists
 
 
 def layout(context: PageContext, device: Device) -> Component:
-    """The page."""
+    """Return the page."""
     return parts.page(
         "Idle and stalls",
         _idle(context, device),

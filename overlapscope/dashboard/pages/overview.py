@@ -1,4 +1,4 @@
-"""Overview: the verdict, the figures behind it, and what to change first."""
+"""The page Overview: the verdict, its figures, and what to change first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from overlapscope.report.tables import checks, costs_note, where_none_found
 
 
 def layout(context: PageContext, device: Device) -> Component:
-    """The answer first: the verdict and its figures. The rest follows when they are on the screen (`show_more`)."""
+    """Return the verdict and its figures. The rest follows once they are on the screen (`show_more`)."""
     return dmc.Stack(
         [
             parts.verdict(context),
@@ -43,7 +43,7 @@ def _notes(context: PageContext) -> list[Component]:
 
 
 def _of_recording(context: PageContext) -> list[Component]:
-    """Said where the figures are of another program than the verdict above them."""
+    """Return a notice if the figures are of another program than the verdict."""
     if context.loaded.plain is None or context.replayed:
         return []
     return [dmc.Text("The figures below are those of the recording.", c="dimmed", size="sm", id="overview-recorded")]
@@ -54,7 +54,7 @@ callbacks = Callbacks()
 
 @callbacks.add(Output("overview-more", "children"), Input("overview-begun", "data"))
 def show_more(context: PageContext, begun: bool) -> Any:
-    """The part of the page that needs a chart: Plotly is the largest thing that a browser has to load for it."""
+    """Return the part that needs charts, because Plotly is the largest script for a browser to load."""
     return dash.no_update if context.device is None else _more(context, context.device)
 
 
@@ -74,7 +74,7 @@ def _more(context: PageContext, device: Device) -> Component:
 
 
 def _reason(context: PageContext, reason: Reason) -> Component:
-    """Why a bucket is as large as it is, in one line."""
+    """Return the main causes of a bucket in a line."""
     colors = context.colors
     causes: list[Component] = [
         html.Span(

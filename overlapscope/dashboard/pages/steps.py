@@ -1,4 +1,4 @@
-"""Steps: each step's buckets and efficiency, the unusual ones marked; and the ranges."""
+"""The page Steps: buckets and efficiency of each step, outliers, and ranges."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from overlapscope.report.charts import drawn_steps
 
 
 def layout(context: PageContext, device: Device) -> Component:
-    """The page."""
+    """Return the page."""
     return parts.page(
         "Steps",
         *(_steps(context, device) if device.steps else [_no_steps()]),
@@ -97,7 +97,7 @@ callbacks.csv("steps-table", "steps-ranges")
 
 @callbacks.leads(Input("steps-chart", "clickData"))
 def show_step(context: PageContext, click: Click | None) -> Any:
-    """To the step in the timeline."""
+    """Return the address of the step in the timeline."""
     number, device = click.number if click else None, context.device
     if number is None or device is None or not 0 <= number < len(device.steps):
         return dash.no_update
