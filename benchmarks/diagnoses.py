@@ -77,8 +77,8 @@ Times are medians of one iteration, without a profiler. "Claims" counts those th
 
 Data: [every claim](experiments.csv), [every variant](experiments-variants.csv). `overlapscope scenarios report --output
 DIR` writes the full report with a timeline of every variant. [Run experiments](../guides/laboratory.md) shows how to
-run them on your GPU. `python benchmarks/diagnoses.py` writes this page from `traces/laboratory`. A test fails when it is
-stale.
+run them on your GPU. `python benchmarks/diagnoses.py` writes this page from `traces/laboratory`. A test fails when it
+is stale.
 """
 
 
