@@ -408,9 +408,10 @@ def main() -> None:
     lines = [
         "# Performance of the dashboard",
         "",
-        "Written by `python -m benchmarks.dashboard`. A move is one key or one turn of the mouse wheel, from its input
-        event", "to the end of drawing the exact answer. The traces to zoom in are synthetic (`benchmarks/synthetic_trace.py`);
-        the", "others are grown from a recording of GPT-2 in training (`benchmarks/grow.py`). MB are 10^6 bytes, unpacked.",
+        "Written by `python -m benchmarks.dashboard`. A move is one key or one turn of the mouse wheel, from its input",
+        "event to the end of drawing the exact answer. The traces to zoom in are synthetic",
+        "(`benchmarks/synthetic_trace.py`); the others are grown from a recording of GPT-2 in training",
+        "(`benchmarks/grow.py`). MB are 10^6 bytes, unpacked.",
         "",
         about,
         "",
