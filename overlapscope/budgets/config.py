@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from overlapscope.base import disk
 from overlapscope.base.words import clean, did_you_mean
 from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.budgets.quantity import exact, is_share, parse
@@ -186,7 +187,7 @@ def read(path: Path) -> Settings:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(disk.read(path).decode().replace("\r\n", "\n").replace("\r", "\n"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error}).") from None
     except UnicodeDecodeError:

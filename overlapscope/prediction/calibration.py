@@ -96,7 +96,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 def read(path: str | os.PathLike[str]) -> Calibration:
     """The calibration in a file. Raises UsageError, with what to do, where there is none."""
     try:
-        data = Path(path).read_bytes()
+        data = disk.read(Path(path))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read as a calibration ({error.strerror or error}); {_HOW}.") from None
     try:
