@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import IO, BinaryIO, Final
 
 _ENDS = (signal.SIGTERM, signal.SIGHUP)
+WAITS: Final = "reading it waits for data that may never come"
 
 
 def of_user(on_mac: str, variable: str, elsewhere: str) -> Path | None:
@@ -120,7 +122,47 @@ def read_regular(path: Path) -> bytes:
         OSError: The file cannot be read, or is not a regular file.
     """
     with open(path, "rb", opener=regular) as file:
-        return file.read()
+        return _all_of(file)
+
+
+def _all_of(file: BinaryIO) -> bytes:
+    data: bytes | None = file.read()
+    if data is None:
+        raise OSError(errno.EAGAIN, WAITS)
+    return data
+
+
+def read(path: Path) -> bytes:
+    """Return all of a file, or all that comes through a pipe.
+
+    Raises OSError, also for a device, which may never end, and where reading waits for data, as that of `/proc/kmsg`
+    does.
+    """
+    with open_source(path) as file:
+        return _all_of(file)
+
+
+def open_source(path: Path) -> BinaryIO:
+    """Open a file or a pipe for reading; where data of a special file is not there yet, `read` returns None.
+
+    Raises OSError, also for a device.
+    """
+    # Without O_NONBLOCK, opening a pipe waits for its writer, as it should.
+    waits = 0 if stat.S_ISFIFO(os.stat(path).st_mode) else os.O_NONBLOCK | os.O_NOCTTY
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | waits))  # noqa: SIM115
+    if is_device(file):
+        file.close()
+        raise OSError(errno.EINVAL, "it is a device", str(path))
+    return file
+
+
+def is_device(file: IO[bytes]) -> bool:
+    """Return whether an open file is a device that may never end: not a terminal, and not `/dev/null`."""
+    try:
+        state = os.fstat(file.fileno())
+    except OSError:
+        return False
+    return stat.S_ISCHR(state.st_mode) and not file.isatty() and state.st_rdev != os.stat(os.devnull).st_rdev
 
 
 def is_written_in_place(path: Path) -> bool:

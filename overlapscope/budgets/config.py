@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from overlapscope.base import disk
 from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.budgets.quantity import exact, is_share, parse
 from overlapscope.budgets.settings import LIMITS, Budget, Exemption, Override, Settings
@@ -80,7 +81,7 @@ def read(path: Path) -> Settings:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(disk.read(path).decode().replace("\r\n", "\n").replace("\r", "\n"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error}).") from None
     except UnicodeDecodeError:

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from overlapscope.base import disk
 from overlapscope.base.output import tell
 from overlapscope.commands import DONE
 from overlapscope.commands._options import (
@@ -65,7 +66,7 @@ def _show(args: argparse.Namespace) -> int:
     from overlapscope.render import terminal
 
     try:
-        data = Path(args.file).read_bytes()
+        data = disk.read(Path(args.file))
     except OSError as error:
         raise UsageError(f"{args.file}: cannot be read ({error.strerror or error}).") from None
     write(terminal.to_stream(baseline_document(from_json(data, args.file)), sys.stdout), None)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from overlapscope.base import disk
 from overlapscope.base.session import read_once
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import jax
@@ -155,7 +156,7 @@ def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
             path, older = jax.run_in(path)
             inside = sorted(path.iterdir(), key=natural)
             files = [entry for entry in inside if is_trace_name(entry.name) and _may_be_read(entry)]
-            left_out = older + _left_out(entry for entry in inside if entry not in {*files})
+            left_out = older + _left_out(_others(inside, files))
             files = jax.without_copies(files)
             if not files:
                 wrong = f"no trace in this directory; traces end in {', '.join(SUFFIXES)}, or name the file."
@@ -175,7 +176,7 @@ def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
             if not files:
                 raise UnreadableTrace(source, "the pattern matches no file; check it.")
             # A pattern with `**` matches the files below directories itself.
-            return files, [] if "**" in str(source) else _left_out(entry for entry in matches if entry not in {*files})
+            return files, [] if "**" in str(source) else _left_out(_others(matches, files))
     except OSError as error:
         raise UnreadableTrace(
             source, f"cannot be read ({error.strerror or error}); check the path and its permissions."
@@ -193,6 +194,12 @@ def _matches(pattern: str) -> Iterator[Path]:
         # As in a shell, `*` does not match hidden names.
         if not any(part.startswith(".") for part in path.parts if part not in spelled):
             yield path
+
+
+def _others(paths: Iterable[Path], without: Iterable[Path]) -> list[Path]:
+    """Return the paths that are not in the second list. Both may be very long."""
+    left_out = set(without)
+    return [path for path in paths if path not in left_out]
 
 
 def _may_be_read(path: Path) -> bool:
@@ -223,8 +230,9 @@ def _why_left_out(path: Path) -> str | None:
 
 
 def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(_HEAD_BYTES)
+    with open(path, "rb", opener=disk.regular) as file:
+        # Reading a special file may have to wait for data, which gives None.
+        return file.read(_HEAD_BYTES) or b""
 
 
 def natural(path: Path) -> list[tuple[int, int, str]]:

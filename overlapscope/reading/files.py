@@ -274,17 +274,36 @@ def place(path: Path, limit_bytes: int) -> Path:
             _exports[path] = folder
         return Path(_exports[path].name) / "report.sqlite"
     if not is_pipe(path):
-        return path
+        return path if path.stat().st_size else _special(path, limit_bytes)
     if path not in _copies:
         _copies[path] = _copied(path, limit_bytes)
     return Path(_copies[path][1])
+
+
+def _special(path: Path, limit_bytes: int) -> Path:
+    """Return where the content of a file without a size lies.
+
+    Files of /proc have none, whatever is in them, and reading some of them waits for data. An empty file stays where
+    it is: somebody may be about to write it.
+    """
+    with disk.open_source(path) as file:
+        if file.read(1) == b"":
+            return path
+    copy = _copied(path, limit_bytes)
+    if path.stat().st_size:
+        copy[0].close()
+        return path
+    _copies[path] = copy
+    return Path(copy[1])
 
 
 def _copied(path: Path, limit_bytes: int) -> tuple[IO[bytes], str]:
     with ExitStack() as opened:
         if path == STDIN and sys.stdin is None:
             raise UnreadableTrace(path, "is closed; pipe a trace into it.")
-        source = sys.stdin.buffer if path == STDIN else opened.enter_context(path.open("rb"))
+        source: IO[bytes] = sys.stdin.buffer if path == STDIN else opened.enter_context(disk.open_source(path))
+        if disk.is_device(source):
+            raise UnreadableTrace(path, "is a device and has no trace in it; name a file.")
         if source.isatty():
             raise UnreadableTrace(
                 path, "is a terminal; pipe a trace into it, as in `zcat trace.json.gz | overlapscope analyze -`."
@@ -340,7 +359,7 @@ def named_in_directory(path: Path) -> Iterator[Path]:
         yield name
 
 
-def _blocks(path: Path, source: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
+def _blocks(path: Path, source: IO[bytes], limit_bytes: int) -> Iterator[bytes]:
     """Yield the content of a pipe; only the beginning if it shows that this is not a trace."""
     done = 0
     while block := source.read(_BLOCK_BYTES):
@@ -359,6 +378,8 @@ def _blocks(path: Path, source: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
                 f"more than {limit_bytes:,} bytes came through the pipe; raise --max-size if the trace really "
                 "is that large.",
             )
+    if block is None:
+        raise UnreadableTrace(path, f"cannot be read ({disk.WAITS}); name a file.")
 
 
 # -- Names ---
