@@ -31,7 +31,7 @@ _SILENCE: Final = 20
 _OFTEN: Final = 64
 """Events after each of which steps are looked for."""
 _SELDOM: Final = 16
-"""Number of events after which they are looked for again from then on."""
+"""Number of events between later searches."""
 _TRAINS_LATER_NS: Final = 30_000_000_000
 """Time for an optimizer that exists to step before anything else is taken for steps."""
 _LOADING_NS: Final = 3_000_000_000

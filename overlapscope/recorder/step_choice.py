@@ -116,7 +116,7 @@ def named(source: Source, pattern: str) -> Choice:
 
 
 def choose(log: Log, kind: Kind, now_ns: int) -> Choice | None:
-    """Return the steps that events of this kind make up; None if that cannot be said yet."""
+    """Return the steps that events of this kind make up; None if that is still unclear."""
     events = log.events.get(kind, ())
     if not events:
         return None

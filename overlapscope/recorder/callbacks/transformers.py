@@ -24,8 +24,8 @@ __all__ = ["Recorder", "TrainerCallback"]
 class Recorder(TrainingRecorder, TrainerCallback):  # type: ignore[misc,unused-ignore]
     """Records each `train`, with a step for every optimizer step.
 
-    The Trainer tells nobody of an exception: what a failed training recorded is written when the program ends, or
-    when the next one begins.
+    The Trainer does not report exceptions to callbacks. The recording of a training that failed is written when the
+    program ends, or when the next training begins.
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
