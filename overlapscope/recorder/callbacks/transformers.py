@@ -1,4 +1,4 @@
-"""Records a training with the Trainer of Hugging Face:
+"""Recording a training with the Trainer of Hugging Face:
 
 from overlapscope.recorder.callbacks.transformers import Recorder
 
@@ -21,7 +21,7 @@ from transformers import TrainerCallback  # type: ignore[import-not-found, unuse
 __all__ = ["Recorder", "TrainerCallback"]
 
 
-class Recorder(TrainingRecorder, TrainerCallback):  # type: ignore[misc,unused-ignore]
+class TransformersRecorder(TrainingRecorder, TrainerCallback):  # type: ignore[misc,unused-ignore]
     """Records each `train`, with a step for every optimizer step.
 
     The Trainer does not report exceptions to callbacks. The recording of a training that failed is written when the
@@ -39,3 +39,6 @@ class Recorder(TrainingRecorder, TrainerCallback):  # type: ignore[misc,unused-i
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write the trace."""
         self.recording.end()
+
+
+Recorder = TransformersRecorder

@@ -5,6 +5,6 @@
 """
 
 from overlapscope.recorder.hazards.checker import HazardChecker
-from overlapscope.recorder.hazards.findings import Hazard, Place, describe
+from overlapscope.recorder.hazards.findings import Hazard, HazardPlace, describe
 
-__all__ = ["Hazard", "HazardChecker", "Place", "describe"]
+__all__ = ["Hazard", "HazardChecker", "HazardPlace", "describe"]

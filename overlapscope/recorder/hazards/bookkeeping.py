@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from overlapscope.recorder.hazards.findings import Findings, Kind
-from overlapscope.recorder.hazards.lines import Line
+from overlapscope.recorder.hazards.lines import CodeLine
 from overlapscope.recorder.hazards.memory import Copy, Direction, Launch, Region, Touch, Use, covers, overlap
 
 _PRUNE_COPIES_FROM = 64
 _PRUNE_USES_FROM = 16
 
 
-class Clock(Protocol):
+class LaunchClock(Protocol):
     """The part of `torch.cuda._sanitizer.StreamSynchronizations` that answers questions about order.
 
     Its other methods receive the events: `record_state`, `stream_wait_for_event`, `sync_all_streams`...
@@ -42,14 +42,14 @@ class Clock(Protocol):
 class Bookkeeping:
     """Notes the actions of the program in their order, and collects the hazards."""
 
-    def __init__(self, clock: Clock, findings: Findings) -> None:
+    def __init__(self, clock: LaunchClock, findings: Findings) -> None:
         self._clock = clock
         self._findings = findings
         self._seq = 0
         self.copies = HostCopies(clock)
         self.uses = DeviceUses(clock)
 
-    def launched(self, stream: int, reads: Iterable[Touch], writes: Iterable[Touch], line: Line) -> Launch:
+    def launched(self, stream: int, reads: Iterable[Touch], writes: Iterable[Touch], line: CodeLine) -> Launch:
         """Note the launch of a kernel or copy."""
         self._seq += 1
         self._clock.update_seq_num(stream, self._seq)
@@ -69,15 +69,15 @@ class Bookkeeping:
         """Return the copies that race with the host if it reads or writes memory now."""
         return [copy for copy in self.copies.using(region) if write or copy.direction == "d2h"]
 
-    def host_accessed(self, copies: Iterable[Copy], line: Line, *, write: bool) -> None:
+    def host_accessed(self, copies: Iterable[Copy], line: CodeLine, *, write: bool) -> None:
         """Note an access by the host, which had these `conflicts`."""
         self._accessed("overwritten-while-copied" if write else "read-while-copied", copies, line)
 
-    def host_accessed_now(self, region: Region, line: Line, *, write: bool) -> None:
+    def host_accessed_now(self, region: Region, line: CodeLine, *, write: bool) -> None:
         """Note that the host reads or writes memory."""
         self.host_accessed(self.conflicts(region, write=write), line, write=write)
 
-    def host_unpinned(self, region: Region, line: Line) -> None:
+    def host_unpinned(self, region: Region, line: CodeLine) -> None:
         """Note that pinned memory is freed or unpinned, and that nothing keeps it for the copies that use it."""
         self._accessed("freed-while-copied", self.copies.using(region), line)
         self.host_freed(region)
@@ -87,12 +87,12 @@ class Bookkeeping:
         self.copies.forget(region)
         self.uses.forget(region.start)
 
-    def _accessed(self, kind: Kind, copies: Iterable[Copy], line: Line) -> None:
+    def _accessed(self, kind: Kind, copies: Iterable[Copy], line: CodeLine) -> None:
         for copy in copies:
             self._findings.host_access(kind, copy, line)
 
 
-def _is_finished(launch: Launch, clock: Clock) -> bool:
+def _is_finished(launch: Launch, clock: LaunchClock) -> bool:
     """Return whether the host has synchronised with a launch."""
     return launch.seq <= clock.host_sync_state.get(launch.stream, 0)
 
@@ -104,7 +104,7 @@ _CopyKey = tuple[int, int, Direction, int]
 class HostCopies:
     """Copies that may be unfinished as far as the host knows, by the host memory that they use."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: LaunchClock) -> None:
         self._clock = clock
         self._copies: dict[_CopyKey, Copy] = {}
         # Sorted by address, so that an access looks only at its neighbours.
@@ -167,7 +167,7 @@ class _Past:
             return self.reads.values()
         return (self.write,)
 
-    def is_over(self, clock: Clock) -> bool:
+    def is_over(self, clock: LaunchClock) -> bool:
         """Return whether the host, and so all later work, has synchronised with these uses."""
         uses = [*self.reads.values(), *([self.write] if self.write else [])]
         return all(_is_finished(use.launch, clock) for use in uses)
@@ -176,7 +176,7 @@ class _Past:
 class DeviceUses:
     """Latest uses of all memory that launches read or write."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: LaunchClock) -> None:
         self._clock = clock
         self._pasts: dict[int, list[_Past]] = {}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from overlapscope.base.words import clean, listed, plural
-from overlapscope.recorder.hazards.lines import Line
+from overlapscope.recorder.hazards.lines import CodeLine
 from overlapscope.recorder.hazards.memory import Copy, Use
 
 Kind = Literal["read-while-copied", "overwritten-while-copied", "freed-while-copied", "stream-without-wait"]
@@ -29,7 +29,7 @@ _ACCESS_DOES: dict[Kind, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HazardPlace:
     """A line of a hazard."""
 
     file: str
@@ -50,9 +50,9 @@ class Hazard:
     """Two lines that use the same memory, though nothing orders the second after the first."""
 
     kind: Kind
-    first: Place
+    first: HazardPlace
     """Place of the copy, or of the earlier use on the other stream."""
-    second: Place
+    second: HazardPlace
     """Place of the access that comes too early."""
     tensor: str
     """Description of the tensor when the hazard was first found, such as `float32[100, 3]`."""
@@ -70,14 +70,14 @@ class Findings:
     def __init__(self, code: Callable[[str, int], str] = linecache.getline) -> None:
         """Prepare to collect hazards. `code(file, line)` returns the text of a line."""
         self._code = code
-        self._hazards: dict[tuple[Kind, Line, Line], Hazard] = {}
+        self._hazards: dict[tuple[Kind, CodeLine, CodeLine], Hazard] = {}
 
     @property
     def hazards(self) -> tuple[Hazard, ...]:
         """Hazards found so far."""
         return tuple(self._hazards.values())
 
-    def host_access(self, kind: Kind, copy: Copy, line: Line) -> None:
+    def host_access(self, kind: Kind, copy: Copy, line: CodeLine) -> None:
         """Note that the host accesses memory at `line` that `copy` may still be using."""
         stream, copied_at = copy.launch.stream, copy.launch.line
         if not self._is_known(kind, copied_at, line):
@@ -101,15 +101,15 @@ class Findings:
             hazard = Hazard(kind, first, second, str(tensor), streams, missing)
             self._hazards[kind, earlier.launch.line, later.launch.line] = hazard
 
-    def _is_known(self, kind: Kind, first: Line, second: Line) -> bool:
+    def _is_known(self, kind: Kind, first: CodeLine, second: CodeLine) -> bool:
         """Return whether this pair of lines has raced before, and count it if so."""
         known = self._hazards.get((kind, first, second))
         if known is not None:
             self._hazards[kind, first, second] = replace(known, count=known.count + 1)
         return known is not None
 
-    def _place(self, line: Line, does: str) -> Place:
-        return Place(line.file, line.number, self._code(line.file, line.number).strip(), does)
+    def _place(self, line: CodeLine, does: str) -> HazardPlace:
+        return HazardPlace(line.file, line.number, self._code(line.file, line.number).strip(), does)
 
 
 def _stream_name(handle: int) -> str:
@@ -117,7 +117,7 @@ def _stream_name(handle: int) -> str:
     return f"stream {handle:#x}" if handle else "the default stream"
 
 
-def _missing_synchronization(stream: int, copy: Place, access: Place) -> str:
+def _missing_synchronization(stream: int, copy: HazardPlace, access: HazardPlace) -> str:
     """Return the call that is missing between a copy and an access of the host."""
     if stream == 0:
         call = "torch.cuda.default_stream().synchronize(), or synchronize() of an event recorded behind the copy,"
@@ -126,7 +126,7 @@ def _missing_synchronization(stream: int, copy: Place, access: Place) -> str:
     return f"{call} before {access}"
 
 
-def _missing_wait(stream: int, first: Place, second: Place) -> str:
+def _missing_wait(stream: int, first: HazardPlace, second: HazardPlace) -> str:
     """Return the call that is missing between an earlier use and a use on another stream."""
     if stream == 0:
         return f"torch.cuda.current_stream().wait_stream(torch.cuda.default_stream()) before {second}"

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from overlapscope.recorder.hazards.bookkeeping import Bookkeeping
 from overlapscope.recorder.hazards.host_memory import HostMemory
 from overlapscope.recorder.hazards.journal import Journal
-from overlapscope.recorder.hazards.lines import Line, UserCode
+from overlapscope.recorder.hazards.lines import CodeLine, UserCode
 from overlapscope.recorder.hazards.memory import Copy, Direction, Touch
 from overlapscope.recorder.hazards.operators import (
     Transfer,
@@ -41,7 +41,7 @@ class _HostAccess:
 
 
 @dataclass(slots=True)
-class Call:
+class OperatorCall:
     """A call of an operator."""
 
     operator: OpOverload
@@ -126,9 +126,9 @@ class HazardMode(TorchDispatchMode):
         if _get_current_dispatch_mode() is self:
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
-    def begin(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    def begin(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OperatorCall:
         """Note the call of an operator, and compare the host's accesses with the copies under way before it."""
-        call = Call(operator, args, kwargs)
+        call = OperatorCall(operator, args, kwargs)
         for used in arguments(operator).used:
             is_write = used[2]
             for tensor in tensors(given(used, args, kwargs)):
@@ -141,7 +141,7 @@ class HazardMode(TorchDispatchMode):
             self._journal.write_up()
         return call
 
-    def end(self, call: Call, result: Any, frame: FrameType) -> None:
+    def end(self, call: OperatorCall, result: Any, frame: FrameType) -> None:
         """Note the end of a call from `frame`."""
         if arguments(call.operator).writes_output:
             for tensor in tensors(result):
@@ -161,7 +161,7 @@ class HazardMode(TorchDispatchMode):
         self._journal.note(partial(self._write_down, by_host, launches, line))
         self._journal.write_up()
 
-    def _launches(self, call: Call, made: list[Transfer], by_device: list[Transfer]) -> list[_OnStream]:
+    def _launches(self, call: OperatorCall, made: list[Transfer], by_device: list[Transfer]) -> list[_OnStream]:
         launches: dict[int, _OnStream] = {}
         waits = reads_scalar(call.operator) or (bool(made) and all(transfer.ends_with_call for transfer in made))
         for device in {device for device, _ in (*call.reads, *call.writes)}:
@@ -190,11 +190,11 @@ class HazardMode(TorchDispatchMode):
                 )
         return self._native_allocator
 
-    def _look(self, call: Call) -> None:
+    def _look(self, call: OperatorCall) -> None:
         for access in call.host:
             access.conflicts = self._books.conflicts(access.touch.region, write=access.write)
 
-    def _write_down(self, accesses: list[_HostAccess], launches: list[_OnStream], line: Line) -> None:
+    def _write_down(self, accesses: list[_HostAccess], launches: list[_OnStream], line: CodeLine) -> None:
         for access in accesses:
             self._books.host_accessed(access.conflicts, line, write=access.write)
         for launch in launches:

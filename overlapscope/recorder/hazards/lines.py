@@ -18,7 +18,7 @@ _COMPILED = "torchinductor_"
 """Part of the path of the directory in which torch.compile writes code."""
 
 
-class Line(NamedTuple):
+class CodeLine(NamedTuple):
     """A line of a Python file."""
 
     file: str
@@ -26,7 +26,7 @@ class Line(NamedTuple):
     """Number of the line, counted from 1; 0 if unknown."""
 
 
-UNKNOWN = Line("", 0)
+UNKNOWN = CodeLine("", 0)
 
 
 class UserCode:
@@ -40,7 +40,7 @@ class UserCode:
         self._known: dict[str, bool] = {}
         self._thread = threading.get_ident()
 
-    def line(self, frame: FrameType | None) -> Line:
+    def line(self, frame: FrameType | None) -> CodeLine:
         """Return the user's innermost line among the frames from `frame` outwards.
 
         A thread of the autograd engine has no such line. The result is then the present line of the thread that made
@@ -48,7 +48,7 @@ class UserCode:
         """
         return self._innermost(frame) or self._innermost(sys._current_frames().get(self._thread)) or UNKNOWN
 
-    def _innermost(self, frame: FrameType | None) -> Line | None:
+    def _innermost(self, frame: FrameType | None) -> CodeLine | None:
         known = self._known
         while frame is not None:
             file = frame.f_code.co_filename
@@ -56,7 +56,7 @@ class UserCode:
             if library is None:
                 library = known[file] = self._is_library(file)
             if not library:
-                return Line(file, frame.f_lineno)
+                return CodeLine(file, frame.f_lineno)
             frame = frame.f_back
         return None
 

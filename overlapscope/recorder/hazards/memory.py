@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from overlapscope.recorder.hazards.lines import Line
+from overlapscope.recorder.hazards.lines import CodeLine
 
 Direction = Literal["h2d", "d2h"]
 
@@ -43,7 +43,7 @@ class Launch(NamedTuple):
     """Handle of its stream."""
     seq: int
     """Number among all launches."""
-    line: Line
+    line: CodeLine
 
 
 @dataclass(frozen=True, slots=True)
