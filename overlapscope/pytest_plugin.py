@@ -38,7 +38,7 @@ __all__ = ["OverlapProfile", "assert_overlap", "overlap"]
 _MARKER, _FIXTURE = "overlap", "overlap_profile"
 _LONGEST_NAME = 120
 _PROFILE: pytest.StashKey[OverlapProfile] = pytest.StashKey()
-"""Of a test: what its fixture has recorded."""
+"""Profile of a test's fixture."""
 
 
 def overlap(
@@ -104,14 +104,14 @@ def overlap(
 
 
 def _by_keyword(message: str, keywords: Mapping[str, str]) -> str:
-    """What is wrong, by the keywords of the marker, not by where the limit on a metric would stand in a file."""
+    """Return the message of an error with the marker's keywords, in place of positions in a file of budgets."""
     for metric, keyword in keywords.items():
         message = message.replace(f"budgets.{metric}.{keyword[:3]}:", f"{keyword}:").replace(f"budgets.{metric}.", "")
     return message
 
 
 def _metric(argument: str, limit: str | float, metric: str, share: str | None) -> str:
-    """The metric that is limited: `share` where the limit is a percentage. Raises ConfigError, naming the argument."""
+    """Return the limited metric: `share` if the limit is a percentage. Raises ConfigError with the argument."""
     from overlapscope.budgets.metrics import METRICS
     from overlapscope.budgets.quantity import is_share, parse
 
@@ -125,7 +125,7 @@ def _metric(argument: str, limit: str | float, metric: str, share: str | None) -
 
 
 def assert_overlap(trace: Report | Trace | str | os.PathLike[str], **limits: Any) -> None:
-    """Raise AssertionError, with the explanation, where a recording breaks a limit or it cannot be told.
+    """Raise AssertionError, with the explanation, if a recording breaks a limit or cannot be judged.
 
     `trace` is a Trace, a Report (`overlapscope.analyze` makes one of several traces) or a path: of a trace, a
     directory of ranks or a JSON report. `limits` are the keywords of the marker, `overlap`.
@@ -139,7 +139,7 @@ def assert_overlap(trace: Report | Trace | str | os.PathLike[str], **limits: Any
 
 
 class OverlapProfile:
-    """What the fixture `overlap_profile` is: each `with` block is recorded into a trace of its own.
+    """The value of the fixture `overlap_profile`: each `with` block is recorded into a separate trace.
 
         with overlap_profile as recording:
             ...
@@ -150,11 +150,11 @@ class OverlapProfile:
     """
 
     def __init__(self, test: pytest.Item, stem: Path, *, stacks: bool = False) -> None:
-        """`stem` is the path of the first trace without its ending. The marker of `test` judges what is recorded."""
+        """Prepare to record. `stem` is the path of the first trace without its ending; the marker of `test` judges."""
         self._stem = stem
         self._stacks = stacks
         self.recordings: list[Recording] = []
-        """In the order in which they were made."""
+        """Recordings, in order."""
         self._reports: dict[Path, Report] = {}
         test.stash[_PROFILE] = self
 
@@ -176,18 +176,18 @@ class OverlapProfile:
 
     @property
     def path(self) -> Path:
-        """The latest trace. Raises UsageError where nothing was recorded."""
+        """Latest trace. Raises UsageError if nothing was recorded."""
         if not self.recordings:
             raise UsageError(f"nothing was recorded: enter the fixture with `with {_FIXTURE} as recording:`.")
         return self.recordings[-1].path
 
     @property
     def report(self) -> Report:
-        """The analysis of the latest trace. Raises UsageError where nothing was recorded, UnreadableTrace."""
+        """Report of the latest trace. Raises UsageError if nothing was recorded, and UnreadableTrace."""
         return self.report_of(self.path)
 
     def report_of(self, path: Path) -> Report:
-        """The analysis of one of the traces, made once. Raises UnreadableTrace."""
+        """Return the report of a trace, which is made once. Raises UnreadableTrace."""
         if path not in self._reports:
             self._reports[path] = _report(path)
         return self._reports[path]
@@ -197,7 +197,7 @@ class OverlapProfile:
 def overlap_profile(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OverlapProfile]:
-    """Records what runs inside `with overlap_profile as recording:`; `recording.step()` ends a step."""
+    """Record the block of `with overlap_profile as recording:`, in which `recording.step()` ends a step."""
     reason = _why_not_here()
     if reason is not None:
         if request.config.getoption("overlap_require"):
@@ -216,13 +216,13 @@ def overlap_profile(
         request.node, directory / _file_name(request.node.nodeid), stacks=request.config.getoption("overlap_stacks")
     )
     yield profile
-    # One that was left open would be in the way of the next test's.
+    # An open recording would prevent that of the next test.
     for recording in profile.recordings:
         recording.end()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """All options begin with `--overlap-`."""
+    """Add the options, all of which begin with `--overlap-`."""
     group = parser.getgroup("overlap", "overlap of copies and compute (overlapscope)")
     group.addoption(
         "--overlap-require", action="store_true", help="fail instead of skipping tests if there is no CUDA device"
@@ -241,7 +241,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers the marker, with the help that its function has."""
+    """Register the marker, with the help of its function."""
     signature = inspect.signature(overlap)
     bare = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
     arguments = signature.replace(parameters=bare, return_annotation=signature.empty)
@@ -249,7 +249,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Wrong arguments of a marker are found when tests are collected."""
+    """Check the arguments of markers when tests are collected."""
     try:
         _settings_of(metafunc.definition)
     except UsageError as error:
@@ -257,7 +257,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """The fixture comes first: it skips the test before another one fails for want of a GPU."""
+    """Set up the fixture first, which skips the test before another fixture fails without a GPU."""
     names: list[str] = getattr(item, "fixturenames", [])
     if _FIXTURE in names[1:]:
         names.remove(_FIXTURE)
@@ -266,7 +266,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    """Comes after the test's own body, if that has passed: what is said here is the test's own failure."""
+    """Judge the recording after the test's body has passed. A failure here is a failure of the test."""
     try:
         failure = _judged(item)
     except OverlapscopeError as error:
@@ -278,7 +278,7 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 
 def _judged(item: pytest.Item) -> str | None:
-    """The text of a failure; None where the test passes. Raises OverlapscopeError where it cannot be judged."""
+    """Return the text of a failure; None if the test passes. Raises OverlapscopeError if it cannot be judged."""
     settings = _settings_of(item)
     if settings is None:
         return None
@@ -305,7 +305,7 @@ def _judged(item: pytest.Item) -> str | None:
 
 
 def _settings_of(node: pytest.Item) -> Settings | None:
-    """What the markers of a test ask for together; None for a test without. Raises UsageError."""
+    """Return the combined arguments of a test's markers; None without a marker. Raises UsageError."""
     limits: dict[str, Any] = {}
     marked = False
     for marker in reversed(list(node.iter_markers(_MARKER))):
@@ -317,7 +317,7 @@ def _settings_of(node: pytest.Item) -> Settings | None:
 
 
 def _settings(limits: Mapping[str, Any], whose: str) -> Settings:
-    """Raises UsageError for a keyword that `overlap` does not have."""
+    """Raise UsageError for a keyword that `overlap` does not have."""
     from overlapscope.base.words import did_you_mean
 
     known = inspect.signature(overlap).parameters
@@ -330,7 +330,7 @@ def _settings(limits: Mapping[str, Any], whose: str) -> Settings:
 
 
 def _report(trace: Report | Trace | str | os.PathLike[str]) -> Report:
-    """Whatever it is, analysed. Raises UnreadableTrace."""
+    """Return the report of a trace or a file. Raises UnreadableTrace."""
     from overlapscope.api import analyze
     from overlapscope.inputs import read_report
     from overlapscope.report.model import Report
@@ -341,7 +341,7 @@ def _report(trace: Report | Trace | str | os.PathLike[str]) -> Report:
 
 
 def _check(report: Report, settings: Settings) -> tuple[bool, str]:
-    """Return whether it passes, and the text that `overlapscope check` prints."""
+    """Return whether a report passes, and the text that `overlapscope check` prints."""
     from overlapscope.base.words import clean
     from overlapscope.budgets.check import check
     from overlapscope.budgets.document import log
@@ -352,7 +352,7 @@ def _check(report: Report, settings: Settings) -> tuple[bool, str]:
 
 
 def _why_not_here() -> str | None:
-    """Why nothing can be recorded here; None where it can. This imports torch."""
+    """Return why nothing can be recorded here; None if it can. This imports torch."""
     from overlapscope.recorder.torch_import import require_torch
 
     try:
@@ -365,7 +365,7 @@ def _why_not_here() -> str | None:
 
 
 def _file_name(nodeid: str) -> str:
-    """A name for a test's trace that no other test has: `tests-test_loader.py-test_prefetch`."""
+    """Return a unique name for a test's trace: `tests-test_loader.py-test_prefetch`."""
     if re.fullmatch(r"[\w/]+\.py(::\w+)+", nodeid, re.ASCII) and len(nodeid) <= _LONGEST_NAME:
         return re.sub("/|::", "-", nodeid)
     name = re.sub(r"[^A-Za-z0-9_.]+", "-", nodeid)[:_LONGEST_NAME].strip("-.")

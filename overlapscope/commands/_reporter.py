@@ -1,7 +1,7 @@
-"""Prints a report while the program goes on, or after it was killed.
+"""Printing a report while the program goes on, or after it was killed.
 
-A process beside the program does it: this file, which Python runs without overlapscope. It reads one task a line,
-waits as long as the task says, or until the pipe is closed because the program is gone, and does the latest task.
+A process beside the program runs this file, without importing overlapscope. It reads a task per line, and does the
+latest task after the time that the task states, or once the program is gone and so the pipe is closed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NICEST = 19
 
 
 class Reporter:
-    """The process, from the program's side. Where it cannot be started, nothing happens."""
+    """The process, as the program sees it. If it cannot be started, its methods do nothing."""
 
     def __init__(self) -> None:
         self._tasks = -1
@@ -27,7 +27,7 @@ class Reporter:
         self._last = 0
 
     def start(self) -> None:
-        """Start it. It is not a child of this process: programs wait for all of theirs."""
+        """Start it, not as a child of this process, since programs may wait for all children."""
         with suppress(OSError, ValueError, AttributeError):
             errors = sys.__stderr__.fileno()  # type: ignore[union-attr]
             tasks, self._tasks = os.pipe()
@@ -35,7 +35,7 @@ class Reporter:
             streams = [(os.POSIX_SPAWN_DUP2, here, there) for here, there in ((tasks, 0), (answers, 1), (errors, 2))]
             command = [sys.executable, "-I", "-S", __file__]
             try:
-                # Unlike `subprocess` this is not taken for the program's doing (`recorder.children`).
+                # Unlike processes of `subprocess`, this is not counted as the program's (`recorder.children`).
                 process = os.posix_spawn(sys.executable, command, os.environ, file_actions=streams)
             except (OSError, ValueError):
                 self._forget()
@@ -47,8 +47,9 @@ class Reporter:
             os.waitpid(process, 0)
 
     def ask(self, *, commands: Sequence[Sequence[str]] = (), message: str = "", wait_s: float | None = None) -> None:
-        """Have something said, and commands run, `wait_s` from now or when the program is gone, instead of the task
-        before, unless that was done.
+        """Replace the last task, unless it was done, by a message and commands.
+
+        They are due after `wait_s` seconds, or when the program is gone.
         """
         self._last += 1
         task = {"id": self._last, "commands": commands, "message": message, "wait_s": wait_s}
@@ -56,7 +57,7 @@ class Reporter:
             os.write(self._tasks, f"{json.dumps(task)}\n".encode())
 
     def close(self) -> bool:
-        """Withdraw the last task. True where it was done already, or is being done, which is waited for."""
+        """Cancel the last task. If it was done already, return true; if it is under way, wait for it, too."""
         last, done = str(self._last).encode(), b""
         self.ask()
         self._tasks = _closed(self._tasks)
@@ -71,7 +72,7 @@ class Reporter:
 
 
 def _closed(descriptor: int) -> int:
-    """Close a file descriptor, and return what stands for none."""
+    """Close a file descriptor, and return -1, which stands for no descriptor."""
     if descriptor >= 0:
         os.close(descriptor)
     return -1
@@ -100,7 +101,7 @@ def _main() -> None:
 
 
 def _do(task: dict[str, Any]) -> None:
-    # Nobody reads this where the program was killed.
+    # This fails if the program was killed.
     with suppress(OSError):
         os.write(1, f"{task['id']} ".encode())
     with suppress(OSError):

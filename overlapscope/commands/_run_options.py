@@ -87,7 +87,7 @@ def _dest(option: str) -> str:
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the options on where to write the trace, and on what else to do."""
+    """Add the options on the trace file, and on actions besides recording."""
     parser.add_argument(
         "-o",
         "--output",

@@ -9,16 +9,16 @@ from overlapscope.commands._options import add_format, add_output
 from overlapscope.commands._output import check_output, present
 
 BROKEN = 1
-"""Exit code where something is there and does not work."""
+"""Exit code if a part is installed and does not work."""
 
 
 class DoctorCommand:
-    """Say what works in this installation and what is missing: versions, GPU,
+    """Examine this installation for missing and broken parts: versions, GPU,
     whether the profiler may record it, extras with the line that installs
     them, cache, browser.
 
     With PyTorch and a GPU, a few operations are run and recorded. The exit
-    code is 1 where something is broken; what is only missing does not count.
+    code is 1 if a part is broken; missing parts do not count.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from overlapscope.commands._output import check_output
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from overlapscope.watching.protocol import Outcome, Status
+    from overlapscope.watching.protocol import RequestOutcome, Status
 
 FAILED: Final = 1
 
@@ -56,61 +56,61 @@ class RecordCommand:
     def run(self, args: argparse.Namespace) -> int:
         from overlapscope.commands import main
         from overlapscope.watching.ask import status_of
-        from overlapscope.watching.protocol import Request
+        from overlapscope.watching.protocol import RecordingRequest
         from overlapscope.watching.recording import AskedRecording
         from overlapscope.watching.together import ranks_of, record
 
         status = status_of(args.pid)
         output = args.output or Path(f"{_name(status)}-{time.strftime('%Y%m%d-%H%M%S')}.trace.json.gz")
         check_output(output, force=args.force)
-        request = Request(
+        request = RecordingRequest(
             path=os.path.abspath(output),
             steps=args.steps,
             seconds=args.seconds,
             light=args.light,
             stacks=args.stacks,
         )
-        # Says what is wrong with the numbers before a process is asked.
+        # Raises UsageError for numbers that make no sense before a process is asked.
         AskedRecording.of(request)
-        found = [status] if args.alone else ranks_of(status)
-        what = f"{args.seconds:g} s" if args.seconds is not None else f"{args.steps} steps"
-        tell(f"overlapscope: waiting for process {args.pid} to record {what}{_others(found)}.")
-        outcomes = record(found, request, _tell_begun)
-        written = _tell(found, outcomes)
+        processes = [status] if args.alone else ranks_of(status)
+        length = f"{args.seconds:g} s" if args.seconds is not None else f"{args.steps} steps"
+        tell(f"overlapscope: waiting for process {args.pid} to record {length}{_others(processes)}.")
+        outcomes = record(processes, request, _tell_begun)
+        written = _tell(processes, outcomes)
         if not written:
             return FAILED
-        # Those of several ranks lie in one directory.
-        job = written[0] if len(found) == 1 else str(Path(written[0]).parent)
+        # The traces of several ranks are in a directory.
+        job = written[0] if len(processes) == 1 else str(Path(written[0]).parent)
         again = f"overlapscope analyze {shlex.quote(os.path.relpath(job))}"
         tell(f"overlapscope: `{again}` shows the report again.")
         return main(["analyze", job])
 
 
-def _others(found: Sequence[Status]) -> str:
-    return f", with all {len(found)} ranks of its job here" if len(found) > 1 else ""
+def _others(processes: Sequence[Status]) -> str:
+    return f", with all {len(processes)} ranks of its job here" if len(processes) > 1 else ""
 
 
 def _tell_begun(status: Status, step: int) -> None:
     tell(f"overlapscope: process {status.pid} is recorded from step {step:,} on.")
 
 
-def _tell(found: Sequence[Status], outcomes: Sequence[Outcome]) -> list[str]:
-    """Say what became of each; gives the traces."""
+def _tell(processes: Sequence[Status], outcomes: Sequence[RequestOutcome]) -> list[str]:
+    """Print the outcomes, and return the traces."""
     written = []
-    for one, outcome in zip(found, outcomes, strict=True):
-        who = "" if one.rank is None else f" (rank {one.rank})"
+    for process, outcome in zip(processes, outcomes, strict=True):
+        rank = "" if process.rank is None else f" (rank {process.rank})"
         if outcome.path is None:
-            tell(f"overlapscope: process {one.pid}{who} was not recorded. {outcome.failure}")
+            tell(f"overlapscope: process {process.pid}{rank} was not recorded. {outcome.failure}")
             continue
         written.append(outcome.path)
-        tell(f"overlapscope: process {one.pid}{who} wrote {os.path.relpath(outcome.path)}")
+        tell(f"overlapscope: process {process.pid}{rank} wrote {os.path.relpath(outcome.path)}")
         for note in outcome.notes:
             tell(f"overlapscope: {note}")
     return written
 
 
 def _name(status: Status) -> str:
-    """What the trace is named after."""
+    """Return the name of the program, after which the trace is named."""
     words = status.script.split()
     script = words[1] if words[:1] == ["-m"] and len(words) > 1 else (words or ["program"])[0]
     stem = script.rpartition(".")[2] if words[:1] == ["-m"] else Path(script).stem

@@ -1,1 +1,1 @@
-"""What works in this installation, and what is missing or broken."""
+"""An examination of the installation: parts that work, are missing, or are broken."""

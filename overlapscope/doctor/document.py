@@ -1,4 +1,4 @@
-"""What a diagnosis consists of when it is shown."""
+"""The document of a diagnosis."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from overlapscope.documents.table import Cell, Table, Tone, prose, rows, words
 _TONES: Final[dict[Status, Tone]] = {"ok": "good", "missing": "fair", "broken": "poor"}
 
 
-def document(found: Diagnosis) -> Document:
+def document(diagnosis: Diagnosis) -> Document:
     """The outcome, the versions, a row for each part, and what to do."""
-    versions = found.versions
+    versions = diagnosis.versions
     told = (
-        ("overlapscope", f"{found.tool.version} in {found.location}"),
+        ("overlapscope", f"{diagnosis.tool.version} in {diagnosis.location}"),
         ("Python", versions.python),
         ("system", versions.system),
         ("PyTorch", versions.torch or "none"),
@@ -24,21 +24,21 @@ def document(found: Diagnosis) -> Document:
         ("ROCm of PyTorch", versions.rocm),
         ("GPU driver", versions.driver),
     )
-    checks = ((check.id, Cell(check.status, tone=_TONES[check.status]), check.detail) for check in found.checks)
+    checks = ((check.id, Cell(check.status, tone=_TONES[check.status]), check.detail) for check in diagnosis.checks)
     blocks: list[Block] = [
         Heading("overlapscope doctor", 1),
-        Text(_outcome(found), tone=_TONES["broken" if found.having("broken") else "ok"]),
+        Text(_outcome(diagnosis), tone=_TONES["broken" if diagnosis.having("broken") else "ok"]),
         Table("Versions", (words("what"), prose("version")), rows((name, text) for name, text in told if text)),
         Table("Parts", (words("part"), words("status"), prose("detail")), rows(checks)),
     ]
-    remedies = tuple(with_code(f"{check.id}: {check.remedy}") for check in found.checks if check.remedy)
+    remedies = tuple(with_code(f"{check.id}: {check.remedy}") for check in diagnosis.checks if check.remedy)
     if remedies:
         blocks += [Heading("What to do"), Items(remedies)]
     return Document("overlapscope doctor", tuple(blocks))
 
 
-def _outcome(found: Diagnosis) -> str:
-    broken, missing = found.having("broken"), found.having("missing")
+def _outcome(diagnosis: Diagnosis) -> str:
+    broken, missing = diagnosis.having("broken"), diagnosis.having("missing")
     sentences = [f"Broken: {listed(broken)}." if broken else "Nothing is broken."]
     if missing:
         sentences.append(f"Missing: {listed(missing)}.")

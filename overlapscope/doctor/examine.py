@@ -1,4 +1,4 @@
-"""Examines the installation, part by part."""
+"""The examination of the installation, part by part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from overlapscope.base.words import clean, listed, plural, size
 from overlapscope.dashboard.launch import has_windows
 from overlapscope.doctor import trial as trials
 from overlapscope.doctor.result import Diagnosis, Examined, Versions
-from overlapscope.doctor.trial import Trial
+from overlapscope.doctor.trial import TorchTrial
 from overlapscope.errors import MissingPackage, UsageError
 
 _DRIVERS: Final = (
@@ -26,9 +26,9 @@ _BUILDS: Final = "See https://pytorch.org/get-started for the build of PyTorch t
 
 
 def examine() -> Diagnosis:
-    """Takes a second without PyTorch, and several with it: `trial.run`."""
-    trial = Trial() if "torch" in extras.missing("record") else trials.run()
-    driver = next((found[1] for file, pattern in _DRIVERS if (found := re.search(pattern, _read(file)))), None)
+    """Examine the installation. Takes a second without PyTorch, and several seconds with it (`trial.run`)."""
+    trial = TorchTrial() if "torch" in extras.missing("record") else trials.run()
+    driver = next((match[1] for file, pattern in _DRIVERS if (match := re.search(pattern, _read(file)))), None)
     return Diagnosis(
         location=clean(str(Path(__file__).parents[1])),
         versions=Versions(
@@ -70,11 +70,11 @@ def _extra(name: str) -> Examined:
     return Examined(id=name, status="ok", detail=f"Installed. Used by {extras.EXTRAS[name].serves}.")
 
 
-# -- recording ------------------------------------------------------------------------------------
+# -- Recording ------------------------------------------------------------------------------------
 
 
-def recording(trial: Trial) -> Iterator[Examined]:
-    """The packages, the GPU, and the recording of what it does: each where what comes before it is there."""
+def recording(trial: TorchTrial) -> Iterator[Examined]:
+    """Yield the results for the packages, the GPU, and its recording, each only if the part before it works."""
     error = clean(trial.error)
     if error and not trial.torch:
         yield Examined(id="record", status="broken", detail=f"PyTorch cannot be imported: {error}.", remedy=_BUILDS)
@@ -120,7 +120,7 @@ def _is_admin() -> bool:
     return held is not None and bool(int(held[1], 16) & _CAP_SYS_ADMIN)
 
 
-# -- the rest -------------------------------------------------------------------------------------
+# -- Other parts ----------------------------------------------------------------------------------
 
 
 def _browser() -> Examined:
@@ -135,15 +135,15 @@ def _browser() -> Examined:
 
 
 def _hta() -> Examined:
-    found = _extra("hta")
-    if found.status == "ok":
+    extra = _extra("hta")
+    if extra.status == "ok":
         from overlapscope.hta.build import require
 
         try:
             require()
         except MissingPackage as error:
             return Examined(id="hta", status="broken", detail=str(error))
-    return found
+    return extra
 
 
 def _reading() -> Examined:

@@ -1,4 +1,4 @@
-"""What `overlapscope doctor` finds, as frozen structures; their names are those of its JSON."""
+"""Results of `overlapscope doctor`, as frozen structures whose names are those of its JSON."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from overlapscope.base.saved import Tool
 SCHEMA_VERSION = 1
 
 Status = Literal["ok", "missing", "broken"]
-"""Missing is what can be done without; broken is what is there and fails."""
+"""State of a part: a missing part is optional, and a broken part is installed and fails."""
 
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True):
-    """None for what is not there, or does not say."""
+    """Versions of programs and libraries; None for a missing or unknown version."""
 
     python: str
     system: str
-    """`Linux 6.1.0 x86_64`."""
+    """Operating system, such as `Linux 6.1.0 x86_64`."""
     torch: str | None = None
     cuda: str | None = None
-    """That PyTorch was built for."""
+    """Version of CUDA that PyTorch was built for."""
     rocm: str | None = None
     driver: str | None = None
-    """Of NVIDIA's kernel module, else of AMD's."""
+    """Version of NVIDIA's kernel module, or else of AMD's."""
 
 
 class Examined(msgspec.Struct, frozen=True, kw_only=True):
-    """One part of the installation."""
+    """A part of the installation."""
 
     id: str
     status: Status
     detail: str
-    """A sentence."""
+    """Sentence on the state."""
     remedy: str = ""
-    """What to do about it, where anything can be done."""
+    """Advice on how to install or repair it; empty without any."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """All parts, in the order in which they are used."""
+    """All parts, in the order of their use."""
 
     kind: Literal["doctor"] = "doctor"
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     location: str
-    """The directory of the package."""
+    """Directory of the package."""
     versions: Versions
     gpus: tuple[str, ...]
     checks: tuple[Examined, ...]
 
     def having(self, status: Status) -> list[str]:
-        """The parts of that status, by id."""
+        """Return the ids of the parts with this status."""
         return [check.id for check in self.checks if check.status == status]

@@ -1,5 +1,5 @@
-"""Which PyTorch this is, and whether it records what a GPU does: tried in a process of its own, since a driver or a
-build that does not fit may hang or end it."""
+"""A trial of PyTorch and its recording of GPUs, in another process, since a driver or build that does not fit may hang
+or end that process."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ import msgspec
 from overlapscope.base.child import Child, how_it_ended
 
 _PATIENCE_S = 120
-"""The first use of a GPU and of its profiler takes up to half a minute."""
+"""Timeout of the trial, in seconds. The first use of a GPU and of its profiler takes up to half a minute."""
 _LAST_WORDS = 300
+"""Maximum length of an error's message."""
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """What PyTorch said, as far as it came."""
+class TorchTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """Results of the trial, as far as it came."""
 
     torch: str | None = None
     cuda: str | None = None
     rocm: str | None = None
     gpus: tuple[str, ...] = ()
     why_none: str = ""
-    """A clause, where there is no GPU."""
+    """Clause on why PyTorch sees no GPU; empty if it does."""
     recorded: int | None = None
-    """How many GPU ops torch.profiler recorded of a program that has some; None where it was not tried."""
+    """Number of GPU ops that torch.profiler recorded in a program with GPU ops; None without a GPU."""
     error: str = ""
-    """What went wrong, where something did."""
+    """Message of an error; empty without an error."""
 
 
-def run() -> Trial:
-    """Try it: takes the seconds that importing torch takes, and uses the first GPU for a moment."""
-    # The same modules as here, whichever way this process found them.
+def run() -> TorchTrial:
+    """Run the trial. Takes a few seconds to import torch, and uses the first GPU briefly."""
+    # The process uses the same modules as this process, however it found them.
     code = f"import sys; sys.path[:] = {sys.path!r}; from overlapscope.doctor.trial import main; main()"
     child = Child([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
@@ -50,29 +51,29 @@ def run() -> Trial:
     return msgspec.structs.replace(trial, error=error)
 
 
-def _last_trial(output: bytes | None) -> Trial:
-    """The last line of ours: libraries may have printed others."""
+def _last_trial(output: bytes | None) -> TorchTrial:
+    """Return the results in the last line of ours in an output, which may contain lines of libraries."""
     ours = [line for line in (output or b"").splitlines() if line.startswith(b'{"torch"')]
-    return msgspec.json.decode(ours[-1], type=Trial) if ours else Trial()
+    return msgspec.json.decode(ours[-1], type=TorchTrial) if ours else TorchTrial()
 
 
 def main() -> None:
-    """Tell what is known on stdout, more each time."""
+    """Print the results on stdout after each part of the trial."""
     import torch
 
     from overlapscope.recorder import devices
 
-    trial = Trial(torch=str(torch.__version__), cuda=torch.version.cuda, rocm=torch.version.hip)
-    _tell(trial)
+    trial = TorchTrial(torch=str(torch.__version__), cuda=torch.version.cuda, rocm=torch.version.hip)
+    _print(trial)
     kind = torch.cuda if torch.cuda.device_count() else torch.xpu
     gpus = tuple(kind.get_device_name(number) for number in range(kind.device_count()))
     trial = msgspec.structs.replace(trial, gpus=gpus, why_none="" if gpus else devices.why_unused())
-    _tell(trial)
+    _print(trial)
     if gpus:
-        _tell(msgspec.structs.replace(trial, recorded=_recorded(kind)))
+        _print(msgspec.structs.replace(trial, recorded=_recorded(kind)))
 
 
-def _tell(trial: Trial) -> None:
+def _print(trial: TorchTrial) -> None:
     sys.stdout.write(f"{msgspec.json.encode(trial).decode()}\n")
     sys.stdout.flush()
 

@@ -1,5 +1,5 @@
-"""A running program -> a trace file: phases, steps, the profiler underneath, and what else is noted while it runs.
+"""Recording a running program into a trace file: phases, steps, the profiler, and notes beside it.
 
-`overlapscope.record` is `recording.Recording`, `overlapscope.step` is `recording.step`. Nothing here imports torch
-before a recording begins.
+`overlapscope.record` is `recording.record`, `overlapscope.step` is `recording.step`. Nothing here imports torch before
+a recording begins.
 """

@@ -13,17 +13,17 @@ from typing import Final
 from overlapscope.base.words import duration, listed
 from overlapscope.errors import UsageError
 from overlapscope.recorder import devices
-from overlapscope.recorder.step_choice import CALLS, Choice, Kind, Log, Source, choose, named, single
+from overlapscope.recorder.step_choice import CALLS, Log, SourceKind, StepChoice, StepSource, choose, named, single
 from overlapscope.recorder.step_sources import StepSources
 
 MARKS: Final = "marks"
 """Name of the program's own marks, for `steps_by`."""
 _NAMES: Final = {
-    "optimizer": Kind.OPTIMIZER,
-    "backward": Kind.BACKWARD,
-    "forward": Kind.FORWARD,
-    "loader": Kind.LOADER,
-    "graph": Kind.GRAPH,
+    "optimizer": SourceKind.OPTIMIZER,
+    "backward": SourceKind.BACKWARD,
+    "forward": SourceKind.FORWARD,
+    "loader": SourceKind.LOADER,
+    "graph": SourceKind.GRAPH,
 }
 _AUTOMATIC: Final = tuple(_NAMES.values())
 _SILENCE: Final = 20
@@ -31,7 +31,7 @@ _SILENCE: Final = 20
 _OFTEN: Final = 64
 """Events after each of which steps are looked for."""
 _SELDOM: Final = 16
-"""Number of events after which they are looked for again from then on."""
+"""Number of events between later searches."""
 _TRAINS_LATER_NS: Final = 30_000_000_000
 """Time for an optimizer that exists to step before anything else is taken for steps."""
 _LOADING_NS: Final = 3_000_000_000
@@ -55,7 +55,7 @@ class AutomaticSteps:
         *,
         by: str | None,
         at_once: bool,
-        without: Collection[Kind] = (),
+        without: Collection[SourceKind] = (),
     ) -> None:
         """`changed()` is called when other events are chosen. `by` is as of `--steps-by`, None to choose;
         `at_once` is for whole programs; events of the kinds `without` are not watched.
@@ -64,18 +64,18 @@ class AutomaticSteps:
             raise UsageError("steps_by is empty; name what a step is, such as optimizer or forward.")
         self._stepped, self._changed, self._at_once = stepped, changed, at_once
         self._by = by
-        self._kinds = _AUTOMATIC if by is None else (_NAMES[by],) if by in _NAMES else (*_AUTOMATIC, Kind.RANGE)
-        if by in _NAMES and _NAMES[by] in (Kind.OPTIMIZER, Kind.BACKWARD):
+        self._kinds = _AUTOMATIC if by is None else (_NAMES[by],) if by in _NAMES else (*_AUTOMATIC, SourceKind.RANGE)
+        if by in _NAMES and _NAMES[by] in (SourceKind.OPTIMIZER, SourceKind.BACKWARD):
             # Calls in between show which updates belong together.
-            self._kinds = (*self._kinds, Kind.FORWARD, Kind.LOADER)
+            self._kinds = (*self._kinds, SourceKind.FORWARD, SourceKind.LOADER)
         self._kinds = tuple(kind for kind in self._kinds if kind not in without)
         self._sources = StepSources(self._happened)
         self._logs: dict[int, Log] = {}
-        self._first_ns: dict[Kind, int] = {}
-        self._choice: Choice | None = None
+        self._first_ns: dict[SourceKind, int] = {}
+        self._choice: StepChoice | None = None
         self._thread = -1
         self._counted = 0
-        self._others: Counter[Source] = Counter()
+        self._others: Counter[StepSource] = Counter()
         self._trains: bool | None = None
         self._closed = by == MARKS
         self.settled = self._closed
@@ -83,7 +83,7 @@ class AutomaticSteps:
         self._offer: str | None = None
 
     @property
-    def choice(self) -> Choice | None:
+    def choice(self) -> StepChoice | None:
         """The events that end steps; None if there are none so far."""
         return self._choice
 
@@ -118,7 +118,7 @@ class AutomaticSteps:
             self._closed = self.settled = True
             self._sources.stop(but=self._choice.kind)
 
-    def _happened(self, source: Source) -> None:
+    def _happened(self, source: StepSource) -> None:
         thread = threading.get_ident()
         if not self._closed and not _capturing():
             self._note(source, thread, time.perf_counter_ns())
@@ -130,7 +130,7 @@ class AutomaticSteps:
             self._counted = 0
             self._stepped()
 
-    def _note(self, source: Source, thread: int, now_ns: int) -> None:
+    def _note(self, source: StepSource, thread: int, now_ns: int) -> None:
         log = self._logs.setdefault(thread, Log())
         log.add(source, now_ns)
         first_ns = self._first_ns.setdefault(source.kind, now_ns)
@@ -145,37 +145,39 @@ class AutomaticSteps:
                 self._look(source, log, thread, now_ns)
         elif choice.counts(source):
             self._others.clear()
-        elif self._by is None and (source.kind is Kind.GRAPH or Kind.BACKWARD < choice.kind <= source.kind):
+        elif self._by is None and (source.kind is SourceKind.GRAPH or SourceKind.BACKWARD < choice.kind <= source.kind):
             # One model may be called after another.
             self._others[source] += 1
             if self._others[source] >= _SILENCE:
                 self._look(source, log, thread, now_ns)
 
-    def _may_count(self, kind: Kind, log: Log, now_ns: int, since_ns: int) -> bool:
+    def _may_count(self, kind: SourceKind, log: Log, now_ns: int, since_ns: int) -> bool:
         """Return true if the program has no better events than these, the first of which came `since_ns` ago."""
         if self._by is not None:
             return kind is _NAMES[self._by]
-        better = (one for one in log.events if one < kind and (one <= Kind.BACKWARD or kind is Kind.GRAPH))
+        better = (one for one in log.events if one < kind and (one <= SourceKind.BACKWARD or kind is SourceKind.GRAPH))
         last_ns = max((log.events[one][-1].at_ns for one in better), default=now_ns - _TRAINS_LATER_NS)
-        if kind is Kind.GRAPH:
+        if kind is SourceKind.GRAPH:
             # A graph is replayed once its warm-up is over.
             replays = log.events[kind]
             return len(replays) >= _SILENCE and replays[-_SILENCE].at_ns > last_ns
-        return now_ns - last_ns >= _TRAINS_LATER_NS and (kind is not Kind.LOADER or since_ns > _LOADING_NS)
+        return now_ns - last_ns >= _TRAINS_LATER_NS and (kind is not SourceKind.LOADER or since_ns > _LOADING_NS)
 
-    def _look(self, source: Source, log: Log, thread: int, now_ns: int) -> None:
+    def _look(self, source: StepSource, log: Log, thread: int, now_ns: int) -> None:
         """Choose steps among events of this kind, if they repeat by now."""
-        sure = self._by is not None or source.kind in (Kind.OPTIMIZER, Kind.GRAPH) or self._choice is not None
+        sure = (
+            self._by is not None or source.kind in (SourceKind.OPTIMIZER, SourceKind.GRAPH) or self._choice is not None
+        )
         count = log.counts[source.kind]
         # To look takes up to a millisecond.
         due = count >= CALLS and (count <= _OFTEN or count % _SELDOM == 0)
         found = choose(log, source.kind, now_ns) if due and (sure or not self._trains_later(source, now_ns)) else None
         if found is not None:
             self._take(self._short_enough(found, source), thread)
-        elif self._choice is None and source.kind is Kind.OPTIMIZER and self._at_once:
+        elif self._choice is None and source.kind is SourceKind.OPTIMIZER and self._at_once:
             self._choice, self._thread, self._counted = single(source), thread, 0
 
-    def _take(self, found: Choice, thread: int) -> None:
+    def _take(self, found: StepChoice, thread: int) -> None:
         before, thread_before = self._choice, self._thread
         self._choice, self.settled = found, True
         # The event under way is counted next.
@@ -184,7 +186,7 @@ class AutomaticSteps:
         if before is not None and (before.source, before.each, thread_before) != (found.source, found.each, thread):
             self._changed()
 
-    def _short_enough(self, found: Choice, source: Source) -> Choice:
+    def _short_enough(self, found: StepChoice, source: StepSource) -> StepChoice:
         if self._by is not None or found.cycle_ns <= _LONG_NS or found.each == 1:
             return found
         self._offer = (
@@ -192,7 +194,7 @@ class AutomaticSteps:
         )
         return single(source)
 
-    def _trains_later(self, source: Source, now_ns: int) -> bool:
+    def _trains_later(self, source: StepSource, now_ns: int) -> bool:
         """Return true if an optimizer exists and may step soon."""
         # In a part of a program that is recorded on purpose, an older one may be left.
         if not self._at_once or now_ns - self._first_ns[source.kind] > _TRAINS_LATER_NS:

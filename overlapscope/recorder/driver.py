@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from overlapscope.recorder import devices
 from overlapscope.recorder.main_thread import Interruption, held
-from overlapscope.recorder.recorder import Recorder
+from overlapscope.recorder.recorder import WindowRecorder
 from overlapscope.recorder.schedule import Schedule
 from overlapscope.recorder.triggers import trigger_of
 
@@ -25,8 +25,8 @@ class Driver:
     """
 
     def __init__(self, schedule: Schedule, *, bounded: bool, worked: Callable[[], None]) -> None:
-        """Prepare to drive a recorder. `worked()` is called after each piece of work; `bounded` is as in `Recorder`."""
-        self.recorder: Recorder | None = None
+        """Prepare to drive a recorder. `worked()` is called after each piece of work; `bounded` is the recorder's."""
+        self.recorder: WindowRecorder | None = None
         """None before it has begun."""
         self.gave_way: str | None = None
         """Sentence on why this recording is not written, if it gave way to another."""
@@ -66,14 +66,14 @@ class Driver:
         return self._trigger.notes
 
     @property
-    def ready(self) -> Recorder | None:
+    def ready(self) -> WindowRecorder | None:
         """The recorder, if steps still matter to it and this thread may call it now."""
         recorder = self.recorder
         if recorder is None or not recorder.wants_steps or self._busy or not self.on_this_thread:
             return None
         return recorder if self.in_this_process and not devices.capturing() else None
 
-    def begin(self, recorder: Recorder, *, put_off: bool) -> None:
+    def begin(self, recorder: WindowRecorder, *, put_off: bool) -> None:
         """Start the recorder, which belongs to this thread then. Raises RecordingFailed.
 
         With `put_off`, it waits until CUDA is initialised or a step ends.
@@ -85,7 +85,7 @@ class Driver:
         if put_off:
             devices.when_cuda_comes_up(self._on_cuda)
 
-    def step(self, recorder: Recorder) -> None:
+    def step(self, recorder: WindowRecorder) -> None:
         """Mark the end of a step."""
         recorder.step()
         self._trigger.advance(recorder)

@@ -43,7 +43,7 @@ _EMPTY = '{"traceEvents": []}\n'
 class OwnProfiler:
     """Lets the program's own torch.profiler take precedence between `start` and `stop`, and saves its traces.
 
-    Our own recording gives way once, when a profiler of the program begins to record. From then on, `_decided` is true.
+    Our own recording gives way once, when a profiler of the program begins to record. `_decided` is true afterwards.
     Traces are saved while `_saves` is true, that is, if our recording gave way and the program may record more.
     """
 
@@ -315,7 +315,7 @@ def _ignore(profile: Any) -> None:
 
     profile.enabled = False
     nothing: Any = EventList([])
-    nothing._build_tree()  # Without it, there are no averages.
+    nothing._build_tree()  # Averages need it.
     # `function_events` was an attribute in torch 2.5, and is a property now.
     setattr(profile, "_function_events" if hasattr(type(profile), "function_events") else "function_events", nothing)
     _ignored.add(profile)

@@ -16,7 +16,7 @@ from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.open_ranges import OpenRanges
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.recorder_state import RecorderState, Stage
-from overlapscope.recorder.schedule import Window
+from overlapscope.recorder.schedule import StepWindow
 from overlapscope.recorder.session import Session, profiler_running
 from overlapscope.recorder.takes import Take
 from overlapscope.recorder.trace_file import TraceFiles
@@ -38,7 +38,7 @@ _NO_STACKS = (
 )
 
 
-class Recorder(RecorderState):
+class WindowRecorder(RecorderState):
     """Records from `start` until the schedule, the memory guard or `finish` ends it.
 
     Either the rehearsal or the recording counts (`TakeChoice`). Until the recording does, the rehearsal is kept in
@@ -383,7 +383,7 @@ class Recorder(RecorderState):
             self._timer.restart()
         takes.finish(take)
 
-    def _start_session(self, window: Window, stage: Stage) -> Take:
+    def _start_session(self, window: StepWindow, stage: Stage) -> Take:
         waits = stage is Stage.REHEARSAL and self._options.wait > 0
         unmarked = self._bounded and not self.marked
         max_size_bytes = self._options.max_size_bytes

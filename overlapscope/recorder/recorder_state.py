@@ -8,7 +8,7 @@ from pathlib import Path
 
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.options import Options
-from overlapscope.recorder.step_times import SlowSteps, StepTimer, StepTimes
+from overlapscope.recorder.step_times import SlowSteps, StepTimer, StepTimings
 from overlapscope.recorder.take_choice import TakeChoice
 from overlapscope.recorder.takes import Take
 from overlapscope.recorder.trace_file import TraceFiles
@@ -33,7 +33,7 @@ class Stage(enum.Enum):
 
 
 class RecorderState:
-    """The state of a recorder. Its subclass `Recorder` changes it."""
+    """The state of a recorder. Its subclass `WindowRecorder` changes it."""
 
     def __init__(self, options: Options, files: TraceFiles) -> None:
         self._options = options
@@ -88,11 +88,11 @@ class RecorderState:
         return self._stage is Stage.DONE and not self._timer.timed and not self._takes.files.pending
 
     @property
-    def step_times(self) -> StepTimes:
+    def step_times(self) -> StepTimings:
         """Lengths of steps with and without the profiler."""
         plain, last = self._takes.files.plain_steps, self._takes.last(self._steps)
         recorded_ns = () if last is None else tuple(last.judged_ns)
-        return StepTimes(plain.before.host_ns, plain.after.host_ns, recorded_ns, self._options.plain_steps)
+        return StepTimings(plain.before.host_ns, plain.after.host_ns, recorded_ns, self._options.plain_steps)
 
     @property
     def paths(self) -> tuple[Path, ...]:

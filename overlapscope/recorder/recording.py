@@ -32,10 +32,10 @@ from overlapscope.recorder.driver import Driver
 from overlapscope.recorder.memory_guard import taken_bytes
 from overlapscope.recorder.options import DEFAULT_MAX_SIZE_BYTES, Options, with_keywords
 from overlapscope.recorder.program_profilers import IgnoredProfilers, OwnProfiler
-from overlapscope.recorder.recorder import Recorder
+from overlapscope.recorder.recorder import WindowRecorder
 from overlapscope.recorder.session import profiler_running
 from overlapscope.recorder.step_marks import Marker, StepMarks
-from overlapscope.recorder.step_times import StepTimes
+from overlapscope.recorder.step_times import StepTimings
 from overlapscope.recorder.torch_import import require_torch
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Recording:
         """Number of files that the user knows of."""
 
     @property
-    def _recorder(self) -> Recorder | None:
+    def _recorder(self) -> WindowRecorder | None:
         return self._driver.recorder
 
     @property
@@ -165,7 +165,7 @@ class Recording:
         return self._recorder is not None and not self._recorder.running
 
     @property
-    def step_times(self) -> StepTimes | None:
+    def step_times(self) -> StepTimings | None:
         """Lengths of steps with and without the profiler; None before the recording has begun."""
         return None if self._recorder is None else self._recorder.step_times
 
@@ -213,7 +213,7 @@ class Recording:
             self._remarks += (_UNTIMED,)
         if options.max_size_bytes != DEFAULT_MAX_SIZE_BYTES and taken_bytes() is None:
             self._remarks += (_UNGUARDED,)
-        recorder = Recorder(
+        recorder = WindowRecorder(
             self._file_to_write,
             options,
             since_ns=time.time_ns() if self._overwrites else 0,

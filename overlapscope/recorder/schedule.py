@@ -40,7 +40,7 @@ latter is short, and twenty steps fit into memory.
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class StepWindow:
     """A range of steps to record without a break: warm-up from `first`, and judged steps from `judged` to `end`.
 
     Without an `end`, it extends to the end of the program.
@@ -140,25 +140,25 @@ class Schedule:
         return self.by_steps and self.slow_step is None
 
     @property
-    def rehearsal(self) -> Window | None:
+    def rehearsal(self) -> StepWindow | None:
         """First window; None if that is the recording already."""
         judged = min(self.wait, _REHEARSED_WAIT) + self.warmup
         end = judged + (self.active or _REHEARSED_ACTIVE)
         if self.plain_steps:
-            return Window(0, judged, max(_LEAST_REHEARSED, end))
+            return StepWindow(0, judged, max(_LEAST_REHEARSED, end))
         # The profiler is off for a step between the two (`open_ranges`).
-        return Window(0, judged, min(end, self.wait - 1)) if self.wait > 1 else None
+        return StepWindow(0, judged, min(end, self.wait - 1)) if self.wait > 1 else None
 
     @property
-    def whole(self) -> Window:
+    def whole(self) -> StepWindow:
         """The recording if no rehearsal comes before it."""
         return replace(self.recording(self.wait), first=0)
 
-    def recording(self, opens: int) -> Window:
+    def recording(self, opens: int) -> StepWindow:
         """Return the recording if it opens with the step `opens`, which is `wait` or later."""
         judged = opens + self.warmup
         active = _WATCHED_STEPS if self.active is None and self.slow_step is not None else self.active
-        return Window(opens, judged, None if active is None else judged + active)
+        return StepWindow(opens, judged, None if active is None else judged + active)
 
     def why_short(self, finished: int, judged_steps: int) -> str | None:
         """Return a sentence on a program that ended before its recording counted; None if that is as expected.

@@ -66,7 +66,7 @@ class Session:
     def __init__(self, options: Options) -> None:
         """Start the profiler. Raises RuntimeError if it does not start.
 
-        GPUs are recorded even if they are not in use yet. From now on, the set of visible GPUs cannot change.
+        GPUs are recorded even if they are not in use yet. The set of visible GPUs cannot change afterwards.
         """
         import torch
         from torch._C._profiler import _ExperimentalConfig  # the only way to ask for sync events

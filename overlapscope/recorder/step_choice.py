@@ -29,7 +29,7 @@ _PATIENCE_NS: Final = 15_000_000_000
 """Time after which the cycle has to be found."""
 
 
-class Kind(enum.IntEnum):
+class SourceKind(enum.IntEnum):
     """Kinds of events that may end steps, the most meaningful first."""
 
     OPTIMIZER = 0
@@ -42,10 +42,10 @@ class Kind(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Source:
+class StepSource:
     """The origin of events: an optimizer, a line that calls `backward`, a module, a data set, a CUDA graph, a range."""
 
-    kind: Kind
+    kind: SourceKind
     name: str
     """Name of the call, such as `ResNet.forward`."""
     size: int = 0
@@ -53,10 +53,10 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class StepEvent:
     """The end of an optimizer's step, the start of a module's call, and so on."""
 
-    source: Source
+    source: StepSource
     calls: int
     """Calls of outermost modules since the last event of its kind."""
     batches: int
@@ -68,29 +68,29 @@ class Log:
     """The latest events of each kind on one thread."""
 
     def __init__(self) -> None:
-        self.events: dict[Kind, deque[Event]] = {}
-        self.counts: Counter[Kind] = Counter()
+        self.events: dict[SourceKind, deque[StepEvent]] = {}
+        self.counts: Counter[SourceKind] = Counter()
         """Number of all events of each kind."""
-        self._last: dict[Kind, tuple[int, int]] = {}
+        self._last: dict[SourceKind, tuple[int, int]] = {}
 
-    def add(self, source: Source, at_ns: int) -> None:
+    def add(self, source: StepSource, at_ns: int) -> None:
         """Note an event."""
         counts = self.counts
         calls, batches = self._last.get(source.kind, (0, 0))
-        event = Event(source, counts[Kind.FORWARD] - calls, counts[Kind.LOADER] - batches, at_ns)
+        event = StepEvent(source, counts[SourceKind.FORWARD] - calls, counts[SourceKind.LOADER] - batches, at_ns)
         self.events.setdefault(source.kind, deque(maxlen=_LOGGED)).append(event)
         counts[source.kind] += 1
-        self._last[source.kind] = counts[Kind.FORWARD], counts[Kind.LOADER]
+        self._last[source.kind] = counts[SourceKind.FORWARD], counts[SourceKind.LOADER]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class StepChoice:
     """The events that end steps: every `each`th of a kind, of a source or of a name."""
 
-    kind: Kind
+    kind: SourceKind
     label: str
     each: int = 1
-    source: Source | None = None
+    source: StepSource | None = None
     name: str | None = None
     """A pattern."""
     begun: int = 0
@@ -98,34 +98,34 @@ class Choice:
     cycle_ns: int = 0
     """Length of the latest step."""
 
-    def counts(self, source: Source) -> bool:
+    def counts(self, source: StepSource) -> bool:
         """Return whether events of this source count."""
         if self.source is not None:
             return source == self.source
         return source.kind == self.kind and (self.name is None or fnmatchcase(source.name, self.name))
 
 
-def single(source: Source) -> Choice:
+def single(source: StepSource) -> StepChoice:
     """Each event of that source."""
-    return Choice(source.kind, _label(source), source=source)
+    return StepChoice(source.kind, _label(source), source=source)
 
 
-def named(source: Source, pattern: str) -> Choice:
+def named(source: StepSource, pattern: str) -> StepChoice:
     """Each event of the kind of that source whose name matches the pattern."""
-    return Choice(source.kind, _label(source), name=pattern)
+    return StepChoice(source.kind, _label(source), name=pattern)
 
 
-def choose(log: Log, kind: Kind, now_ns: int) -> Choice | None:
-    """Return the steps that events of this kind make up; None if that cannot be said yet."""
+def choose(log: Log, kind: SourceKind, now_ns: int) -> StepChoice | None:
+    """Return the steps that events of this kind make up; None if that is still unclear."""
     events = log.events.get(kind, ())
     if not events:
         return None
-    if kind in (Kind.FORWARD, Kind.LOADER):
+    if kind in (SourceKind.FORWARD, SourceKind.LOADER):
         return _largest(list(events))
     return _cycle(list(events), waited=now_ns - events[0].at_ns > _PATIENCE_NS)
 
 
-def _largest(events: Sequence[Event]) -> Choice | None:
+def _largest(events: Sequence[StepEvent]) -> StepChoice | None:
     """Choose the largest module that repeats, or else a class of modules that are called one after the other."""
     counts = Counter(event.source for event in events)
     repeated = [source for source, count in counts.items() if count >= CALLS]
@@ -139,7 +139,7 @@ def _largest(events: Sequence[Event]) -> Choice | None:
     return named(first, name)
 
 
-def _cycle(events: Sequence[Event], *, waited: bool) -> Choice | None:
+def _cycle(events: Sequence[StepEvent], *, waited: bool) -> StepChoice | None:
     exact = [(event.source, event.calls) for event in events]
     sources = [event.source for event in events]
     if all(event.batches == events[-1].batches > 0 for event in events[-_ALIKE:]):
@@ -180,7 +180,7 @@ def _repeats(tokens: Sequence[Hashable], length: int) -> bool:
     return all(a == b for a, b in zip(tokens, tokens[length:], strict=False))
 
 
-def _of_cycle(events: Sequence[Event], length: int) -> Choice:
+def _of_cycle(events: Sequence[StepEvent], length: int) -> StepChoice:
     """Choose the events that end cycles of that length.
 
     A source with a single event in the cycle ends it, such as the generator of a GAN, and the last in the program if
@@ -192,20 +192,22 @@ def _of_cycle(events: Sequence[Event], length: int) -> Choice:
     once = [source for source in dict.fromkeys(event.source for event in events) if counts[source] == 1]
     if once:
         several = f", {length} {_plural(cycle[0].source)} in turn" if length > 1 else ""
-        return Choice(once[-1].kind, _label(once[-1]) + several, source=once[-1], cycle_ns=cycle_ns)
+        return StepChoice(once[-1].kind, _label(once[-1]) + several, source=once[-1], cycle_ns=cycle_ns)
     first = max(range(length), key=lambda index: (cycle[index].calls, (len(events) - length + index) % length == 0))
     only = cycle[0].source if len(counts) == 1 else None
     what = _label(cycle[0].source) if only is not None else _plural(cycle[0].source)
     kind = cycle[0].source.kind
-    return Choice(
+    return StepChoice(
         kind, f"every {length} {what}", each=length, source=only, begun=(length - first) % length, cycle_ns=cycle_ns
     )
 
 
-def _label(source: Source) -> str:
-    what = {Kind.LOADER: "batches of", Kind.RANGE: "ranges named"}.get(source.kind, "calls of")
+def _label(source: StepSource) -> str:
+    what = {SourceKind.LOADER: "batches of", SourceKind.RANGE: "ranges named"}.get(source.kind, "calls of")
     return f"{what} {source.name}"
 
 
-def _plural(source: Source) -> str:
-    return {Kind.OPTIMIZER: "optimizer steps", Kind.BACKWARD: "calls of backward()"}.get(source.kind, "graph replays")
+def _plural(source: StepSource) -> str:
+    return {SourceKind.OPTIMIZER: "optimizer steps", SourceKind.BACKWARD: "calls of backward()"}.get(
+        source.kind, "graph replays"
+    )

@@ -11,7 +11,7 @@ from pathlib import PurePath
 from types import CodeType, MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from overlapscope.recorder.step_choice import Kind, Source
+from overlapscope.recorder.step_choice import SourceKind, StepSource
 from overlapscope.recorder.wrapping import Undo, around
 
 if TYPE_CHECKING:
@@ -29,38 +29,40 @@ class StepSources:
     `stop` undoes all changes to the program. Code that torch compiles is not seen.
     """
 
-    def __init__(self, happened: Callable[[Source], None]) -> None:
+    def __init__(self, happened: Callable[[StepSource], None]) -> None:
         self._happened = happened
-        self._watched: dict[Kind, Undo] = {}
-        self._sources: dict[tuple[Kind, object], Source] = {}
+        self._watched: dict[SourceKind, Undo] = {}
+        self._sources: dict[tuple[SourceKind, object], StepSource] = {}
         self._optimizers = _Optimizers(self._optimizer_stepped)
 
-    def start(self, kinds: Collection[Kind]) -> None:
+    def start(self, kinds: Collection[SourceKind]) -> None:
         """Watch these kinds. Imports torch."""
-        starts: dict[Kind, Callable[[], Undo]] = {
-            Kind.OPTIMIZER: self._optimizers.start,
-            Kind.BACKWARD: self._watch_backward,
-            Kind.FORWARD: lambda: _watch_calls(self._called),
-            Kind.LOADER: self._watch_loaders,
-            Kind.GRAPH: self._watch_graphs,
-            Kind.RANGE: self._watch_ranges,
+        starts: dict[SourceKind, Callable[[], Undo]] = {
+            SourceKind.OPTIMIZER: self._optimizers.start,
+            SourceKind.BACKWARD: self._watch_backward,
+            SourceKind.FORWARD: lambda: _watch_calls(self._called),
+            SourceKind.LOADER: self._watch_loaders,
+            SourceKind.GRAPH: self._watch_graphs,
+            SourceKind.RANGE: self._watch_ranges,
         }
         for kind in kinds:
             self._watched[kind] = starts[kind]()
 
-    def stop(self, *, but: Kind | None = None) -> None:
+    def stop(self, *, but: SourceKind | None = None) -> None:
         """Watch no more, or only one kind."""
         for kind in [kind for kind in self._watched if kind is not but]:
             self._watched.pop(kind)()
 
-    def _tell(self, kind: Kind, key: object, name: Callable[[], str], size: Callable[[], int] = lambda: 0) -> None:
+    def _tell(
+        self, kind: SourceKind, key: object, name: Callable[[], str], size: Callable[[], int] = lambda: 0
+    ) -> None:
         source = self._sources.get((kind, key))
         if source is None:
-            source = self._sources[kind, key] = Source(kind, _or(name, kind.name.lower()), _or(size, 0))
+            source = self._sources[kind, key] = StepSource(kind, _or(name, kind.name.lower()), _or(size, 0))
         self._happened(source)
 
     def _optimizer_stepped(self, optimizer: Optimizer) -> None:
-        self._tell(Kind.OPTIMIZER, id(optimizer), lambda: f"{type(optimizer).__name__}.step")
+        self._tell(SourceKind.OPTIMIZER, id(optimizer), lambda: f"{type(optimizer).__name__}.step")
 
     def _watch_backward(self) -> Undo:
         import torch
@@ -74,13 +76,13 @@ class StepSources:
             while frame.f_code is method or frame.f_globals.get("__name__", "").startswith("overlapscope."):
                 frame = frame.f_back
             line = frame.f_code.co_filename, frame.f_lineno
-            self._tell(Kind.BACKWARD, line, lambda: f"backward() in {PurePath(line[0]).name}:{line[1]}")
+            self._tell(SourceKind.BACKWARD, line, lambda: f"backward() in {PurePath(line[0]).name}:{line[1]}")
             return result
 
         return around(torch.autograd, "backward", called)
 
     def _called(self, module: Any) -> None:
-        self._tell(Kind.FORWARD, id(module), lambda: f"{_class_name(module)}.forward", lambda: _size(module))
+        self._tell(SourceKind.FORWARD, id(module), lambda: f"{_class_name(module)}.forward", lambda: _size(module))
 
     def _watch_loaders(self) -> Undo:
         from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -88,7 +90,7 @@ class StepSources:
         def called(get: Callable[..., Any], iterator: Any) -> Any:
             batch = get(iterator)
             self._tell(
-                Kind.LOADER, id(iterator._dataset), lambda: f"a DataLoader of {type(iterator._dataset).__name__}"
+                SourceKind.LOADER, id(iterator._dataset), lambda: f"a DataLoader of {type(iterator._dataset).__name__}"
             )
             return batch
 
@@ -99,7 +101,7 @@ class StepSources:
 
         def called(replay: Callable[..., Any], graph: Any) -> Any:
             result = replay(graph)
-            self._tell(Kind.GRAPH, id(graph), lambda: "CUDAGraph.replay")
+            self._tell(SourceKind.GRAPH, id(graph), lambda: "CUDAGraph.replay")
             return result
 
         return around(torch.cuda.CUDAGraph, "replay", called)
@@ -110,7 +112,7 @@ class StepSources:
         def left(leave: Callable[..., Any], range: Any, *error: Any) -> Any:
             result = leave(range, *error)
             if not range.name.startswith("ProfilerStep#"):
-                self._tell(Kind.RANGE, range.name, lambda: range.name)
+                self._tell(SourceKind.RANGE, range.name, lambda: range.name)
             return result
 
         return around(record_function, "__exit__", left)

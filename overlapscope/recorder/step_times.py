@@ -30,7 +30,7 @@ _FEWEST = 10
 
 
 @dataclass(frozen=True, slots=True)
-class StepTimes:
+class StepTimings:
     """Lengths of steps by the host's clock, in nanoseconds."""
 
     before_ns: tuple[int, ...]

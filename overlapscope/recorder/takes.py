@@ -9,7 +9,7 @@ from overlapscope.base import clock
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.memory_guard import MemoryGuard
 from overlapscope.recorder.options import Options
-from overlapscope.recorder.schedule import Window
+from overlapscope.recorder.schedule import StepWindow
 from overlapscope.recorder.session import Metadata, Session
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Take:
 
     def __init__(
         self,
-        window: Window,
+        window: StepWindow,
         options: Options,
         *,
         on_too_much: Callable[[], None],
@@ -84,7 +84,7 @@ class Take:
     def keep(self, step: int, because: str) -> None:
         """Keep it for its last step, which alone is judged, and add the sentence `because` to its notes."""
         self.wanted = True
-        self.window = Window(self.window.first, step, step + 1)
+        self.window = StepWindow(self.window.first, step, step + 1)
         self.notes.append(because)
         del self.judged_ns[:-1]
 

@@ -208,7 +208,7 @@ class TraceFiles:
         return files[-1].metadata.plain_steps if files else PlainSteps()
 
     def write(self, number: int, session: Session) -> None:
-        """Write a window, which replaces what was written for it before. Numbers begin at 1. Raises RecordingFailed."""
+        """Write a window, replacing its earlier file. Numbers begin at 1. Raises RecordingFailed."""
         path = self._path()
         if self._windows > 1:
             path = window_path(path, number)

@@ -14,7 +14,7 @@ from overlapscope.recorder.timetable import Timetable
 from overlapscope.recorder.wrapping import around
 
 if TYPE_CHECKING:
-    from overlapscope.recorder.recorder import Recorder
+    from overlapscope.recorder.recorder import WindowRecorder
 
 UNMARKED_S: float = 5
 """Length of each recording of a program that marks no step, in seconds."""
@@ -30,13 +30,13 @@ class Trigger:
         self.notes: list[str] = []
         """Sentences on windows that opened or closed late."""
 
-    def start(self, recorder: Recorder) -> None:
+    def start(self, recorder: WindowRecorder) -> None:
         """Begin. Called on the recorder's thread."""
 
     def stop(self) -> None:
         """End for good. Further calls do nothing."""
 
-    def advance(self, recorder: Recorder) -> None:
+    def advance(self, recorder: WindowRecorder) -> None:
         """Open or close a window if that is due. Called on the recorder's thread."""
 
 
@@ -47,18 +47,18 @@ def trigger_of(schedule: Schedule, call: Callable[[], None], *, bounded: bool) -
         schedule: Schedule of the windows.
         call: Function that the trigger calls on the recorder's thread when a window is due. It calls `advance`, or
             leaves that to the next step if the recorder is busy.
-        bounded: As in `Recorder`.
+        bounded: As in `WindowRecorder`.
     """
     if bounded:
         return Unmarked(call)
     if schedule.capture_range is not None:
         return CaptureRange(schedule.capture_range, call)
     if schedule.by_clock:
-        return Clock(schedule.delay_s or 0, schedule.duration_s, call)
+        return ClockTrigger(schedule.delay_s or 0, schedule.duration_s, call)
     return Trigger()
 
 
-class Clock(Trigger):
+class ClockTrigger(Trigger):
     """Opens and closes windows by a `Timetable`.
 
     On the main thread, `call` interrupts the program when a window is due, even while the thread waits. On another
@@ -75,7 +75,7 @@ class Clock(Trigger):
         self._stopped = False
         self._changed = threading.Condition()
 
-    def start(self, recorder: Recorder) -> None:
+    def start(self, recorder: WindowRecorder) -> None:
         self._timetable.start(clock.now_ns())
         if threading.current_thread() is threading.main_thread():
             self._wake.start()
@@ -87,7 +87,7 @@ class Clock(Trigger):
             self._changed.notify()
         self._wake.stop()
 
-    def advance(self, recorder: Recorder) -> None:
+    def advance(self, recorder: WindowRecorder) -> None:
         begun_ns = clock.now_ns()
         if self._stopped or self._timetable.left_ns(begun_ns) > 0:
             return
@@ -127,7 +127,7 @@ class Clock(Trigger):
         self._asked = False
 
 
-class Unmarked(Clock):
+class Unmarked(ClockTrigger):
     """Limits the recording of a program that marks no step to its first seconds, and as many after its start-up.
 
     It ends with the first mark of a step, or with the second window.
@@ -137,11 +137,11 @@ class Unmarked(Clock):
         super().__init__(START_UP_S, UNMARKED_S, call)
         self._started = False
 
-    def start(self, recorder: Recorder) -> None:
+    def start(self, recorder: WindowRecorder) -> None:
         """Wait for the first window to open, if its start was put off."""
         self.advance(recorder)
 
-    def advance(self, recorder: Recorder) -> None:
+    def advance(self, recorder: WindowRecorder) -> None:
         if recorder.marked or recorder.bounded_out:
             self.stop()
         elif self._started:
@@ -170,7 +170,7 @@ class CaptureRange(Trigger):
         self._depth = 0
         self._undo = contextlib.ExitStack()
 
-    def start(self, recorder: Recorder) -> None:
+    def start(self, recorder: WindowRecorder) -> None:
         import torch
         from torch.cuda import nvtx
 
@@ -188,7 +188,7 @@ class CaptureRange(Trigger):
     def stop(self) -> None:
         self._undo.close()
 
-    def advance(self, recorder: Recorder) -> None:
+    def advance(self, recorder: WindowRecorder) -> None:
         if self._inside is not None:
             recorder.open()
         else:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from overlapscope.recorder.automatic_steps import AutomaticSteps
 from overlapscope.recorder.destination import Rank, rank_of
 from overlapscope.recorder.program_steps import ProgramSteps
-from overlapscope.recorder.step_choice import Kind
+from overlapscope.recorder.step_choice import SourceKind
 from overlapscope.trials import step_events
 from overlapscope.trials.course import RunCourse
 from overlapscope.trials.protocol import Task
@@ -45,7 +45,7 @@ class ProcessRun:
         if self._task.survey and not self._steps.count:
             # Its optimizer is already watched.
             self._automatic = AutomaticSteps(
-                self._stepped, self._course.restart, by=None, at_once=True, without=(Kind.OPTIMIZER,)
+                self._stepped, self._course.restart, by=None, at_once=True, without=(SourceKind.OPTIMIZER,)
             )
             self._automatic.start()
         if self._task.steps is not None or self._task.survey:

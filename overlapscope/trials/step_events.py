@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from overlapscope.recorder.automatic_steps import AutomaticSteps
-from overlapscope.recorder.step_choice import Kind, Source
+from overlapscope.recorder.step_choice import SourceKind, StepSource
 from overlapscope.recorder.step_sources import StepSources
 from overlapscope.recorder.wrapping import Undo
 from overlapscope.trials.protocol import Steps
@@ -24,7 +24,7 @@ def watch(steps: Steps, stepped: Callable[[], None]) -> Undo:
     """Call `stepped` at the end of each step, counting from the program's first event, the same in every run."""
     seen = 0
 
-    def happened(source: Source) -> None:
+    def happened(source: StepSource) -> None:
         nonlocal seen
         if source.name == steps.name or not steps.name:
             seen += 1
@@ -32,5 +32,5 @@ def watch(steps: Steps, stepped: Callable[[], None]) -> Undo:
                 stepped()
 
     sources = StepSources(happened)
-    sources.start((Kind[steps.kind],))
+    sources.start((SourceKind[steps.kind],))
     return sources.stop

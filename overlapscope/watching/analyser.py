@@ -1,7 +1,7 @@
-"""A process of its own that analyses one recording: `python -m overlapscope.watching.analyser`.
+"""A process that analyses a recording: `python -m overlapscope.watching.analyser`.
 
-It reads one `Task` from stdin, as a line of JSON, and writes one `Analysed` to stdout. It takes what processor time
-others leave, and ends when stdin does: with the program that started it.
+It reads an `AnalysisTask` from stdin, as a line of JSON, and writes an `Analysed` to stdout. Its priority is
+low, and it ends when its stdin is closed, at the latest with the program that started it.
 """
 
 from __future__ import annotations
@@ -22,47 +22,47 @@ from overlapscope.errors import OverlapscopeError
 from overlapscope.history.entry import Entry, Origin
 
 LIMIT_S: Final = 600
-"""It is ended when it takes longer."""
+"""Time after which the process ends, in seconds."""
 _NICEST = 19
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """One recording."""
+class AnalysisTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A recording to analyse."""
 
     trace: str
-    """Its file."""
+    """Trace file."""
     plain_step_ns: int | None
-    """What a step takes while nothing is recorded, where it is known."""
+    """Length of a step without the profiler, in nanoseconds; None if unknown."""
     report: str
-    """Where the report is written, as HTML."""
+    """File of the report, in HTML."""
     history: str
-    """Where it is added: the file of a history, or a directory or URL that is a file drop."""
+    """History to add the figures to: its file, or a directory or URL that is a file drop."""
     origin: Origin
 
 
 class Analysed(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of it."""
+    """Result of an analysis."""
 
     scalars: dict[str, float] = {}
     report: bool = False
-    """True if it was written."""
+    """True if the report was written."""
     failures: tuple[str, ...] = ()
-    """Sentences."""
+    """Sentences on failures."""
     cpu_s: float = 0.0
-    """Processor time of the process."""
+    """Processor time of the process, in seconds."""
     max_rss_bytes: int = 0
-    """The most memory that it had."""
+    """Maximum memory of the process."""
 
 
 def main() -> None:
-    """Do one task."""
+    """Read a task, and write its result."""
     os.nice(_NICEST)
     signal.alarm(LIMIT_S)
-    # Whatever is printed is no part of the answer.
+    # Output of libraries must not mix with the answer.
     answer = os.dup(1)
     os.dup2(2, 1)
-    with io.FileIO(0, closefd=False) as told:
-        task = msgspec.json.decode(told.readline(), type=Task)
+    with io.FileIO(0, closefd=False) as stdin:
+        task = msgspec.json.decode(stdin.readline(), type=AnalysisTask)
     threading.Thread(target=_end_with_stdin, daemon=True).start()
     done = analyse(task)
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -81,8 +81,8 @@ def _end_with_stdin() -> None:
     os._exit(1)
 
 
-def analyse(task: Task) -> Analysed:
-    """Analyse, write the report, add it to the history; what fails is told in sentences."""
+def analyse(task: AnalysisTask) -> Analysed:
+    """Analyse a recording, write its report, and add it to the history. Failures become sentences."""
     from overlapscope import timeline
     from overlapscope.analysis import analyze_trace
     from overlapscope.history import figures

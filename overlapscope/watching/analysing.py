@@ -1,4 +1,4 @@
-"""The process that analyses, as seen by the program that starts it."""
+"""Starting the process that analyses a recording, and waiting for its answer."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import IO, Final
 import msgspec
 
 from overlapscope.base.child import ROOT, Child, how_it_ended
-from overlapscope.watching.analyser import Analysed, Task
+from overlapscope.watching.analyser import Analysed, AnalysisTask
 
 GRACE_S: Final = 10.0
-"""How long a program that has ended waits for it."""
+"""Time that a program waits for it at its end, in seconds."""
 _LOOK_S = 1.0
 _MOST_BYTES = 1 << 20
 
 
-def analyse(task: Task) -> Analysed:
-    """Start the process and wait for its answer; what goes wrong is told in a sentence."""
+def analyse(task: AnalysisTask) -> Analysed:
+    """Start the process, and wait for its answer. Failures become sentences."""
     try:
         return _analyse(task)
     except (OSError, ValueError, msgspec.DecodeError) as error:
         return Analysed(failures=(f"recordings cannot be analysed ({error}).",))
 
 
-def _analyse(task: Task) -> Analysed:
-    # No code of this process runs in the child: a copy of a program that uses CUDA may not touch it.
+def _analyse(task: AnalysisTask) -> Analysed:
+    # A new process instead of a fork, which may not use CUDA if the program has used it.
     # -P: a file of the program may have the name of a module of Python's.
     command = [sys.executable, "-P", "-m", "overlapscope.watching.analyser"]
     pipe = subprocess.PIPE
@@ -41,7 +41,7 @@ def _analyse(task: Task) -> Analysed:
         child.stdin.flush()
         answer = _answer(child.stdout)
     finally:
-        # It ends with its stdin, if it has not yet.
+        # If it still runs, it ends when its stdin is closed.
         child.stdin.close()
         child.stdout.close()
         child.ends_within(_LOOK_S)
@@ -54,7 +54,7 @@ def _analyse(task: Task) -> Analysed:
 
 
 def _answer(out: IO[bytes]) -> bytes | None:
-    """All that it writes; None where the program has ended and it takes too long."""
+    """Return its whole output; None if the program has ended and the answer takes too long."""
     answer, until = b"", None
     with selectors.DefaultSelector() as ready:
         ready.register(out, selectors.EVENT_READ)
@@ -72,8 +72,10 @@ def _answer(out: IO[bytes]) -> bytes | None:
 
 
 def _environment() -> dict[str, str]:
-    """The program's own, but for one thread of numpy and no GPU."""
+    """Return the program's environment, with a single thread of numpy and without GPUs."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    alone = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    kept = {name: value for name, value in os.environ.items() if name not in ("OVERLAPSCOPE_WATCH", "LD_PRELOAD")}
-    return kept | alone | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path}
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("OVERLAPSCOPE_WATCH", "LD_PRELOAD")
+    }
+    return environment | one_thread | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path}

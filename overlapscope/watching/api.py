@@ -1,4 +1,4 @@
-"""`overlapscope.watch`: this process can be asked for recordings."""
+"""`overlapscope.watch`: letting users ask this process for recordings."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from overlapscope.watching.listen import listen
 from overlapscope.watching.watcher import Watcher
 
 if TYPE_CHECKING:
-    from overlapscope.watching.continuous import Continuous, Settings
+    from overlapscope.watching.continuous import Continuous, WatchSettings
 
 _watchers: dict[int, Watcher] = {}
-"""At most one of this process, by its id; others are of processes that it was forked from."""
+"""Watchers by process id: at most one of this process, and those of processes that it was forked from."""
 _continuous: dict[int, Continuous] = {}
-"""At most one of this process, too."""
+"""Continuous recordings by process id, as in `_watchers`."""
 
 
 def watch(
@@ -28,17 +28,23 @@ def watch(
     history: str | os.PathLike[str] | None = None,
     log: object = (),
 ) -> None:
-    """Have this process watched: `overlapscope ps` lists it, and `overlapscope record PID` records it while it goes on
-    (`docs/guides/watch.md`).
+    """Watch this process: `overlapscope ps` lists it, and `overlapscope record PID` records it while it goes on.
 
-    With `every`, such as `"10 min"`, so many steps of rank 0 are recorded that often and analysed in a process of its
-    own. Figures are added to the file `history` (by default the user's own) under the name `job` (by default the
-    script's), and sent to what `log` names: a SummaryWriter of TensorBoard, a run of Weights & Biases or `"wandb"`,
-    `"mlflow"`, `"prometheus:FILE.prom"`, `"prometheus:PORT"`, or a list of them. No more than `keep` of reports and
-    traces stays on the disk.
+    With `every`, some steps of rank 0 are also recorded at regular intervals, and analysed in another process
+    (`docs/guides/watch.md`). This function may be called again, and before torch is imported. Later failures are
+    reported on stderr, each once, and never raised.
 
-    May be called again, and before torch is imported. Raises UsageError for arguments that make no sense. What goes
-    wrong later is told on stderr, once, and never raised.
+    Args:
+        every: Interval between recordings, such as `"10 min"`.
+        steps: Number of steps to record each time.
+        keep: Maximum size of reports and traces on the disk.
+        job: Name of the figures in the history, by default that of the script.
+        history: File that figures are added to, by default the user's.
+        log: Tools that figures are sent to: a SummaryWriter of TensorBoard, a run of Weights & Biases or `"wandb"`,
+            `"mlflow"`, `"prometheus:FILE.prom"`, `"prometheus:PORT"`, or a list of these.
+
+    Raises:
+        UsageError: The arguments make no sense.
     """
     if every is not None:
         from overlapscope.watching.continuous import settings
@@ -50,27 +56,27 @@ def watch(
     watcher_of_this_process()
 
 
-def watch_as_told(told: str) -> None:
-    """`watch`, by the variable OVERLAPSCOPE_WATCH: `1`, or how often the program is recorded: `10min`."""
+def watch_by_variable(value: str) -> None:
+    """Call `watch` for the value of OVERLAPSCOPE_WATCH: `1`, or an interval such as `10min`."""
     try:
-        watch(None if told == "1" else told)
+        watch(None if value == "1" else value)
     except UsageError as error:
-        tell(f"overlapscope: OVERLAPSCOPE_WATCH is not heeded: {error}")
+        tell(f"overlapscope: OVERLAPSCOPE_WATCH is ignored: {error}")
 
 
-def watch_continuously(asked: Settings) -> Continuous:
-    """In the place of what was asked for before."""
+def watch_continuously(settings: WatchSettings) -> Continuous:
+    """Record at regular intervals, in place of earlier settings."""
     from overlapscope.watching.continuous import Continuous
 
     watcher, process = watcher_of_this_process(), os.getpid()
     if process in _continuous:
         _continuous[process].stop()
-    _continuous[process] = Continuous(watcher, asked)
+    _continuous[process] = Continuous(watcher, settings)
     return _continuous[process]
 
 
 def watcher_of_this_process() -> Watcher:
-    """The one watcher, started when first asked for."""
+    """Return the watcher of this process, which the first call starts."""
     process = os.getpid()
     if process in _watchers:
         return _watchers[process]

@@ -1,4 +1,4 @@
-"""Asks watched processes of this user: which there are, and for recordings."""
+"""Requests to watched processes of this user, for their status and for recordings."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ import msgspec
 from overlapscope.errors import UsageError
 from overlapscope.recorder.destination import Destination, Rank
 from overlapscope.watching import places
-from overlapscope.watching.protocol import Ask, Begun, Lines, Outcome, Request, Said, Status, send
+from overlapscope.watching.protocol import Ask, Begun, Lines, RecordingRequest, RequestOutcome, Said, Status, send
 
 _PATIENCE_S: Final = 2.0
-"""For a process to say how it is."""
+"""Time for a process to answer with its status, in seconds."""
 
 
 def statuses() -> list[Status]:
-    """Of all watched processes of this user, by their ids. What processes left that are dead is removed."""
-    found = {}
+    """Return the status of each watched process of this user, by process id. Sockets of dead processes are removed."""
+    by_pid = {}
     for pid, path in places.sockets():
         status = _status(path)
         if status is not None:
-            found[pid] = status
+            by_pid[pid] = status
         elif not lives(pid):
             with suppress(OSError):
                 path.unlink()
-    return [found[pid] for pid in sorted(found)]
+    return [by_pid[pid] for pid in sorted(by_pid)]
 
 
 def status_of(pid: int) -> Status:
-    """Raises UsageError where it is not watched."""
+    """Return the status of a process. Raises UsageError if it is not watched."""
     for number, path in places.sockets():
         if number == pid and (status := _status(path)) is not None:
             return status
@@ -48,10 +48,10 @@ def status_of(pid: int) -> Status:
 
 
 class Asking:
-    """A recording that one process was asked for."""
+    """A request to a process for a recording."""
 
-    def __init__(self, pid: int, request: Request, rank: Rank | None = None) -> None:
-        """`rank` is the process's, if it has one. Raises UsageError where the process has gone."""
+    def __init__(self, pid: int, request: RecordingRequest, rank: Rank | None = None) -> None:
+        """Send the request. `rank` is the process's, if known. Raises UsageError if the process has ended."""
         self._pid = pid
         self._trace, self._asked_at_ns = Destination.asked(request.path).path(rank), time.time_ns()
         for number, path in places.sockets():
@@ -72,13 +72,13 @@ class Asking:
         self.close()
 
     def close(self) -> None:
-        """Whoever goes before there is an outcome withdraws the request. On any thread."""
+        """Close the connection, on any thread. Before the outcome, this cancels the request."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def outcome(self, begun: Callable[[int], object], *, until_begun_s: float) -> Outcome:
-        """What becomes of it; `begun(step)` is called when it has begun, which may take so long."""
+    def outcome(self, begun: Callable[[int], object], *, until_begun_s: float) -> RequestOutcome:
+        """Wait for the outcome. The recording calls `begun(step)` within `until_begun_s` seconds."""
         self._socket.settimeout(until_begun_s)
         try:
             while (line := self._lines.receive()) is not None:
@@ -86,20 +86,20 @@ class Asking:
                     case Begun(step):
                         self._socket.settimeout(None)
                         begun(step)
-                    case Outcome() as outcome:
+                    case RequestOutcome() as outcome:
                         return outcome
         except TimeoutError:
-            return Outcome(
+            return RequestOutcome(
                 failure=f"Process {self._pid} made no step for {until_begun_s:.0f} s. --seconds records by time."
             )
         except (OSError, UsageError, msgspec.MsgspecError):
             pass
         with suppress(OSError):
-            # It is there whole or not at all.
+            # If the file exists, it is complete.
             if self._trace.stat().st_mtime_ns >= self._asked_at_ns:
                 note = f"Process {self._pid} ended before all was timed that follows the recording."
-                return Outcome(path=str(self._trace), notes=(note,))
-        return Outcome(failure=f"Process {self._pid} ended before its recording was complete.")
+                return RequestOutcome(path=str(self._trace), notes=(note,))
+        return RequestOutcome(failure=f"Process {self._pid} ended before its recording was complete.")
 
 
 def _connected(path: Path) -> socket.socket:
@@ -117,13 +117,13 @@ def _status(path: Path) -> Status | None:
     with suppress(OSError, UsageError, msgspec.MsgspecError), _connected(path) as client:
         send(client, Ask())
         line = Lines(client).receive()
-        said = None if line is None else msgspec.json.decode(line, type=Said)
-        return said if isinstance(said, Status) else None
+        answer = None if line is None else msgspec.json.decode(line, type=Said)
+        return answer if isinstance(answer, Status) else None
     return None
 
 
 def lives(pid: int) -> bool:
-    """Return whether there is such a process, whoever's it is."""
+    """Return whether such a process of any user exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,20 +1,20 @@
-"""What torch calls at the end of its import, as it does for device backends (entry points `torch.backends`).
+"""A function that torch calls at the end of its import, as for device backends (entry points `torch.backends`).
 
-Nothing is imported here: every program that has torch and overlapscope installed comes by.
+This module imports almost nothing, since it runs in every program that has torch and overlapscope installed.
 """
 
 import os
 
 
 def start() -> None:
-    """Watch this process where OVERLAPSCOPE_WATCH asks for it: `1`, or how often it is recorded. Never raises."""
-    told = os.environ.get("OVERLAPSCOPE_WATCH", "0")
-    if told in ("", "0"):
+    """Watch this process if OVERLAPSCOPE_WATCH asks for it: `1`, or an interval of recordings. Never raises."""
+    value = os.environ.get("OVERLAPSCOPE_WATCH", "0")
+    if value in ("", "0"):
         return
     try:
-        from overlapscope.watching.api import watch_as_told
+        from overlapscope.watching.api import watch_by_variable
 
-        watch_as_told(told)
+        watch_by_variable(value)
     except Exception:
-        # torch would refuse to be imported.
+        # An exception would make the import of torch fail.
         pass

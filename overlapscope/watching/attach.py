@@ -1,4 +1,4 @@
-"""Has a process watched that never heard of overlapscope (PEP 768: sys.remote_exec, Python 3.14)."""
+"""Watching a process that was started without overlapscope (PEP 768: sys.remote_exec, Python 3.14)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from overlapscope.base.child import ROOT
 from overlapscope.errors import UsageError
 from overlapscope.watching.ask import lives, status_of, statuses
 from overlapscope.watching.protocol import Status
 
-_ROOT: Final = Path(__file__).parents[2]
 _PATIENCE_S: Final = 20.0
-"""For the process to come to an instruction of Python's on its main thread."""
+"""Time for the process to run Python code on its main thread, in seconds."""
 _POLL_S: Final = 0.05
 _INSTEAD: Final = (
     "Start it with `overlapscope run --on-demand`, call overlapscope.watch() in it, or set OVERLAPSCOPE_WATCH=1 for it."
@@ -25,20 +25,20 @@ sys.path.append({root!r})
 try:
     from overlapscope.watching.api import watch
     watch()
-    said = ""
+    error_text = ""
 except BaseException as error:
-    said = f"{{type(error).__name__}}: {{error}}"
+    error_text = f"{{type(error).__name__}}: {{error}}"
 finally:
     sys.path.remove({root!r})
 with open({answer!r} + ".part", "w") as file:
-    file.write(said)
+    file.write(error_text)
 os.replace({answer!r} + ".part", {answer!r})
 """
 
 
 def attach(pid: int) -> Status:
-    """Watch it from now on. Raises UsageError where that cannot be."""
-    if any(one.pid == pid for one in statuses()):
+    """Begin to watch a process. Raises UsageError if that is impossible."""
+    if any(status.pid == pid for status in statuses()):
         return status_of(pid)
     if not lives(pid):
         raise UsageError(f"there is no process {pid}.")
@@ -48,7 +48,7 @@ def attach(pid: int) -> Status:
         raise UsageError(f"attaching to a process needs Python 3.14 or newer, and this is {version}. {_INSTEAD}")
     with TemporaryDirectory(prefix="overlapscope-") as directory:
         script, answer = Path(directory, "attach.py"), Path(directory, "answer")
-        script.write_text(_CODE.format(root=str(_ROOT), answer=str(answer)))
+        script.write_text(_CODE.format(root=str(ROOT), answer=str(answer)))
         try:
             remote_exec(pid, str(script))
         except (OSError, RuntimeError) as error:
@@ -59,9 +59,9 @@ def attach(pid: int) -> Status:
         until = time.monotonic() + _PATIENCE_S
         while not answer.exists():
             if time.monotonic() > until:
-                raise UsageError(f"process {pid} did not come to an instruction of Python's in {_PATIENCE_S:.0f} s.")
+                raise UsageError(f"process {pid} ran no Python code within {_PATIENCE_S:.0f} s.")
             time.sleep(_POLL_S)
-        said = answer.read_text()
-    if said:
-        raise UsageError(f"process {pid} cannot import overlapscope ({said}). {_INSTEAD}")
+        error_text = answer.read_text()
+    if error_text:
+        raise UsageError(f"process {pid} cannot import overlapscope ({error_text}). {_INSTEAD}")
     return status_of(pid)

@@ -1,4 +1,4 @@
-"""A short recording now and then, analysed in a process of its own."""
+"""Short recordings at regular intervals, each analysed in another process."""
 
 from __future__ import annotations
 
@@ -23,36 +23,37 @@ from overlapscope.recorder import cupti
 from overlapscope.recorder.destination import rank_of
 from overlapscope.recorder.step_times import StepTimer, median_ns
 from overlapscope.watching import kept, turns
-from overlapscope.watching.analyser import Analysed, Task
+from overlapscope.watching.analyser import Analysed, AnalysisTask
 from overlapscope.watching.analysing import GRACE_S, analyse
-from overlapscope.watching.protocol import Outcome, Request
-from overlapscope.watching.sinks import Outlet, Sink, Told, sink
+from overlapscope.watching.protocol import RecordingRequest, RequestOutcome
+from overlapscope.watching.sinks import Outlet, SentFigures, Sink, sink
 from overlapscope.watching.watcher import Watcher
 
 _TIMED_STEPS: Final = 10
-"""Right before a recording, while nothing is recorded."""
+"""Number of steps to time without the profiler right before a recording."""
 _REMEMBERED: Final = 100
+"""Number of recordings whose costs are kept."""
 
 
-class Settings(msgspec.Struct, frozen=True):
-    """What was asked for."""
+class WatchSettings(msgspec.Struct, frozen=True):
+    """Settings of continuous recording."""
 
     every_ns: int
     steps: int
     keep_bytes: int
     history: str
-    """Where figures are added: a file, or a directory or URL that is a file drop."""
+    """History to add figures to: its file, or a directory or URL that is a file drop."""
     directory: Path
-    """Where recordings are kept."""
+    """Directory of the recordings."""
     origin: Origin
-    """`at_ns` is of the program's start."""
+    """Origin of the program; its `at_ns` is the start."""
     sinks: tuple[Sink, ...]
 
 
 def settings(
     every: str, *, steps: int, keep: str, job: str | None, history: str | os.PathLike[str] | None, log: object
-) -> Settings:
-    """What the arguments of `overlapscope.watch` say. Raises UsageError where they make no sense."""
+) -> WatchSettings:
+    """Return the settings for arguments of `overlapscope.watch`. Raises UsageError for arguments that make no sense."""
     from overlapscope.history.origin import origin
     from overlapscope.history.store import default_path
     from overlapscope.ranks.files import is_url
@@ -66,79 +67,81 @@ def settings(
     if steps < 1:
         raise UsageError(f"steps is {steps}; it must be 1 or more.")
     sinks = tuple(map(sink, log if isinstance(log, list | tuple) else [log]))
-    told, place = origin(job), os.fspath(history) if history is not None else os.fspath(default_path())
+    program, place = origin(job), os.fspath(history) if history is not None else os.fspath(default_path())
     if not is_url(place):
         place = os.path.abspath(os.path.expanduser(place))
-    # A drop is for other machines.
+    # A drop is for other machines, so recordings are kept beside the default history then.
     beside = default_path() if is_url(place) or os.path.isdir(place) else Path(place)
-    return Settings(
+    return WatchSettings(
         every_ns=every_ns,
         steps=steps,
         keep_bytes=keep_bytes,
         history=place,
-        directory=kept.place(beside, told.job),
-        origin=told,
+        directory=kept.place(beside, program.job),
+        origin=program,
         sinks=sinks,
     )
 
 
-class Costs(msgspec.Struct):
-    """What the latest recordings of this process took, which `benchmarks/watching.py` reports."""
+class RecordingCosts(msgspec.Struct):
+    """Costs of the latest recordings of this process, which `benchmarks/watching.py` reports."""
 
     stood_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
-    """Of the program's time, beyond what the steps take otherwise."""
+    """Time that each recording added to the program's steps, in nanoseconds."""
     analysed: deque[Analysed] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    """Results of the analyses."""
 
 
 class _Turn(msgspec.Struct, frozen=True):
-    """One recording."""
+    """A recording under way."""
 
     directory: Path
     steps: int
-    """That were finished by then."""
+    """Number of finished steps at its beginning."""
     before: StepTimer
-    """Of the steps before it."""
+    """Timer of the steps before it."""
     around: StepTimer
-    """From there to its end, as if it were one step."""
+    """Timer of the recording from its beginning to its end, as a single step."""
 
 
 class Continuous:
-    """Records at ends of steps, on the thread that makes them; all that follows is done on another.
+    """Records at ends of steps on their thread, and does everything else on another thread.
 
-    Of several ranks the first alone does. A recording holds its rank up, and with it all that wait for it; the others
-    would cost as much again and say nearly the same. Nothing that goes wrong here reaches the program: each kind of
-    failure is told once.
+    Only the first of several ranks records. A recording delays its rank, and all ranks that wait for it; recordings of
+    the others would cost as much again and show nearly the same. Failures never reach the program: a message reports
+    each kind once.
     """
 
-    def __init__(self, watcher: Watcher, settings: Settings) -> None:
+    def __init__(self, watcher: Watcher, settings: WatchSettings) -> None:
         self._watcher, self._settings = watcher, settings
         self._outlets = [Outlet(sink) for sink in settings.sinks]
         self._process = os.getpid()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
+        """Kinds of failures that were reported."""
         self._busy = False
         self._attached = False
-        """True if a recording has left CUPTI in the program."""
+        """True if a recording has left CUPTI attached."""
         self._following: threading.Thread | None = None
         self._turns = turns.Turns(settings.every_ns, clock.now_ns())
-        self.costs = Costs()
-        # A recording that is under way when the program ends is written, and counts.
+        self.costs = RecordingCosts()
+        # A recording that is under way when the program ends is written, and needs room.
         atexit.register(kept.make_room, settings.directory, settings.keep_bytes)
         self.start()
 
     def start(self) -> None:
-        """Go on where `stop` ended it: the time between does not count."""
+        """Continue where `stop` ended. The time between does not count."""
         self._turns.start(clock.now_ns())
         self._timer = StepTimer(_TIMED_STEPS)
         self._watcher.after_step.append(self._after_step)
 
     def stop(self) -> None:
-        """Begin no recording any more."""
+        """Begin no further recordings."""
         if self._after_step in self._watcher.after_step:
             self._watcher.after_step.remove(self._after_step)
             self._turns.stop(clock.now_ns())
 
     def finish(self) -> None:
-        """`stop`, and wait a while for what becomes of the last recording."""
+        """Stop, and wait a while for the analysis of the last recording."""
         self.stop()
         if self._following is not None:
             self._following.join(GRACE_S)
@@ -165,12 +168,14 @@ class Continuous:
         turn = _Turn(directory, self._watcher.steps, before, StepTimer(1))
         turn.around.step(turn.steps)
         self._busy = True
-        # The steps before it are timed already, so nothing need be recorded but the steps themselves.
-        request = Request(steps=self._settings.steps, light=True, plain_steps=0, path=str(directory / kept.TRACE))
+        # The steps before it are timed already.
+        request = RecordingRequest(
+            steps=self._settings.steps, light=True, plain_steps=0, path=str(directory / kept.TRACE)
+        )
         self._watcher.ask(request, lambda outcome: self._recorded(outcome, turn))
 
-    def _recorded(self, outcome: Outcome, turn: _Turn) -> None:
-        """On the thread that makes the steps, as a rule."""
+    def _recorded(self, outcome: RequestOutcome, turn: _Turn) -> None:
+        """Have a recording analysed. Called on the thread of the steps, as a rule."""
         if outcome.path is None:
             self._complain("recording", f"no recording was made: {outcome.failure}")
             kept.remove(turn.directory)
@@ -179,15 +184,15 @@ class Continuous:
         steps = self._watcher.steps
         turn.around.step(steps)
         usual_ns = _median_ns(turn.before)
-        # Behind a recording that leaves CUPTI attached no step is plain.
+        # After a recording that leaves CUPTI attached, no step runs at its usual speed.
         plain_ns = None if self._attached else usual_ns or None
         self._attached = cupti.stays_attached()
         for outlet in self._outlets:
             self._complain(outlet.name, outlet.bind())
-        told = Told(self._settings.origin.job, steps, time.time_ns(), {}, turn.directory / kept.REPORT)
-        # Not a daemon: a program that ends waits for it, for as long as `analyse` and `Outlet` allow.
+        figures = SentFigures(self._settings.origin.job, steps, time.time_ns(), {}, turn.directory / kept.REPORT)
+        # Not a daemon thread: at its end, the program waits for it, as long as `analyse` and `Outlet` allow.
         self._following = threading.Thread(
-            target=self._follow, args=(turn, Path(outcome.path), told, usual_ns, plain_ns), name="overlapscope"
+            target=self._follow, args=(turn, Path(outcome.path), figures, usual_ns, plain_ns), name="overlapscope"
         )
         try:
             self._following.start()
@@ -195,15 +200,15 @@ class Continuous:
             self._complain("watching", f"a recording was not analysed: {error}.")
             self._busy = False
 
-    def _follow(self, turn: _Turn, trace: Path, told: Told, usual_ns: int, plain_ns: int | None) -> None:
+    def _follow(self, turn: _Turn, trace: Path, figures: SentFigures, usual_ns: int, plain_ns: int | None) -> None:
         try:
             settings = self._settings
-            origin = msgspec.structs.replace(settings.origin, at_ns=told.at_ns)
+            origin = msgspec.structs.replace(settings.origin, at_ns=figures.at_ns)
             done = analyse(
-                Task(
+                AnalysisTask(
                     trace=str(trace),
                     plain_step_ns=plain_ns,
-                    report=str(told.report),
+                    report=str(figures.report),
                     history=settings.history,
                     origin=origin,
                 )
@@ -213,18 +218,19 @@ class Continuous:
             for failure in done.failures:
                 self._complain("analysis", failure)
             if done.scalars:
-                told = replace(told, scalars=done.scalars, report=told.report if done.report else None)
+                report = figures.report if done.report else None
+                figures = replace(figures, scalars=done.scalars, report=report)
                 for outlet in self._outlets:
-                    self._complain(outlet.name, outlet.send(told))
+                    self._complain(outlet.name, outlet.send(figures))
             kept.make_room(settings.directory, settings.keep_bytes)
-            self._reckon(_median_ns(turn.around) - (told.step - turn.steps) * usual_ns)
+            self._reckon(_median_ns(turn.around) - (figures.step - turn.steps) * usual_ns)
         except Exception as error:
             self._complain("watching", f"a recording was lost ({type(error).__name__}: {error}).")
         finally:
             self._busy = False
 
     def _reckon(self, cost_ns: int) -> None:
-        """Put the next recording off by what this one took of the program's time."""
+        """Delay the next recording by the cost of this one."""
         cost_ns = max(0, cost_ns)
         self.costs.stood_ns.append(cost_ns)
         apart_ns = self._turns.pay(cost_ns)
@@ -236,13 +242,13 @@ class Continuous:
             )
 
     def _complain(self, kind: str, sentence: str | None) -> None:
-        if sentence and kind not in self._told:
-            self._told.add(kind)
+        if sentence and kind not in self._reported:
+            self._reported.add(kind)
             tell(f"overlapscope: {sentence}")
 
 
 def _median_ns(timer: StepTimer) -> int:
-    """By the device's clock where there is one: the host may run far ahead of it. 0 where nothing was timed."""
-    timed = timer.read()
-    lengths_ns = timed.device_ns or timed.host_ns
+    """Return the median by the device's clock, if present, since the host may run far ahead; 0 if nothing was timed."""
+    steps = timer.read()
+    lengths_ns = steps.device_ns or steps.host_ns
     return median_ns(lengths_ns) if lengths_ns else 0

@@ -18,32 +18,34 @@ _NONE: Final = (
 _NS_PER_S: Final = 1_000_000_000
 
 
-def document(found: Sequence[Status]) -> Document:
-    """A row for each."""
+def document(statuses: Sequence[Status]) -> Document:
+    """Return a table with a row for each process."""
     now_ns = time.time_ns()
     table = table_of(
-        found,
-        (Column("pid", id="pid"), lambda one: Cell(str(one.pid), one.pid)),
-        (words("script", flexible=True, heads=True), lambda one: Cell(clean(one.script))),
-        (words("rank"), lambda one: Cell("" if one.rank is None else f"{one.rank} of {one.world_size}")),
-        (Column("steps"), lambda one: Cell(f"{one.steps:,}", one.steps)),
+        statuses,
+        (Column("pid", id="pid"), lambda status: Cell(str(status.pid), status.pid)),
+        (words("script", flexible=True, heads=True), lambda status: Cell(clean(status.script))),
+        (words("rank"), lambda status: Cell("" if status.rank is None else f"{status.rank} of {status.world_size}")),
+        (Column("steps"), lambda status: Cell(f"{status.steps:,}", status.steps)),
         (
             Column("plain step"),
-            lambda one: Cell("" if one.plain_step_ns is None else duration(one.plain_step_ns), one.plain_step_ns),
+            lambda status: Cell(
+                "" if status.plain_step_ns is None else duration(status.plain_step_ns), status.plain_step_ns
+            ),
         ),
-        (words("last recording"), lambda one: Cell(_last(one, now_ns))),
+        (words("last recording"), lambda status: Cell(_last(status, now_ns))),
         title="Watched processes",
     )
-    blocks: tuple[Block, ...] = (table,) if found else (Text(with_code(_NONE)),)
+    blocks: tuple[Block, ...] = (table,) if statuses else (Text(with_code(_NONE)),)
     return Document("overlapscope ps", blocks)
 
 
-def _last(one: Status, now_ns: int) -> str:
-    if one.recording:
+def _last(status: Status, now_ns: int) -> str:
+    if status.recording:
         return "now"
-    if one.recorded_at_ns is None:
+    if status.recorded_at_ns is None:
         return ""
-    ago_s = max(0, now_ns - one.recorded_at_ns) // _NS_PER_S
+    ago_s = max(0, now_ns - status.recorded_at_ns) // _NS_PER_S
     for unit_s, name in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if ago_s >= unit_s:
             return f"{ago_s // unit_s} {name} ago"

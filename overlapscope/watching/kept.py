@@ -1,4 +1,4 @@
-"""What a watched program leaves on the disk: a directory for each recording, with its trace and its report."""
+"""Recordings of a watched program on the disk: a directory for each, with its trace and its report."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _NO_NAME = re.compile(r"[^\w.-]+")
 
 
 def place(history: Path, job: str) -> Path:
-    """Where recordings of a job are kept: beside the history that their figures are in."""
+    """Return the directory of a job's recordings, beside the history of their figures."""
     return history.parent / "watched" / (_NO_NAME.sub("-", job).strip(".-")[:100] or "job")
 
 
 def begin(directory: Path) -> Path:
-    """A new directory for one recording, which nobody else can read. Raises OSError."""
+    """Create a directory for a recording that only this user can read. Raises OSError."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     now_ms = time.time_ns() // 1_000_000
     second = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now_ms // 1000))
@@ -31,7 +31,7 @@ def begin(directory: Path) -> Path:
 
 
 def tidy(recording: Path) -> None:
-    """Delete what a process that was killed was writing."""
+    """Delete partial files of a process that was killed."""
     for path, _ in _files(recording):
         if path.suffix == ".part":
             with suppress(OSError):

@@ -18,21 +18,21 @@ from typing import Final
 import msgspec
 
 from overlapscope.watching import places
-from overlapscope.watching.protocol import Ask, Asked, Begun, Lines, Outcome, Request, send
+from overlapscope.watching.protocol import Ask, Asked, Begun, Lines, RecordingRequest, RequestOutcome, send
 from overlapscope.watching.watcher import Watcher
 
 _MOST_AT_ONCE: Final = 16
-"""Who ask at the same time."""
+"""Maximum number of simultaneous requests."""
 _PATIENCE_S: Final = 10.0
-"""For a question, once somebody has connected."""
+"""Time for a request to arrive after its connection, in seconds."""
 _POLL_S: Final = 0.1
 _LAST_S: Final = 0.5
-"""For the last word of a program that ends."""
+"""Time for the last answers of a program that ends, in seconds."""
 _ANSWERING: Final = "overlapscope answer"
 
 
 def listen(watcher: Watcher) -> Path:
-    """Answer from now on, at this path, until the process ends. Raises OSError where there can be no socket."""
+    """Answer requests until the process ends, and return the socket's path. Raises OSError if it cannot be made."""
     path = places.socket_of(places.make(), os.getpid())
     # An earlier process had the same id.
     path.unlink(missing_ok=True)
@@ -41,7 +41,7 @@ def listen(watcher: Watcher) -> Path:
     path.chmod(0o600)
     server.listen(_MOST_AT_ONCE)
     process = os.getpid()
-    # Whoever asks would wait for a child that never answers.
+    # Otherwise, requests would wait for a child that never answers.
     os.register_at_fork(after_in_child=server.close)
 
     def finish() -> None:
@@ -56,7 +56,7 @@ def listen(watcher: Watcher) -> Path:
             if thread.name == _ANSWERING:
                 thread.join(max(0.0, until - time.monotonic()))
 
-    # A recording that began on this thread ends before, as it has registered later.
+    # A recording that began on this thread ends before that, since it registers later.
     atexit.register(finish)
     threading.Thread(target=_serve, args=(server, watcher), name="overlapscope socket", daemon=True).start()
     return path
@@ -71,7 +71,7 @@ def _serve(server: socket.socket, watcher: Watcher) -> None:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ECONNABORTED):
                 time.sleep(_POLL_S)
                 continue
-            # The program closed it: programs that become daemons close all they have.
+            # The program closed it, as programs that become daemons do.
             return
         if not _is_ours(client) or not room.acquire(blocking=False):
             client.close()
@@ -80,7 +80,7 @@ def _serve(server: socket.socket, watcher: Watcher) -> None:
 
 
 def _is_ours(client: socket.socket) -> bool:
-    """Return whether a process of the same user asks, as far as the system tells: the directory lets in no other."""
+    """Return whether a process of this user asks, or true if unknown, since the directory is private."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
     _, user, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
@@ -88,7 +88,7 @@ def _is_ours(client: socket.socket) -> bool:
 
 
 def _answer(client: socket.socket, watcher: Watcher, room: threading.Semaphore) -> None:
-    # Whatever comes, and whenever, as in the middle of the import of torch: the program does not care.
+    # Requests come at any time, even during the import of torch, and must not disturb the program.
     with suppress(Exception), client:
         try:
             client.settimeout(_PATIENCE_S)
@@ -97,18 +97,18 @@ def _answer(client: socket.socket, watcher: Watcher, room: threading.Semaphore) 
                 match msgspec.json.decode(line, type=Asked):
                     case Ask():
                         send(client, watcher.status)
-                    case Request() as request:
+                    case RecordingRequest() as request:
                         _record(client, watcher, request)
         finally:
             room.release()
 
 
-def _record(client: socket.socket, watcher: Watcher, request: Request) -> None:
-    outcomes: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+def _record(client: socket.socket, watcher: Watcher, request: RecordingRequest) -> None:
+    outcomes: queue.SimpleQueue[RequestOutcome] = queue.SimpleQueue()
     watcher.ask(request, outcomes.put)
     gone = select.poll()
     gone.register(client, select.POLLIN)
-    told = answered = False
+    reported_begin = answered = False
     try:
         while not answered:
             with suppress(queue.Empty):
@@ -116,10 +116,10 @@ def _record(client: socket.socket, watcher: Watcher, request: Request) -> None:
                 answered = True
                 send(client, outcome)
                 return
-            if not told and watcher.begun is not None:
-                told = True
+            if not reported_begin and watcher.begun is not None:
+                reported_begin = True
                 send(client, Begun(watcher.begun))
-            # Nothing more is to come from there but its end.
+            # The client sends nothing more, so this is the end of the connection.
             if gone.poll(0):
                 return
     finally:

@@ -1,4 +1,4 @@
-"""Where the sockets of watched processes lie: in a directory that nobody but their user can enter."""
+"""Directories of the sockets of watched processes, which only their user can enter."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ _SUFFIX = ".sock"
 
 
 def candidates() -> list[Path]:
-    """The directories in which sockets of this user's may lie, the best one first.
+    """Return the directories that may contain sockets of this user, the preferred one first.
 
     A program that a scheduler starts may lack the variable that a shell has.
     """
-    found = [os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.getuid()}"]
-    runtime = [Path(place, "overlapscope") for place in found if place and os.path.isdir(place)]
-    # Where a scheduler sets TMPDIR, a shell looks elsewhere.
+    paths = [os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.getuid()}"]
+    runtime = [Path(place, "overlapscope") for place in paths if place and os.path.isdir(place)]
+    # TMPDIR is not used, since a scheduler may set it, but not for the user's shell.
     return [*dict.fromkeys(runtime), Path("/tmp", f"overlapscope-{os.getuid()}")]
 
 
 def make() -> Path:
-    """A directory for sockets. Raises OSError where there can be none."""
+    """Create a directory for sockets, and return it. Raises OSError if that is impossible."""
     for place in candidates()[:-1]:
         try:
-            return _made(place)
+            return _create(place)
         except OSError:
             continue
-    return _made(candidates()[-1])
+    return _create(candidates()[-1])
 
 
-def _made(place: Path) -> Path:
+def _create(place: Path) -> Path:
     place.mkdir(mode=0o700, exist_ok=True)
     if not _is_private(place):
         raise PermissionError(f"{place} is not a directory of this user's alone")
@@ -39,21 +39,21 @@ def _made(place: Path) -> Path:
 
 
 def _is_private(place: Path) -> bool:
-    """Return whether it is a directory, not a link to one, that its user alone can enter, and that is this user's."""
+    """Return whether it is a directory of this user, and no link, that only this user can enter."""
     try:
-        found = place.lstat()
+        status = place.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
 def socket_of(directory: Path, pid: int) -> Path:
-    """The socket of a process."""
+    """Return the socket of a process."""
     return directory / f"{pid}{_SUFFIX}"
 
 
 def sockets() -> Iterator[tuple[int, Path]]:
-    """Those that there are, each with its process's id."""
+    """Yield the sockets that exist, each with the id of its process."""
     for place in candidates():
         if _is_private(place):
             for path in sorted(place.glob(f"*{_SUFFIX}")):

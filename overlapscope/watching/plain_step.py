@@ -1,4 +1,4 @@
-"""What a step of a running program takes."""
+"""The step time of a running program without the profiler."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from statistics import median
 from typing import Final
 
 _TIMED: Final = 100
-"""Steps: the latest ones, of which the plain step is known."""
+"""Number of the latest steps that the step time is based on."""
 _TOGETHER: Final = 20
-"""Steps that are timed together: the host runs ahead of the GPU and waits for it at every tenth or so."""
+"""Number of steps that are timed together, since the host runs ahead of the GPU and waits for it every ten or so."""
 
 
-class PlainStep:
-    """What one took lately while nothing was recorded, by the host's clock."""
+class PlainStepTimer:
+    """The recent step time by the host's clock, without the profiler."""
 
     def __init__(self) -> None:
         self._marks: deque[int] = deque(maxlen=_TIMED + 1)
-        """Ends of steps between which nothing was recorded."""
+        """Ends of steps without a recording in between, in nanoseconds."""
         self._before: int | None = None
-        """Before the last recording."""
+        """Step time before the last recording, in nanoseconds."""
 
     def mark(self, at_ns: int) -> None:
-        """A step ended then."""
+        """Note the end of a step."""
         self._marks.append(at_ns)
 
     def interrupt(self) -> None:
-        """What comes next does not follow the last mark: something was recorded in between."""
+        """Note that something is recorded before the next mark."""
         self._before = self.ns
         self._marks.clear()
 
     @property
     def ns(self) -> int | None:
-        """The median of means of twenty steps each, in which a pause counts little; None before there are any."""
+        """Median of the means of twenty steps each, in which pauses hardly count; None before the first steps."""
         marks = tuple(self._marks)
         together = min(_TOGETHER, len(marks) - 1)
         if together < 1 or (together < _TOGETHER and self._before is not None):

@@ -1,4 +1,4 @@
-"""What a watched process and whoever asks it say to each other: lines of JSON over a Unix socket."""
+"""Messages between a watched process and its clients: lines of JSON over a Unix socket."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ import msgspec
 from overlapscope.errors import UsageError
 
 MOST_BYTES: Final = 1 << 16
-"""Of a line. What is longer is not from us."""
+"""Maximum length of a line; longer lines are not from overlapscope."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True, tag="record"):
-    """A recording that is wanted."""
+class RecordingRequest(msgspec.Struct, frozen=True, kw_only=True, tag="record"):
+    """A request for a recording."""
 
     path: str
-    """The trace file, absolute; of several ranks each writes its own beside it."""
+    """Absolute path of the trace file; each of several ranks writes a file beside it."""
     steps: int = 5
-    """That are judged."""
+    """Number of steps to judge."""
     seconds: float | None = None
-    """So long, in the place of steps."""
+    """Length of the recording in seconds, instead of steps."""
     at_step: int | None = None
-    """It begins when so many steps are finished; None: at the next end of a step."""
+    """Number of finished steps at which it begins; None for the next end of a step."""
     plain_steps: int = 10
-    """That are timed right before and right behind it, while nothing is recorded."""
+    """Number of steps to time without the profiler right before it, and again right after it."""
     light: bool = False
     stacks: bool = False
 
 
 class Ask(msgspec.Struct, frozen=True, tag="status"):
-    """How a process is."""
+    """A request for the status of a process."""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True, tag="status"):
@@ -42,58 +42,58 @@ class Status(msgspec.Struct, frozen=True, kw_only=True, tag="status"):
     rank: int | None
     world_size: int | None
     job: str | None
-    """What the ranks of a job on this host have in common; None of a process that has no rank."""
+    """Identifier that the ranks of a job on this host share; None for a process without a rank."""
     steps: int
-    """Finished ones."""
+    """Number of finished steps."""
     plain_step_ns: int | None
-    """What a step took lately while nothing was recorded, by the host's clock; None before there are any."""
+    """Recent step time without the profiler by the host's clock; None before the first steps."""
     recording: bool
     recorded_at_ns: int | None
-    """When the last recording was complete, in nanoseconds since 1970."""
+    """Time at which the last recording was complete, in nanoseconds since 1970."""
     version: str
 
 
 class Begun(msgspec.Struct, frozen=True, tag="begun"):
-    """The recording has begun."""
+    """A message that the recording has begun."""
 
     step: int
-    """So many were finished."""
+    """Number of steps that were finished then."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
-    """What became of a request."""
+class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
+    """The outcome of a request for a recording."""
 
     path: str | None = None
-    """The trace that was written."""
+    """Trace that was written."""
     failure: str = ""
-    """Why there is none, in a sentence."""
+    """Sentence on why the trace is missing."""
     begun: int | None = None
-    """The recording began when so many steps were finished."""
+    """Number of steps that were finished when the recording began."""
     busy: bool = False
-    """Another recording is being made, or was just withdrawn."""
+    """True if another recording is under way, or was just cancelled."""
     too_late: bool = False
-    """The step that it was to begin with is over."""
+    """True if the step that it was to begin with is over."""
     notes: tuple[str, ...] = ()
 
 
-Asked = Request | Ask
-Said = Status | Begun | Outcome
+Asked = RecordingRequest | Ask
+Said = Status | Begun | RequestOutcome
 
 
 def send(to: socket.socket, message: Asked | Said) -> None:
-    """Raises OSError where the other side has gone."""
+    """Send a message. Raises OSError if the other side has closed the connection."""
     to.sendall(msgspec.json.encode(message) + b"\n")
 
 
 class Lines:
-    """The messages that come through a socket."""
+    """Messages that come through a socket."""
 
     def __init__(self, source: socket.socket) -> None:
         self._source = source
         self._rest = b""
 
     def receive(self) -> bytes | None:
-        """The next line; None where the other side has gone. Raises UsageError for one that is too long, OSError."""
+        """Return the next line; None if the other side has closed. Raises OSError, and UsageError for a long line."""
         while b"\n" not in self._rest:
             part = self._source.recv(MOST_BYTES)
             if not part:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.recording import Recording, SilentRecording
-from overlapscope.watching.protocol import Request
+from overlapscope.watching.protocol import RecordingRequest
 
 _OWN_RECORDING = "The program began a recording of its own, which takes precedence."
 
@@ -18,7 +18,7 @@ class AskedRecording(SilentRecording):
     """Function to call after the recorder's work, once nothing is left for it to do."""
 
     @classmethod
-    def of(cls, request: Request) -> AskedRecording:
+    def of(cls, request: RecordingRequest) -> AskedRecording:
         """Return the recording for a request. Raises UsageError for numbers and file names that make no sense."""
         by_time = request.seconds is not None
         options = Options(

@@ -1,4 +1,4 @@
-"""Looks on while a program runs: counts and times its steps, and records some when asked."""
+"""The watcher of a running program, which counts and times its steps, and records some on request."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ from overlapscope.recorder.main_thread import Interruption, Wake
 from overlapscope.recorder.program_steps import ProgramSteps
 from overlapscope.recorder.session import profiler_running
 from overlapscope.version import __version__
-from overlapscope.watching.plain_step import PlainStep
-from overlapscope.watching.protocol import Outcome, Request, Status
+from overlapscope.watching.plain_step import PlainStepTimer
+from overlapscope.watching.protocol import RecordingRequest, RequestOutcome, Status
 from overlapscope.watching.recording import AskedRecording
 
 _AGAIN_S: Final = 0.05
 _PATIENCE_S: Final = 30.0
-"""For the main thread to come to an instruction."""
+"""Time for the main thread to run Python code, in seconds."""
 _BUSY: Final = "The program is being recorded already; ask again when that is over."
 
 _CUT_OFF: Final = "The program ended before its recording was complete."
 _WITHDRAWN: Final = "Nobody waits for it any more."
 
-Done = Callable[[Outcome], None]
+Done = Callable[[RequestOutcome], None]
 
 
 class Watcher:
-    """One in a process. It costs a program the time of a few instructions a step, until somebody asks.
+    """The watcher of a process. Without requests, it costs the program a few instructions per step.
 
-    What goes wrong here ends a recording, and never reaches the program.
+    A failure here ends a recording, and never reaches the program.
     """
 
     def __init__(self) -> None:
         self.after_step: list[Callable[[], None]] = []
-        """Called at the end of each, on the thread that makes them."""
+        """Functions to call at the end of each step, on its thread."""
         self._steps = ProgramSteps(self._stepped, heeds=self._is_the_programs)
-        self._plain_step = PlainStep()
+        self._plain_step = PlainStepTimer()
         self._attached = False
-        """CUPTI stays attached behind a recording, and slows all steps from then on."""
+        """True if CUPTI stays attached after a recording, and slows all later steps."""
         self._ours = False
-        """It is we who mark a step of the recording."""
-        # The main thread may be interrupted, to begin by time, where it holds it.
+        """True while the watcher marks a step of the recording."""
+        # Reentrant, since the main thread may be interrupted to begin by time while it holds the lock.
         self._lock = threading.RLock()
-        self._wanted: tuple[Request, Done] | None = None
+        self._wanted: tuple[RecordingRequest, Done] | None = None
         self._running: tuple[AskedRecording, Done] | None = None
-        self._taken: Request | None = None
-        """What is being recorded, from before the profiler starts until its trace is written."""
+        self._taken: RecordingRequest | None = None
+        """RecordingRequest under way, from before the start of the profiler until the trace is written."""
         self._begun = 0
         self._withdrawn = False
         self._ending_now = False
-        """A recording is being ended, on whatever thread."""
+        """True while a thread is ending a recording."""
         self._finished = False
-        """The program ends."""
+        """True if the program is ending."""
         self._recorded_at_ns: int | None = None
         self._wake = Wake()
         self._beginning = Interruption(self._begin_by_time)
@@ -68,19 +68,19 @@ class Watcher:
         self._failed = False
 
     def start(self) -> None:
-        """Count steps from now on, or as soon as torch is imported."""
+        """Begin to count steps, now or as soon as torch is imported."""
         os.register_at_fork(after_in_child=self._forked)
         self._wake.start()
         self._steps.start()
 
     @property
     def steps(self) -> int:
-        """Finished ones."""
+        """Number of finished steps."""
         return self._steps.count
 
     @property
     def status(self) -> Status:
-        """How the process is."""
+        """Status of the process."""
         place = rank_of(os.environ)
         return Status(
             pid=os.getpid(),
@@ -95,25 +95,23 @@ class Watcher:
             version=__version__,
         )
 
-    # -- requests, on any thread ---------------------------------------------------------------------
+    # -- Requests, on any thread ---------------------------------------------------------------------
 
-    def ask(self, request: Request, done: Done) -> None:
-        """Have a recording made. `done` is called with what became of it, once, on whatever thread knows; it must not
-        take long.
-        """
+    def ask(self, request: RecordingRequest, done: Done) -> None:
+        """Ask for a recording. `done` is called once with the outcome, on any thread, and must not take long."""
         with self._lock:
             refused, too_late = self._why_not(), request.at_step is not None and request.at_step <= self.steps
             if not refused and not too_late:
                 self._wanted, self._withdrawn = (request, done), False
         if refused:
-            done(Outcome(failure=refused, busy=refused == _BUSY))
+            done(RequestOutcome(failure=refused, busy=refused == _BUSY))
         elif too_late:
             done(self._too_late())
         elif request.seconds is not None:
             threading.Thread(target=self._until_begun, args=(request,), name="overlapscope ask", daemon=True).start()
 
-    def withdraw(self, request: Request) -> None:
-        """Nobody waits for it any more: what has begun is stopped at the end of the next step, or by the clock."""
+    def withdraw(self, request: RecordingRequest) -> None:
+        """Cancel a request. A recording that has begun stops at the end of the next step, or by the clock."""
         with self._lock:
             if self._wanted is not None and self._wanted[0] is request:
                 self._wanted = None
@@ -123,17 +121,17 @@ class Watcher:
                     self._ending.request()
 
     def finish(self) -> None:
-        """The program ends: what was recorded of it until now is all that there will be."""
+        """End the recording under way, since the program is ending."""
         with self._lock:
             self._finished = True
             wanted, self._wanted = self._wanted, None
         if wanted is not None:
-            wanted[1](Outcome(failure="The program ended before its recording began."))
+            wanted[1](RequestOutcome(failure="The program ended before its recording began."))
         self._guarded(self._end)
 
     @property
     def begun(self) -> int | None:
-        """How many steps were finished when the recording under way began; None where there is none."""
+        """Number of steps that were finished when the recording under way began; None without a recording."""
         return self._begun if self._running is not None else None
 
     def _why_not(self) -> str:
@@ -145,10 +143,10 @@ class Watcher:
             return _BUSY
         return ""
 
-    def _too_late(self) -> Outcome:
-        return Outcome(failure=f"The program has made {self.steps:,} steps already.", too_late=True)
+    def _too_late(self) -> RequestOutcome:
+        return RequestOutcome(failure=f"The program has made {self.steps:,} steps already.", too_late=True)
 
-    # -- by steps ------------------------------------------------------------------------------------
+    # -- Recordings by steps -------------------------------------------------------------------------
 
     def _is_the_programs(self) -> bool:
         """Return whether the program marks a step for the watcher, and not for a recording of its own."""
@@ -204,14 +202,14 @@ class Watcher:
             asked.begin()
         except Exception as error:
             self._taken = None
-            done(Outcome(failure=_said(error)))
+            done(RequestOutcome(failure=_sentence(error)))
             return
         asked.when_over = self._over_by_time if by_time else None
         self._running = asked, done
 
     def _end(self) -> None:
         with self._lock:
-            # Where the program ends on one thread, its steps may go on on another.
+            # If the program ends on one thread, another may still make steps.
             if self._running is None or self._ending_now:
                 return
             self._ending_now = True
@@ -219,22 +217,22 @@ class Watcher:
         try:
             asked.end()
         except Exception as error:
-            failure = _CUT_OFF if self._finished else _said(error)
+            failure = _CUT_OFF if self._finished else _sentence(error)
         self._running = self._taken = None
         self._ending_now = False
         self._attached = self._attached or cupti.stays_attached()
         self._plain_step.interrupt()
         failure = asked.given_up or failure
         if failure or not asked.paths:
-            done(Outcome(failure=failure or "Nothing was recorded.", begun=self._begun))
+            done(RequestOutcome(failure=failure or "Nothing was recorded.", begun=self._begun))
             return
         self._recorded_at_ns = time.time_ns()
-        done(Outcome(path=str(asked.path), begun=self._begun, notes=asked.notes))
+        done(RequestOutcome(path=str(asked.path), begun=self._begun, notes=asked.notes))
 
-    # -- by time, on the main thread, wherever it is ---------------------------------------------------
+    # -- Recordings by time, on the main thread, at any place ------------------------------------------
 
-    def _until_begun(self, request: Request) -> None:
-        """Have the main thread begin, which may wait for something."""
+    def _until_begun(self, request: RecordingRequest) -> None:
+        """Interrupt the main thread, which may be waiting, to begin the recording."""
         until = time.monotonic() + _PATIENCE_S
         self._beginning.request()
         while self._is_wanted(request) and time.monotonic() < until:
@@ -245,16 +243,16 @@ class Watcher:
             if wanted is None or wanted[0] is not request:
                 return
             self._wanted = None
-        wanted[1](Outcome(failure=f"The main thread was inside one call for {_PATIENCE_S:.0f} s."))
+        wanted[1](RequestOutcome(failure=f"The main thread was inside one call for {_PATIENCE_S:.0f} s."))
 
-    def _is_wanted(self, request: Request) -> bool:
+    def _is_wanted(self, request: RecordingRequest) -> bool:
         return self._wanted is not None and self._wanted[0] is request
 
     def _begin_by_time(self) -> None:
         self._guarded(lambda: self._begin(by_time=True))
 
     def _over_by_time(self) -> None:
-        """The window is closed, in the middle of the recorder's work."""
+        """RecordingRequest the end, since the window closes in the middle of the recorder's work."""
         self._ending.request()
 
     def _end_by_time(self) -> None:
@@ -262,7 +260,7 @@ class Watcher:
         if running is not None and self._withdrawn:
             self._guarded(lambda: running[0].give_up(_WITHDRAWN))
         self._guarded(self._end)
-        # The recording gave the signal back.
+        # The recording has removed the handler of the signal.
         self._wake.start()
 
     def _guarded(self, work: Callable[[], None]) -> None:
@@ -271,30 +269,30 @@ class Watcher:
         except Exception as error:
             self._complain(error)
 
-    # -- the rest ------------------------------------------------------------------------------------
+    # -- Forks and failures --------------------------------------------------------------------------
 
     def _forked(self) -> None:
-        """This is a child: what its parent was asked is not its business."""
+        """Forget the requests in a forked child, since they are its parent's."""
         self._wanted = self._running = self._taken = None
         self._lock = threading.RLock()
-        self._plain_step = PlainStep()
+        self._plain_step = PlainStepTimer()
 
     def _complain(self, error: Exception) -> None:
-        """Once."""
+        """Report the first failure."""
         if not self._failed:
             self._failed = True
-            tell(f"overlapscope: watching failed, and the program goes on: {_said(error)}")
+            tell(f"overlapscope: watching failed, and the program goes on: {_sentence(error)}")
 
 
-def _said(error: Exception) -> str:
-    """What an error says, as a sentence."""
+def _sentence(error: Exception) -> str:
+    """Return the message of an error as a sentence."""
     text = str(error) if isinstance(error, OverlapscopeError) else f"{type(error).__name__}: {error}"
     text = clean(text, 500)
     return text if text.endswith(".") else f"{text}."
 
 
 def _script() -> str:
-    """As `ps` shows it: the program and its arguments."""
+    """Return the program and its arguments, as `ps` shows them."""
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     name = f"-m {spec.name.removesuffix('.__main__')}" if spec is not None else sys.argv[0] if sys.argv else ""
@@ -302,6 +300,6 @@ def _script() -> str:
 
 
 def _job(world_size: int) -> str:
-    """The same for all ranks of a job, and no others, as far as launchers tell."""
+    """Return a text that all ranks of a job share, and no other job, as far as launchers set variables."""
     variables = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "OMPI_MCA_ess_base_jobid")
     return " ".join([*(os.environ.get(name, "") for name in variables), str(world_size)])

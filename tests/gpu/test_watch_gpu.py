@@ -11,7 +11,7 @@ import torch
 
 import overlapscope as ov
 from overlapscope.watching.ask import Asking
-from overlapscope.watching.protocol import Request
+from overlapscope.watching.protocol import RecordingRequest
 from tests.torch.test_watch import PATIENCE_S, place, started, stepping, waited
 
 __all__ = ["place", "started"]
@@ -40,7 +40,7 @@ def test_it_is_recorded_and_goes_on(by: str, started: Callable[..., subprocess.P
     training = started(TRAINING)
     stepping()
     path = tmp_path / "x.trace.json.gz"
-    asked = Request(path=str(path), light=by == "light", seconds=0.5 if by == "seconds" else None)
+    asked = RecordingRequest(path=str(path), light=by == "light", seconds=0.5 if by == "seconds" else None)
     with Asking(training.pid, asked) as asking:
         outcome = asking.outcome(lambda step: None, until_begun_s=PATIENCE_S)
     assert outcome.failure == ""

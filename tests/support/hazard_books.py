@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from overlapscope.recorder.hazards.bookkeeping import Bookkeeping
 from overlapscope.recorder.hazards.findings import Findings
-from overlapscope.recorder.hazards.lines import Line
+from overlapscope.recorder.hazards.lines import CodeLine
 from overlapscope.recorder.hazards.memory import Touch, interval
 from overlapscope.recorder.hazards.sync_events import new_clock
 
@@ -109,7 +109,7 @@ class Books:
         return self
 
     def do(self, step: Step, number: int) -> None:
-        line = Line("program.py", number)
+        line = CodeLine("program.py", number)
         on_device = Touch(DEVICE, interval(DEVICE + step.start, step.size), "float32[1]")
         on_host = Touch(HOST, interval(HOST + step.start, step.size), "float32[1]")
         if step.what == "use":

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from overlapscope.recorder.hazards import Hazard, Place, describe
+from overlapscope.recorder.hazards import Hazard, HazardPlace, describe
 from overlapscope.recorder.hazards.journal import Journal
-from overlapscope.recorder.hazards.lines import Line, UserCode
+from overlapscope.recorder.hazards.lines import CodeLine, UserCode
 from tests.support.hazard_books import Books, Step, fail
 
 
@@ -23,8 +23,8 @@ def test_a_pair_of_lines_is_told_once_with_a_count() -> None:
     (hazard,) = books.findings.hazards
     assert hazard == Hazard(
         kind="read-while-copied",
-        first=Place("program.py", 1, "step 1", "copies into it"),
-        second=Place("program.py", 2, "step 2", "reads it"),
+        first=HazardPlace("program.py", 1, "step 1", "copies into it"),
+        second=HazardPlace("program.py", 2, "step 2", "reads it"),
         tensor="float32[1]",
         streams=("stream 0x7",),
         missing="synchronize() of the stream of program.py:1, or of an event recorded behind the copy, "
@@ -56,8 +56,8 @@ def test_a_race_between_streams_names_the_wait_that_is_missing() -> None:
 def test_a_description_is_a_few_lines_and_harmless() -> None:
     hazard = Hazard(
         kind="read-while-copied",
-        first=Place("a\x1b[31m.py", 3, "host = x.to('cpu',\u202e non_blocking=True)", "copies into it"),
-        second=Place("", 0, "", "reads it"),
+        first=HazardPlace("a\x1b[31m.py", 3, "host = x.to('cpu',\u202e non_blocking=True)", "copies into it"),
+        second=HazardPlace("", 0, "", "reads it"),
         tensor="float32[2]\r",
         streams=("stream 0x7",),
         missing="synchronize()",
@@ -86,7 +86,7 @@ def test_the_line_is_the_innermost_that_is_not_a_librarys(tmp_path: Path) -> Non
         exec(compile(path.read_text(), str(path), "exec"), names)
     user_code = UserCode([str(tmp_path / "lib"), str(Path(__file__).parent)])
     look = lambda: user_code.line(sys._getframe())  # noqa: E731
-    assert names["run"](names["call"], look) == Line(str(program), 2)
+    assert names["run"](names["call"], look) == CodeLine(str(program), 2)
 
 
 def test_a_thread_without_a_line_of_its_own_gets_that_of_the_one_that_waits_for_it() -> None:

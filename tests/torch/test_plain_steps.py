@@ -12,8 +12,8 @@ from overlapscope.commands._run_options import DEFAULTS
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import cupti, trace_file
 from overlapscope.recorder.options import Options
-from overlapscope.recorder.schedule import Schedule, Window, settled
-from overlapscope.recorder.step_times import StepTimes
+from overlapscope.recorder.schedule import Schedule, StepWindow, settled
+from overlapscope.recorder.step_times import StepTimings
 from overlapscope.recorder.trace_file import Written
 
 MS = 1_000_000
@@ -23,33 +23,33 @@ class TestSchedule:
     @pytest.mark.parametrize(
         ("schedule", "rehearsal"),
         [
-            (Schedule(3, 2, 5, 10), Window(0, 5, 10)),
-            (Schedule(1000, 2, 5, 10), Window(0, 5, 10)),
-            (Schedule(0, 1, None, 10), Window(0, 1, 6)),
-            (Schedule(0, 0, 1, 10), Window(0, 0, 2)),
+            (Schedule(3, 2, 5, 10), StepWindow(0, 5, 10)),
+            (Schedule(1000, 2, 5, 10), StepWindow(0, 5, 10)),
+            (Schedule(0, 1, None, 10), StepWindow(0, 1, 6)),
+            (Schedule(0, 0, 1, 10), StepWindow(0, 0, 2)),
             # Without plain steps it is what was recorded of the steps to wait for, with a gap of one step behind it.
-            (Schedule(3, 2, 5), Window(0, 5, 2)),
-            (Schedule(1000, 2, 5), Window(0, 5, 10)),
+            (Schedule(3, 2, 5), StepWindow(0, 5, 2)),
+            (Schedule(1000, 2, 5), StepWindow(0, 5, 10)),
             (Schedule(1, 2, 5), None),
             (Schedule(0, 2, 5), None),
         ],
     )
-    def test_what_is_recorded_first(self, schedule: Schedule, rehearsal: Window | None) -> None:
+    def test_what_is_recorded_first(self, schedule: Schedule, rehearsal: StepWindow | None) -> None:
         assert schedule.rehearsal == rehearsal
 
     def test_the_recording_lies_where_it_opens(self) -> None:
-        assert Schedule(3, 2, 5, 10).recording(22) == Window(22, 24, 29)
-        assert Schedule(3, 2, None, 10).recording(22) == Window(22, 24, None)
-        assert Schedule(3, 2, 5).whole == Window(0, 5, 10)
+        assert Schedule(3, 2, 5, 10).recording(22) == StepWindow(22, 24, 29)
+        assert Schedule(3, 2, None, 10).recording(22) == StepWindow(22, 24, None)
+        assert Schedule(3, 2, 5).whole == StepWindow(0, 5, 10)
 
     def test_steps_of_a_window(self) -> None:
-        window = Window(22, 24, 29)
+        window = StepWindow(22, 24, 29)
         assert [window.judged_steps(finished) for finished in (22, 24, 25, 29, 99)] == [0, 0, 1, 5, 5]
         assert [window.warm_up_steps(finished) for finished in (22, 24, 25, 29)] == [0, 0, 2, 2]
         assert [window.over(finished) for finished in (28, 29)] == [False, True]
-        assert not Window(0, 1, None).over(10**9)
-        assert window.begun(23) == Window(23, 24, 29)
-        assert window.begun(26) == Window(26, 26, 29)
+        assert not StepWindow(0, 1, None).over(10**9)
+        assert window.begun(23) == StepWindow(23, 24, 29)
+        assert window.begun(26) == StepWindow(26, 26, 29)
 
     def test_a_program_that_made_too_few_steps_is_told_how_many_it_takes(self) -> None:
         schedule = Schedule(3, 2, 5, 10)
@@ -113,7 +113,7 @@ class TestWhatIsSaid:
         before, after, recorded = (
             tuple(round(one * MS) for one in side) for side in (before_ms, after_ms, recorded_ms)
         )
-        assert StepTimes(before, after, recorded, 10).sentence() == sentence
+        assert StepTimings(before, after, recorded, 10).sentence() == sentence
 
 
 class TestAmending:

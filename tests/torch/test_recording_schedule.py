@@ -10,7 +10,7 @@ import pytest
 
 import overlapscope as ov
 from overlapscope.recorder.options import Options
-from overlapscope.recorder.recorder import Recorder
+from overlapscope.recorder.recorder import WindowRecorder
 from overlapscope.recorder.session import profiler_running
 from tests.support.recorded import names, steps, warm_up_steps, work
 
@@ -168,9 +168,9 @@ class TestPlainSteps:
         assert "aten::mm" in names(path, "cpu_op")
 
 
-def put_off(path: Path, wait: int) -> Recorder:
+def put_off(path: Path, wait: int) -> WindowRecorder:
     """Return a recorder whose start is put off until the program uses its GPU."""
-    made = Recorder(
+    made = WindowRecorder(
         lambda: path,
         Options(wait=wait, warmup=1, active=1, plain_steps=0),
         since_ns=0,
@@ -185,7 +185,7 @@ class TestPuttingOff:
     """As `overlapscope run` does where there is a GPU that the program has not used yet."""
 
     @pytest.fixture
-    def recorder(self, path: Path) -> Recorder:
+    def recorder(self, path: Path) -> WindowRecorder:
         made = put_off(path, wait=3)
         assert made.running
         assert not profiler_running()
@@ -193,7 +193,7 @@ class TestPuttingOff:
 
     @pytest.mark.parametrize(("made", "recorded"), [(1, []), (2, [1]), (3, [1]), (4, [3]), (5, [3, 4]), (9, [3, 4])])
     def test_it_starts_with_the_end_of_the_first_step(
-        self, made: int, recorded: list[int], recorder: Recorder, path: Path
+        self, made: int, recorded: list[int], recorder: WindowRecorder, path: Path
     ) -> None:
         for _ in range(made):
             recorder.step()
@@ -202,14 +202,14 @@ class TestPuttingOff:
         assert recorder.failure is None
         assert steps(path) == recorded
 
-    def test_it_starts_when_it_is_told_to(self, recorder: Recorder, path: Path) -> None:
+    def test_it_starts_when_it_is_told_to(self, recorder: WindowRecorder, path: Path) -> None:
         recorder.start_now()
         work()
         recorder.finish()
         assert names(path) == ["work"]
         assert recorder.failure is None
 
-    def test_a_program_that_does_neither_is_told(self, recorder: Recorder, path: Path) -> None:
+    def test_a_program_that_does_neither_is_told(self, recorder: WindowRecorder, path: Path) -> None:
         recorder.finish()
         assert not recorder.running
         assert "no trace" in str(recorder.failure)

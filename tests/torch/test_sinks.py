@@ -17,7 +17,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 
 from overlapscope.errors import UsageError
 from overlapscope.watching import sinks
-from overlapscope.watching.sinks import Outlet, Sink, Told, sink
+from overlapscope.watching.sinks import Outlet, SentFigures, Sink, sink
 from tests.support.dask_processes import wait_until
 
 SCALARS = {"efficiency_pct": 80.5, "idle_ms": 1.5, "copy_gb_per_s": 12.0}
@@ -25,19 +25,19 @@ AT_NS = 1_795_399_082_000_000_000
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Told:
+def told(tmp_path: Path) -> SentFigures:
     report = tmp_path / "report.html"
     report.write_text("<p>a report</p>")
-    return Told("train.py", 40, AT_NS, SCALARS, report)
+    return SentFigures("train.py", 40, AT_NS, SCALARS, report)
 
 
-def arrived(asked: Any, told: Told) -> None:
+def arrived(asked: Any, told: SentFigures) -> None:
     outlet = Outlet(sink(asked))
     assert outlet.bind() is None
     assert outlet.send(told) is None
 
 
-def test_tensorboard_reads_scalars_and_the_place_of_the_report(told: Told, tmp_path: Path) -> None:
+def test_tensorboard_reads_scalars_and_the_place_of_the_report(told: SentFigures, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from torch.utils.tensorboard import SummaryWriter
 
@@ -52,7 +52,7 @@ def test_tensorboard_reads_scalars_and_the_place_of_the_report(told: Told, tmp_p
 
 
 def test_mlflow_has_metrics_and_the_newest_report_in_the_run_of_the_stepping_thread(
-    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    told: SentFigures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import mlflow
 
@@ -73,7 +73,7 @@ def test_mlflow_has_metrics_and_the_newest_report_in_the_run_of_the_stepping_thr
 
 
 def test_a_run_of_wandb_has_metrics_the_report_and_its_own_steps_undisturbed(
-    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    told: SentFigures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import wandb
 
@@ -145,7 +145,7 @@ EXPECTED = {
 }
 
 
-def test_a_textfile_is_read_by_prometheus_in_both_formats(told: Told, tmp_path: Path) -> None:
+def test_a_textfile_is_read_by_prometheus_in_both_formats(told: SentFigures, tmp_path: Path) -> None:
     arrived(f"prometheus:{tmp_path}/overlap.prom", told)
     text = (tmp_path / "overlap.prom").read_text()
     for parser in (prometheus, openmetrics):
@@ -155,7 +155,7 @@ def test_a_textfile_is_read_by_prometheus_in_both_formats(told: Told, tmp_path: 
     assert [path.name for path in tmp_path.glob("*.prom*")] == ["overlap.prom"], "nothing unfinished beside it"
 
 
-def test_a_port_of_this_machine_answers_with_the_newest_figures(told: Told) -> None:
+def test_a_port_of_this_machine_answers_with_the_newest_figures(told: SentFigures) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -171,7 +171,7 @@ def test_a_port_of_this_machine_answers_with_the_newest_figures(told: Told) -> N
     assert {name: value for name, (_, value) in found.items()} == EXPECTED
 
 
-def test_a_port_that_is_taken_is_told(told: Told) -> None:
+def test_a_port_that_is_taken_is_told(told: SentFigures) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -180,15 +180,15 @@ def test_a_port_that_is_taken_is_told(told: Told) -> None:
         assert outlet.send(told) is None, "said once"
 
 
-def test_names_of_programs_are_escaped(told: Told, tmp_path: Path) -> None:
-    hostile = Told('a"b\\\n\x1b[31m.py', 1, AT_NS, {}, None)
+def test_names_of_programs_are_escaped(told: SentFigures, tmp_path: Path) -> None:
+    hostile = SentFigures('a"b\\\n\x1b[31m.py', 1, AT_NS, {}, None)
     arrived(f"prometheus:{tmp_path}/overlap.prom", hostile)
     text = (tmp_path / "overlap.prom").read_text()
     found = read(text)
     assert "\x1b" not in text and found["overlapscope_steps_made"][0]["program"].startswith('a"b')
 
 
-def test_a_logger_of_lightning_takes_metrics(told: Told, tmp_path: Path) -> None:
+def test_a_logger_of_lightning_takes_metrics(told: SentFigures, tmp_path: Path) -> None:
     from lightning.pytorch.loggers import CSVLogger
 
     logger = CSVLogger(tmp_path)
@@ -203,9 +203,9 @@ def test_what_is_no_sink_is_refused_in_a_sentence(asked: object) -> None:
 
 
 def test_a_sink_that_raises_is_told_and_one_that_hangs_is_not_waited_for(
-    told: Told, monkeypatch: pytest.MonkeyPatch
+    told: SentFigures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: Told) -> None:
+    def fail(_: SentFigures) -> None:
         raise RuntimeError("no such project")
 
     failing = Outlet(Sink("a tool", lambda: fail))
@@ -213,9 +213,9 @@ def test_a_sink_that_raises_is_told_and_one_that_hangs_is_not_waited_for(
     assert failing.send(told) == "figures did not reach a tool (RuntimeError: no such project)."
 
     monkeypatch.setattr(sinks, "PATIENCE_S", 0.01)
-    released, calls = threading.Event(), list[Told]()
+    released, calls = threading.Event(), list[SentFigures]()
 
-    def hang(told: Told) -> None:
+    def hang(told: SentFigures) -> None:
         calls.append(told)
         released.wait()
 

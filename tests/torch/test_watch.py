@@ -24,7 +24,7 @@ from overlapscope.errors import UsageError
 from overlapscope.reading import load
 from overlapscope.watching import places
 from overlapscope.watching.ask import Asking, status_of, statuses
-from overlapscope.watching.protocol import Request, Status
+from overlapscope.watching.protocol import RecordingRequest, Status
 from overlapscope.watching.together import ranks_of, record
 from tests.support import forked
 
@@ -143,7 +143,7 @@ def test_a_training_is_recorded_again_and_again_and_goes_on(started: Callable[..
     assert re.search(r"process \d+ is recorded from step \d+ on", first.stderr)
     assert len(steps_of(tmp_path / "first.trace.json.gz")) == 4  # one of them is warm-up
     assert len(load(tmp_path / "first.trace.json.gz").plain_steps.before.host_ns) == 10
-    with Asking(training.pid, Request(path=str(tmp_path / "light.trace.json.gz"), light=True)) as asked:
+    with Asking(training.pid, RecordingRequest(path=str(tmp_path / "light.trace.json.gz"), light=True)) as asked:
         outcome = asked.outcome(lambda step: None, until_begun_s=PATIENCE_S)
     assert outcome.failure == "" and outcome.path == str(tmp_path / "light.trace.json.gz")
     (status,) = stepping()
@@ -160,7 +160,7 @@ def test_a_server_without_steps_is_recorded_by_time(started: Callable[..., Start
     written = tmp_path / "port"
     waited(lambda found: len(found) == 1 and written.exists() and written.read_text() != "")
     port = written.read_text()
-    with Asking(server.pid, Request(path=str(tmp_path / "x.trace.json.gz"), seconds=0.5)) as asked:
+    with Asking(server.pid, RecordingRequest(path=str(tmp_path / "x.trace.json.gz"), seconds=0.5)) as asked:
         begun: list[int] = []
         with ThreadPoolExecutor(1) as pool:
             outcome = pool.submit(asked.outcome, begun.append, until_begun_s=PATIENCE_S)
@@ -179,7 +179,7 @@ def test_all_ranks_begin_with_the_same_step(started: Callable[..., Started], tmp
     found = stepping(2)
     assert sorted((one.rank, one.world_size) for one in found) == [(0, 2), (1, 2)]
     ranks = ranks_of(found[0])
-    outcomes = record(ranks, Request(path=str(tmp_path / "x.trace.json.gz"), steps=2), lambda *_: None)
+    outcomes = record(ranks, RecordingRequest(path=str(tmp_path / "x.trace.json.gz"), steps=2), lambda *_: None)
     assert [outcome.failure for outcome in outcomes] == ["", ""]
     assert len({outcome.begun for outcome in outcomes}) == 1
     traces = sorted((tmp_path / "x.traces").iterdir())
@@ -199,7 +199,7 @@ def test_whoever_goes_withdraws_what_was_asked_for(started: Callable[..., Starte
     client.communicate()
     waited(lambda found: not found[0].recording)
     assert not (tmp_path / "x.json").exists()
-    with Asking(training.pid, Request(path=str(tmp_path / "y.json"), steps=1)) as asked:
+    with Asking(training.pid, RecordingRequest(path=str(tmp_path / "y.json"), steps=1)) as asked:
         assert asked.outcome(lambda step: None, until_begun_s=PATIENCE_S).failure == ""
     assert training.poll() is None
 
@@ -209,7 +209,7 @@ def test_a_process_that_is_killed_leaves_neither_half_a_file_nor_a_socket(
 ) -> None:
     training = started(TRAINING)
     stepping()
-    with Asking(training.pid, Request(path=str(tmp_path / "x.json"), steps=100_000)) as asked:
+    with Asking(training.pid, RecordingRequest(path=str(tmp_path / "x.json"), steps=100_000)) as asked:
         waited(lambda found: found[0].recording)
         training.send_signal(signal.SIGKILL)
         outcome = asked.outcome(lambda step: None, until_begun_s=PATIENCE_S)
@@ -229,7 +229,7 @@ def test_a_recording_that_is_written_when_the_process_is_killed_is_told_of(
     stepping()
     path = tmp_path / "x.json"
     # The steps that are timed after the recording take seconds.
-    with Asking(training.pid, Request(path=str(path), steps=3, plain_steps=1_000)) as asked:
+    with Asking(training.pid, RecordingRequest(path=str(path), steps=3, plain_steps=1_000)) as asked:
         while not path.exists():
             time.sleep(0.02)
         training.send_signal(signal.SIGTERM)
@@ -245,8 +245,8 @@ def test_a_program_that_ends_meanwhile_leaves_what_was_recorded_and_says_so(
     [status] = stepping()
     gone = msgspec.structs.replace(status, pid=2**22 + 1)
     with pytest.raises(UsageError, match=f"process {gone.pid} ended or cannot be asked"):
-        record([status, gone], Request(path=str(tmp_path / "x.json")), lambda one, step: None)
-    with Asking(training.pid, Request(path=str(tmp_path / "x.json"), steps=100_000, plain_steps=0)) as asked:
+        record([status, gone], RecordingRequest(path=str(tmp_path / "x.json")), lambda one, step: None)
+    with Asking(training.pid, RecordingRequest(path=str(tmp_path / "x.json"), steps=100_000, plain_steps=0)) as asked:
         waited(lambda found: found[0].recording)
         (tmp_path / "enough").touch()
         outcome = asked.outcome(lambda step: None, until_begun_s=PATIENCE_S)
@@ -265,7 +265,7 @@ def test_what_the_program_records_itself_takes_precedence(started: Callable[...,
     )
     training = started(own)
     stepping()
-    with Asking(training.pid, Request(path=str(tmp_path / "x.json"), steps=100_000)) as asked:
+    with Asking(training.pid, RecordingRequest(path=str(tmp_path / "x.json"), steps=100_000)) as asked:
         waited(lambda found: found[0].recording)
         (tmp_path / "own").touch()
         outcome = asked.outcome(lambda step: None, until_begun_s=PATIENCE_S)
@@ -288,7 +288,7 @@ def test_a_variable_watches_what_imports_torch(started: Callable[..., Started], 
     training = started(TRAINING, fresh=True, PYTHONPATH=path, OVERLAPSCOPE_WATCH="1")
     (status,) = stepping()
     assert status.pid == training.pid
-    with Asking(training.pid, Request(path=str(tmp_path / "x.json"), steps=1)) as asked:
+    with Asking(training.pid, RecordingRequest(path=str(tmp_path / "x.json"), steps=1)) as asked:
         assert asked.outcome(lambda step: None, until_begun_s=PATIENCE_S).failure == ""
 
 

@@ -12,7 +12,7 @@ from overlapscope.commands import main
 from overlapscope.doctor.document import document
 from overlapscope.doctor.examine import recording
 from overlapscope.doctor.result import Diagnosis, Examined, Versions
-from overlapscope.doctor.trial import Trial
+from overlapscope.doctor.trial import TorchTrial
 from overlapscope.render import markdown, terminal
 
 H100 = "NVIDIA H100"
@@ -21,17 +21,21 @@ H100 = "NVIDIA H100"
 @pytest.mark.parametrize(
     ("trial", "statuses", "said"),
     [
-        (Trial(torch="2.13", why_none="this PyTorch sees none"), ["missing"], "This PyTorch sees none. Only"),
-        (Trial(error="ImportError: libcudart.so.13"), ["broken"], "cannot be imported: ImportError: libcudart.so.13"),
-        (Trial(torch="2.13", error="RuntimeError: no driver"), ["broken"], "cannot use the GPU: RuntimeError"),
-        (Trial(torch="2.13", gpus=(H100, H100), recorded=3), ["ok", "ok"], "sees 2 NVIDIA H100. "),
-        (Trial(torch="2.13", gpus=(H100,), recorded=3), ["ok", "ok"], "recorded 3 GPU ops in a test run"),
-        (Trial(torch="2.13", gpus=(H100,), recorded=0), ["ok", "broken"], "recorded no GPU op in a test run"),
-        (Trial(torch="2.13", gpus=(H100,), error="CUPTI_ERROR"), ["ok", "broken"], "in a test run: CUPTI_ERROR"),
-        (Trial(torch="2.13", gpus=("x\x1b[31m",), recorded=1), ["ok", "ok"], r"sees x\x1b[31m."),
+        (TorchTrial(torch="2.13", why_none="this PyTorch sees none"), ["missing"], "This PyTorch sees none. Only"),
+        (
+            TorchTrial(error="ImportError: libcudart.so.13"),
+            ["broken"],
+            "cannot be imported: ImportError: libcudart.so.13",
+        ),
+        (TorchTrial(torch="2.13", error="RuntimeError: no driver"), ["broken"], "cannot use the GPU: RuntimeError"),
+        (TorchTrial(torch="2.13", gpus=(H100, H100), recorded=3), ["ok", "ok"], "sees 2 NVIDIA H100. "),
+        (TorchTrial(torch="2.13", gpus=(H100,), recorded=3), ["ok", "ok"], "recorded 3 GPU ops in a test run"),
+        (TorchTrial(torch="2.13", gpus=(H100,), recorded=0), ["ok", "broken"], "recorded no GPU op in a test run"),
+        (TorchTrial(torch="2.13", gpus=(H100,), error="CUPTI_ERROR"), ["ok", "broken"], "in a test run: CUPTI_ERROR"),
+        (TorchTrial(torch="2.13", gpus=("x\x1b[31m",), recorded=1), ["ok", "ok"], r"sees x\x1b[31m."),
     ],
 )
-def test_what_pytorch_said_becomes_a_status_for_each_part(trial: Trial, statuses: list[str], said: str) -> None:
+def test_what_pytorch_said_becomes_a_status_for_each_part(trial: TorchTrial, statuses: list[str], said: str) -> None:
     # Whether torch and tensordict are installed here is another matter.
     examined = [check for check in recording(trial) if check.id != "record" or check.status == "broken"]
     assert [check.status for check in examined] == statuses

@@ -6,23 +6,23 @@ from random import Random
 
 import pytest
 
-from overlapscope.recorder.step_choice import Choice, Kind, Log, Source, choose
+from overlapscope.recorder.step_choice import Log, SourceKind, StepChoice, StepSource, choose
 
 MS = 1_000_000
-CRITIC, GENERATOR = (Source(Kind.OPTIMIZER, f"{name}.step") for name in ("Adam", "SGD"))
-MODEL = Source(Kind.FORWARD, "Model.forward", size=1000)
-HEAD = Source(Kind.FORWARD, "Head.forward", size=10)
-BATCH = Source(Kind.LOADER, "a DataLoader of Data")
+CRITIC, GENERATOR = (StepSource(SourceKind.OPTIMIZER, f"{name}.step") for name in ("Adam", "SGD"))
+MODEL = StepSource(SourceKind.FORWARD, "Model.forward", size=1000)
+HEAD = StepSource(SourceKind.FORWARD, "Head.forward", size=10)
+BATCH = StepSource(SourceKind.LOADER, "a DataLoader of Data")
 
 
-def log_of(*sources: Source, apart_ns: int = MS) -> Log:
+def log_of(*sources: StepSource, apart_ns: int = MS) -> Log:
     log = Log()
     for index, source in enumerate(sources):
         log.add(source, index * apart_ns)
     return log
 
 
-def chosen(log: Log, kind: Kind = Kind.OPTIMIZER) -> Choice | None:
+def chosen(log: Log, kind: SourceKind = SourceKind.OPTIMIZER) -> StepChoice | None:
     return choose(log, kind, log.events[kind][-1].at_ns)
 
 
@@ -80,14 +80,14 @@ def test_optimizers_that_step_at_random_are_steps_each() -> None:
 
 
 def test_of_several_modules_the_largest_counts() -> None:
-    assert chosen(log_of(*[MODEL, HEAD, HEAD] * 4), Kind.FORWARD) == Choice(
-        Kind.FORWARD, "calls of Head.forward", source=HEAD
+    assert chosen(log_of(*[MODEL, HEAD, HEAD] * 4), SourceKind.FORWARD) == StepChoice(
+        SourceKind.FORWARD, "calls of Head.forward", source=HEAD
     )
-    choice = chosen(log_of(*[MODEL, HEAD, HEAD] * 5), Kind.FORWARD)
+    choice = chosen(log_of(*[MODEL, HEAD, HEAD] * 5), SourceKind.FORWARD)
     assert choice is not None and choice.source == MODEL
 
 
 def test_layers_that_are_called_one_after_the_other_are_steps_by_their_class() -> None:
-    layers = [Source(Kind.FORWARD, "Block.forward") for _ in range(12)]
-    choice = chosen(log_of(*layers), Kind.FORWARD)
+    layers = [StepSource(SourceKind.FORWARD, "Block.forward") for _ in range(12)]
+    choice = chosen(log_of(*layers), SourceKind.FORWARD)
     assert choice is not None and choice.counts(layers[3]) and choice.label == "calls of Block.forward"

@@ -18,7 +18,7 @@ from overlapscope.history import database, drop, origin
 from overlapscope.history.entry import Origin
 from overlapscope.history.store import Store
 from overlapscope.watching import kept
-from overlapscope.watching.analyser import Task, analyse
+from overlapscope.watching.analyser import AnalysisTask, analyse
 from overlapscope.watching.continuous import settings
 
 PIPELINE = "traces/pipeline_1stream.json.gz"
@@ -74,8 +74,8 @@ def test_a_job_of_any_name_has_its_recordings_beside_the_history(job: str, tmp_p
     assert place.parent == tmp_path / "watched" and place.name not in ("", ".", "..")
 
 
-def task(folder: Path) -> Task:
-    return Task(
+def task(folder: Path) -> AnalysisTask:
+    return AnalysisTask(
         trace=PIPELINE,
         plain_step_ns=None,
         report=str(folder / "report.html"),

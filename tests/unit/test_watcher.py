@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlapscope.watching.plain_step import PlainStep
+from overlapscope.watching.plain_step import PlainStepTimer
 
 
 def plain_step_ns(lengths: list[int]) -> int | None:
-    found = PlainStep()
+    found = PlainStepTimer()
     at = 10**12
     found.mark(at)
     for length in lengths:
@@ -28,7 +28,7 @@ def test_a_pause_counts_little() -> None:
 
 
 def test_it_is_unknown_before_there_are_two_marks() -> None:
-    assert PlainStep().ns is None
+    assert PlainStepTimer().ns is None
     assert plain_step_ns([]) is None
 
 

@@ -1,4 +1,4 @@
-"""Records a PyTorch Lightning training:
+"""Recording a PyTorch Lightning training:
 
 from overlapscope.recorder.callbacks.lightning import Recorder
 
@@ -23,7 +23,7 @@ else:
 __all__ = ["Callback", "Recorder"]
 
 
-class Recorder(TrainingRecorder, Callback):  # type: ignore[misc,unused-ignore]
+class LightningRecorder(TrainingRecorder, Callback):  # type: ignore[misc,unused-ignore]
     """Records each `fit`, with a step for every training batch."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -39,5 +39,8 @@ class Recorder(TrainingRecorder, Callback):  # type: ignore[misc,unused-ignore]
         self.recording.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Write what led there."""
+        """Write the trace of the steps before the exception."""
         self.recording.end_after(exception)
+
+
+Recorder = LightningRecorder

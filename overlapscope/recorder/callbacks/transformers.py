@@ -1,4 +1,4 @@
-"""Records a training with the Trainer of Hugging Face:
+"""Recording a training with the Trainer of Hugging Face:
 
 from overlapscope.recorder.callbacks.transformers import Recorder
 
@@ -21,11 +21,11 @@ from transformers import TrainerCallback  # type: ignore[import-not-found, unuse
 __all__ = ["Recorder", "TrainerCallback"]
 
 
-class Recorder(TrainingRecorder, TrainerCallback):  # type: ignore[misc,unused-ignore]
+class TransformersRecorder(TrainingRecorder, TrainerCallback):  # type: ignore[misc,unused-ignore]
     """Records each `train`, with a step for every optimizer step.
 
-    The Trainer tells nobody of an exception: what a failed training recorded is written when the program ends, or
-    when the next one begins.
+    The Trainer does not report exceptions to callbacks. The recording of a training that failed is written when the
+    program ends, or when the next training begins.
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -39,3 +39,6 @@ class Recorder(TrainingRecorder, TrainerCallback):  # type: ignore[misc,unused-i
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write the trace."""
         self.recording.end()
+
+
+Recorder = TransformersRecorder

@@ -32,7 +32,7 @@ _HELPERS = ("torch.utils.data.", "torch._inductor.", "multiprocessing.resource_t
 
 
 def record_all(path: Path, options: Options) -> None:
-    """Record every Python process that this one starts from now on.
+    """Record every Python process that this process starts later.
 
     Args:
         path: Trace file of this process, absolute.
@@ -103,7 +103,7 @@ class StartedProcesses:
         """Number of processes that it does not reach: forks of this process after it imported torch."""
 
     def watch(self) -> None:
-        """Count processes from now on."""
+        """Begin to count processes."""
         before(multiprocessing.process.BaseProcess, "start", self._on_process)
         before(subprocess.Popen, "__init__", self._on_command)
 

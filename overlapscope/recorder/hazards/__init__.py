@@ -1,11 +1,10 @@
-"""Data races between host and device, and between streams, found while the program runs. Imports torch.
+"""Checks for data races between host and device, and between streams, while the program runs. Imports torch.
 
-`memory`, `bookkeeping` and `findings` know nothing of torch. What turns torch's doings into entries of the books:
-`sync_events` (events and synchronisations), `launches` (operators) and `host_memory` (the rest). `checker` puts them
-together.
+`memory`, `bookkeeping` and `findings` do not use torch. `sync_events` (events and synchronisations), `launches`
+(operators) and `host_memory` (the rest) enter into the books what torch does. `checker` puts them together.
 """
 
 from overlapscope.recorder.hazards.checker import HazardChecker
-from overlapscope.recorder.hazards.findings import Hazard, Place, describe
+from overlapscope.recorder.hazards.findings import Hazard, HazardPlace, describe
 
-__all__ = ["Hazard", "HazardChecker", "Place", "describe"]
+__all__ = ["Hazard", "HazardChecker", "HazardPlace", "describe"]

@@ -1,11 +1,11 @@
-"""What ran where, what waits for what, and which uses of memory nothing has ordered. Knows nothing of CUDA.
+"""Books on launches, waits and uses of memory, which show the uses that nothing orders. They do not use CUDA.
 
-"Finished" and "ordered" are meant as what the program made sure of, never as what happened in time: a report does not
-depend on luck.
+"Finished" and "ordered" refer to guarantees by the program, never to the times of a run, so a report does not depend on
+luck.
 
-The rules for launches are those of torch's own `torch.cuda._sanitizer.EventHandler`, and tests hold the two against
-each other. It is not used itself: it walks and keeps the whole Python stack of every launch, remembers every read until
-the next write, and compares addresses only, so that it cannot tell whether views meet. Its clocks are used.
+The rules for launches are those of `torch.cuda._sanitizer.EventHandler`, and tests compare the two. That class is not
+used itself: it keeps the whole Python stack of every launch, remembers every read until the next write, and compares
+only addresses, so it cannot decide whether views overlap. Its clocks are used.
 """
 
 from __future__ import annotations
@@ -16,41 +16,41 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from overlapscope.recorder.hazards.findings import Findings, Kind
-from overlapscope.recorder.hazards.lines import Line
+from overlapscope.recorder.hazards.lines import CodeLine
 from overlapscope.recorder.hazards.memory import Copy, Direction, Launch, Region, Touch, Use, covers, overlap
 
 _PRUNE_COPIES_FROM = 64
 _PRUNE_USES_FROM = 16
 
 
-class Clock(Protocol):
-    """The part of `torch.cuda._sanitizer.StreamSynchronizations` that says what is ordered behind what.
+class LaunchClock(Protocol):
+    """The part of `torch.cuda._sanitizer.StreamSynchronizations` that answers questions about order.
 
-    Its other methods take the events: `record_state`, `stream_wait_for_event`, `sync_all_streams`...
+    Its other methods receive the events: `record_state`, `stream_wait_for_event`, `sync_all_streams`...
     """
 
     host_sync_state: dict[int, int]
-    """The number of the last launch on each stream that the host has synchronised with."""
+    """Number of the last launch on each stream that the host has synchronised with."""
 
     def update_seq_num(self, stream: int, seq_num: int) -> None:
-        """A launch with that number, larger than any before, goes to a stream."""
+        """Note a launch on a stream, with a number larger than any before."""
 
     def is_ordered_after(self, current_stream: int, seq_num: int, other_stream: int) -> bool:
-        """Return whether what is launched on a stream from now on waits for a launch on another."""
+        """Return whether future launches on a stream wait for a launch on another stream."""
 
 
 class Bookkeeping:
-    """Takes what the program does, in its order, and collects the hazards."""
+    """Notes the actions of the program in their order, and collects the hazards."""
 
-    def __init__(self, clock: Clock, findings: Findings) -> None:
+    def __init__(self, clock: LaunchClock, findings: Findings) -> None:
         self._clock = clock
         self._findings = findings
         self._seq = 0
         self.copies = HostCopies(clock)
         self.uses = DeviceUses(clock)
 
-    def launched(self, stream: int, reads: Iterable[Touch], writes: Iterable[Touch], line: Line) -> Launch:
-        """A kernel or copy was launched."""
+    def launched(self, stream: int, reads: Iterable[Touch], writes: Iterable[Touch], line: CodeLine) -> Launch:
+        """Note the launch of a kernel or copy."""
         self._seq += 1
         self._clock.update_seq_num(stream, self._seq)
         launch = Launch(stream, self._seq, line)
@@ -62,52 +62,52 @@ class Bookkeeping:
         return launch
 
     def copy_issued(self, direction: Direction, launch: Launch, touch: Touch) -> None:
-        """The launch is a copy that may outlast its call; `touch` is its pinned host memory."""
+        """Note that a launch is a copy that may outlast its call; `touch` is its pinned host memory."""
         self.copies.issue(Copy(direction, touch.region, launch, str(touch.tensor)))
 
     def conflicts(self, region: Region, *, write: bool) -> list[Copy]:
-        """The copies that the host must not meet when it reads or writes memory now."""
+        """Return the copies that race with the host if it reads or writes memory now."""
         return [copy for copy in self.copies.using(region) if write or copy.direction == "d2h"]
 
-    def host_accessed(self, copies: Iterable[Copy], line: Line, *, write: bool) -> None:
-        """The host did, and these were its `conflicts` then."""
+    def host_accessed(self, copies: Iterable[Copy], line: CodeLine, *, write: bool) -> None:
+        """Note an access by the host, which had these `conflicts`."""
         self._accessed("overwritten-while-copied" if write else "read-while-copied", copies, line)
 
-    def host_accessed_now(self, region: Region, line: Line, *, write: bool) -> None:
-        """The host reads or writes memory."""
+    def host_accessed_now(self, region: Region, line: CodeLine, *, write: bool) -> None:
+        """Note that the host reads or writes memory."""
         self.host_accessed(self.conflicts(region, write=write), line, write=write)
 
-    def host_unpinned(self, region: Region, line: Line) -> None:
-        """Pinned memory is given back, or is pinned no longer, and nothing keeps it for the copies that use it."""
+    def host_unpinned(self, region: Region, line: CodeLine) -> None:
+        """Note that pinned memory is freed or unpinned, and that nothing keeps it for the copies that use it."""
         self._accessed("freed-while-copied", self.copies.using(region), line)
         self.host_freed(region)
 
     def host_freed(self, region: Region) -> None:
-        """Host memory is gone, and its address may come back as something else."""
+        """Note that host memory was freed. Its address may be used again for other data."""
         self.copies.forget(region)
         self.uses.forget(region.start)
 
-    def _accessed(self, kind: Kind, copies: Iterable[Copy], line: Line) -> None:
+    def _accessed(self, kind: Kind, copies: Iterable[Copy], line: CodeLine) -> None:
         for copy in copies:
             self._findings.host_access(kind, copy, line)
 
 
-def _is_finished(launch: Launch, clock: Clock) -> bool:
-    """Return whether the host has synchronised with it."""
+def _is_finished(launch: Launch, clock: LaunchClock) -> bool:
+    """Return whether the host has synchronised with a launch."""
     return launch.seq <= clock.host_sync_state.get(launch.stream, 0)
 
 
 _CopyKey = tuple[int, int, Direction, int]
-"""Where it begins and ends in host memory, where it goes, and its stream."""
+"""Key of a copy: its beginning and end in host memory, its direction, and its stream."""
 
 
 class HostCopies:
-    """The copies that the host does not know to have finished, by the host memory they use."""
+    """Copies that may be unfinished as far as the host knows, by the host memory that they use."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: LaunchClock) -> None:
         self._clock = clock
         self._copies: dict[_CopyKey, Copy] = {}
-        # In order of their addresses, so that an access looks at its neighbours only.
+        # Sorted by address, so that an access looks only at its neighbours.
         self._keys: list[_CopyKey] = []
         self._longest = 0
         self._prune_at = _PRUNE_COPIES_FROM
@@ -116,7 +116,7 @@ class HostCopies:
         return bool(self._copies)
 
     def issue(self, copy: Copy) -> None:
-        """A copy sets out. One of the same bytes before it on the same stream will have finished by its end."""
+        """Note a copy. An earlier copy of the same bytes on the same stream finishes before it."""
         key = (copy.region.start, copy.region.end, copy.direction, copy.launch.stream)
         if key not in self._copies:
             if len(self._copies) >= self._prune_at:
@@ -126,12 +126,12 @@ class HostCopies:
         self._copies[key] = copy
 
     def using(self, region: Region) -> list[Copy]:
-        """The unfinished copies that read or write any of these bytes."""
+        """Return the unfinished copies that read or write any of these bytes."""
         copies = map(self._copies.__getitem__, self._near(region))
         return [copy for copy in copies if overlap(region, copy.region) and not _is_finished(copy.launch, self._clock)]
 
     def forget(self, region: Region) -> None:
-        """The memory is gone: whatever has the same address next is something else."""
+        """Forget memory that was freed, since its address may be used again for other data."""
         self._drop({key for key in self._near(region) if overlap(region, self._copies[key].region)})
 
     def _near(self, region: Region) -> Iterator[_CopyKey]:
@@ -141,7 +141,7 @@ class HostCopies:
             yield self._keys[index]
 
     def _prune(self) -> None:
-        """Drops what has finished; the next time only when there are twice as many, so that it costs little a copy."""
+        """Drop finished copies. The next time is when the number has doubled, so the cost per copy is small."""
         self._drop({key for key, copy in self._copies.items() if _is_finished(copy.launch, self._clock)})
         self._prune_at = max(_PRUNE_COPIES_FROM, 2 * len(self._copies))
 
@@ -155,40 +155,40 @@ class HostCopies:
 
 @dataclass(slots=True)
 class _Past:
-    """What happened to some bytes last: a write, and the latest read behind it on each stream."""
+    """Latest uses of some bytes: a write, and the latest read after it on each stream."""
 
     region: Region
     write: Use | None = None
     reads: dict[int, Use] = field(default_factory=dict)
 
     def before_a_write(self) -> Iterable[Use]:
-        """What a write must wait for: reads waited for the write before them, or that was a race of its own."""
+        """Return the uses that a write must wait for: reads have waited for the write before them, or have raced."""
         if self.reads or self.write is None:
             return self.reads.values()
         return (self.write,)
 
-    def is_over(self, clock: Clock) -> bool:
-        """Return whether the host has synchronised with all of it, and so everything that comes."""
+    def is_over(self, clock: LaunchClock) -> bool:
+        """Return whether the host, and so all later work, has synchronised with these uses."""
         uses = [*self.reads.values(), *([self.write] if self.write else [])]
         return all(_is_finished(use.launch, clock) for use in uses)
 
 
 class DeviceUses:
-    """The latest uses of all memory that launches read or write."""
+    """Latest uses of all memory that launches read or write."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: LaunchClock) -> None:
         self._clock = clock
         self._pasts: dict[int, list[_Past]] = {}
 
     def use(self, base: int, region: Region, use: Use) -> list[Use]:
-        """Note a use of bytes of the storage at `base`; returns the earlier ones it races with."""
+        """Note a use of bytes of the storage at `base`, and return the earlier uses that it races with."""
         pasts = self._pasts.setdefault(base, [])
         if len(pasts) >= _PRUNE_USES_FROM:
             pasts[:] = [past for past in pasts if not past.is_over(self._clock)]
         return self._write(pasts, region, use) if use.write else self._read(pasts, region, use)
 
     def forget(self, base: int) -> None:
-        """The storage is gone: whatever has the same address next is something else."""
+        """Forget a storage that was freed, since its address may be used again for other data."""
         self._pasts.pop(base, None)
 
     def _read(self, pasts: list[_Past], region: Region, use: Use) -> list[Use]:
@@ -220,6 +220,6 @@ class DeviceUses:
         return races
 
     def _ordered(self, earlier: Use, later: Use) -> bool:
-        """Return whether the later one's stream waits for the earlier one."""
+        """Return whether the stream of the later use waits for the earlier use."""
         first = earlier.launch
         return self._clock.is_ordered_after(later.launch.stream, first.seq, first.stream)

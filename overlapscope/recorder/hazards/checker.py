@@ -1,4 +1,4 @@
-"""Looks for data races while the program runs."""
+"""The checker for data races, while the program runs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _PACKAGE = str(Path(__file__).parents[2])
 class HazardChecker:
     """Data races between host and device and between streams, from `start` to `stop`.
 
-    It sees the thread that makes and starts it, and the backward passes that thread waits for. It never raises inside
-    the program, prints nothing and does not change what the program computes.
+    It watches the thread that makes and starts it, and the backward passes that this thread waits for. It never raises
+    inside the program, prints nothing, and leaves the program's results unchanged.
     """
 
     def __init__(self) -> None:
@@ -39,19 +39,19 @@ class HazardChecker:
 
     @property
     def hazards(self) -> tuple[Hazard, ...]:
-        """What has been found so far, in the order in which it was."""
+        """Data races found so far, in the order of their discovery."""
         self._journal.write_up()
         return self._findings.hazards
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What could not be looked for, in sentences."""
+        """Sentences on checks that were impossible."""
         return tuple(self._notes)
 
     def start(self) -> None:
-        """Begin, once, whether or not CUDA is initialised or there is a GPU.
+        """Begin, once, whether or not CUDA is initialised or a GPU exists.
 
-        Raises UsageError where a checker of this process has begun already: there can be one.
+        Raises UsageError if another checker of this process has begun: at most one can run.
         """
         if _running:
             raise UsageError("a hazard checker is running already; stop it first.")
@@ -61,7 +61,7 @@ class HazardChecker:
         self._mode.enter()
 
     def stop(self) -> None:
-        """End, on the thread that began. Does nothing where nothing was begun."""
+        """End, on the thread that began. Does nothing before `start`."""
         if self in _running:
             _running.remove(self)
             self._mode.leave()
@@ -77,11 +77,11 @@ class HazardChecker:
 
 
 _running: list[HazardChecker] = []
-"""At most one."""
+"""Checkers that have begun: at most one."""
 
 
 def _forget() -> None:
-    """A forked process, such as a DataLoader's worker, is not looked at: nobody would read what it finds."""
+    """Stop in a forked process, such as a DataLoader's worker, whose results would not be read."""
     for checker in tuple(_running):
         checker.stop()
 

@@ -1,4 +1,4 @@
-"""The data races found so far: each pair of lines once, with a count; and how they read."""
+"""Data races found so far, each pair of lines once with a count, and their description."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from overlapscope.base.words import clean, listed, plural
-from overlapscope.recorder.hazards.lines import Line
+from overlapscope.recorder.hazards.lines import CodeLine
 from overlapscope.recorder.hazards.memory import Copy, Use
 
 Kind = Literal["read-while-copied", "overwritten-while-copied", "freed-while-copied", "stream-without-wait"]
@@ -19,7 +19,7 @@ MEANING: dict[Kind, str] = {
     "freed-while-copied": "pinned host memory is freed while a copy may still be using it",
     "stream-without-wait": "a tensor is used on two streams, and the second does not wait for the first",
 }
-"""Every kind of hazard, in one sentence each."""
+"""A sentence for each kind of hazard."""
 _COPY_DOES = {"d2h": "copies into it", "h2d": "copies from it"}
 _ACCESS_DOES: dict[Kind, str] = {
     "read-while-copied": "reads it",
@@ -29,17 +29,17 @@ _ACCESS_DOES: dict[Kind, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One of the two lines of a hazard."""
+class HazardPlace:
+    """A line of a hazard."""
 
     file: str
-    """As Python knows it; empty where no Python line is known."""
+    """File as Python names it; empty without a Python line."""
     line: int
-    """Counted from 1; 0 where none is known."""
+    """Number of the line, counted from 1; 0 if unknown."""
     code: str
-    """The line's text; empty where the file cannot be read."""
+    """Text of the line; empty if the file cannot be read."""
     does: str
-    """What happens there to the tensor, such as `copies into it`."""
+    """Action of the line on the tensor, such as `copies into it`."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}" if self.file else "code outside Python"
@@ -47,38 +47,38 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """Two lines of which nothing orders the second behind the first, though both use the same memory."""
+    """Two lines that use the same memory, though nothing orders the second after the first."""
 
     kind: Kind
-    first: Place
-    """The copy, or the earlier use on the other stream."""
-    second: Place
-    """The access that comes too early."""
+    first: HazardPlace
+    """Place of the copy, or of the earlier use on the other stream."""
+    second: HazardPlace
+    """Place of the access that comes too early."""
     tensor: str
-    """The tensor at its first sighting, such as `float32[100, 3]`."""
+    """Description of the tensor when the hazard was first found, such as `float32[100, 3]`."""
     streams: tuple[str, ...]
-    """The copy's stream, or those of the first and the second use."""
+    """Stream of the copy, or streams of the first and the second use."""
     missing: str
-    """The call that would order the two, and where it belongs."""
+    """Call that would order the two, and its place."""
     count: int = 1
-    """How many times this pair of lines met."""
+    """Number of times that this pair of lines raced."""
 
 
 class Findings:
     """Collects hazards in the order in which they are found."""
 
     def __init__(self, code: Callable[[str, int], str] = linecache.getline) -> None:
-        """`code(file, line)` is a line's text."""
+        """Prepare to collect hazards. `code(file, line)` returns the text of a line."""
         self._code = code
-        self._hazards: dict[tuple[Kind, Line, Line], Hazard] = {}
+        self._hazards: dict[tuple[Kind, CodeLine, CodeLine], Hazard] = {}
 
     @property
     def hazards(self) -> tuple[Hazard, ...]:
-        """What has been found so far."""
+        """Hazards found so far."""
         return tuple(self._hazards.values())
 
-    def host_access(self, kind: Kind, copy: Copy, line: Line) -> None:
-        """The host accesses memory at `line` that `copy` may still be using."""
+    def host_access(self, kind: Kind, copy: Copy, line: CodeLine) -> None:
+        """Note that the host accesses memory at `line` that `copy` may still be using."""
         stream, copied_at = copy.launch.stream, copy.launch.line
         if not self._is_known(kind, copied_at, line):
             first = self._place(copied_at, _COPY_DOES[copy.direction])
@@ -88,7 +88,7 @@ class Findings:
             self._hazards[kind, copied_at, line] = hazard
 
     def unordered(self, earlier: Use, later: Use, tensor: object) -> None:
-        """A launch uses what another stream may still be using."""
+        """Note that a launch uses memory that another stream may still be using."""
         kind: Kind = "stream-without-wait"
         if not self._is_known(kind, earlier.launch.line, later.launch.line):
             first, second = (
@@ -101,24 +101,24 @@ class Findings:
             hazard = Hazard(kind, first, second, str(tensor), streams, missing)
             self._hazards[kind, earlier.launch.line, later.launch.line] = hazard
 
-    def _is_known(self, kind: Kind, first: Line, second: Line) -> bool:
-        """Return whether this pair of lines has met before; it is counted then."""
+    def _is_known(self, kind: Kind, first: CodeLine, second: CodeLine) -> bool:
+        """Return whether this pair of lines has raced before, and count it if so."""
         known = self._hazards.get((kind, first, second))
         if known is not None:
             self._hazards[kind, first, second] = replace(known, count=known.count + 1)
         return known is not None
 
-    def _place(self, line: Line, does: str) -> Place:
-        return Place(line.file, line.number, self._code(line.file, line.number).strip(), does)
+    def _place(self, line: CodeLine, does: str) -> HazardPlace:
+        return HazardPlace(line.file, line.number, self._code(line.file, line.number).strip(), does)
 
 
 def _stream_name(handle: int) -> str:
-    """A stream by the address CUDA knows it by; torch has no names for streams."""
+    """Return the name of a stream, by its address in CUDA, since torch has no names for streams."""
     return f"stream {handle:#x}" if handle else "the default stream"
 
 
-def _missing_synchronization(stream: int, copy: Place, access: Place) -> str:
-    """What a host access lacks that must come after a copy."""
+def _missing_synchronization(stream: int, copy: HazardPlace, access: HazardPlace) -> str:
+    """Return the call that is missing between a copy and an access of the host."""
     if stream == 0:
         call = "torch.cuda.default_stream().synchronize(), or synchronize() of an event recorded behind the copy,"
     else:
@@ -126,15 +126,15 @@ def _missing_synchronization(stream: int, copy: Place, access: Place) -> str:
     return f"{call} before {access}"
 
 
-def _missing_wait(stream: int, first: Place, second: Place) -> str:
-    """What a use on another stream lacks that must come after an earlier use."""
+def _missing_wait(stream: int, first: HazardPlace, second: HazardPlace) -> str:
+    """Return the call that is missing between an earlier use and a use on another stream."""
     if stream == 0:
         return f"torch.cuda.current_stream().wait_stream(torch.cuda.default_stream()) before {second}"
     return f"torch.cuda.current_stream().wait_stream(side) before {second}, where side is the stream of {first}"
 
 
 def describe(hazard: Hazard) -> str:
-    """The hazard as a few lines for a terminal; whatever comes from the program is made harmless."""
+    """Return a description of a few lines for a terminal, with the program's texts cleaned of control characters."""
     times = f", {plural(hazard.count, 'time')}" if hazard.count > 1 else ""
     lines = [f"{hazard.kind}{times}: {MEANING[hazard.kind]}"]
     for place in (hazard.first, hazard.second):

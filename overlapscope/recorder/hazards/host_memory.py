@@ -1,11 +1,11 @@
-"""Host memory that copies use: when it goes away, and who reads it without an operator.
+"""Host memory that copies use: when it is freed, and when the program reads it without an operator.
 
-Memory that torch pinned goes back to its caching allocator, which hands it out again only when the copies that used it
-are over: it records an event on each of their streams (`CachingHostAllocatorImpl::free` in
-ATen/core/CachingHostAllocator.h). Memory that was pinned where it lay, with cudaHostRegister, has nobody who does that.
+Memory that torch pinned returns to its caching allocator, which hands it out again only after the copies that used it:
+it records an event on each of their streams (`CachingHostAllocatorImpl::free` in ATen/core/CachingHostAllocator.h).
+Memory that was pinned in place, with cudaHostRegister, has no such protection.
 
-Methods that read memory or pin it are wrapped. A TorchFunctionMode would see them too, and every other call and
-attribute of a tensor besides; torch takes slower paths where there is one, so that it would change what is measured.
+Methods that read memory or pin it are wrapped. A TorchFunctionMode would see these calls, too, but also every other
+call and attribute of a tensor, and torch takes slower paths under such a mode, which would distort the measurement.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from overlapscope.recorder.hazards.operators import tensors, touch
 from overlapscope.recorder.wrapping import around
 
 _READERS = ("numpy", "tolist", "__dlpack__", "__reduce_ex__")
-"""Methods of a tensor through which its memory is read, at once or by what they return. `__array__` calls `numpy`;
-pickle and torch.save call `__reduce_ex__`."""
+"""Methods of a tensor that read its memory, at once or through their results. `__array__` calls `numpy`; pickle and
+torch.save call `__reduce_ex__`."""
 
 
 class HostMemory:
-    """Watches storages, arrays and registrations, and tells the books what is read and what is gone."""
+    """Watches storages, arrays and registrations, and enters reads and frees into the books."""
 
     def __init__(self, books: Bookkeeping, journal: Journal, user_code: UserCode) -> None:
         self._books = books
@@ -53,24 +53,24 @@ class HostMemory:
             self._undo.callback(around(runtime, "cudaHostUnregister", self._unregister))
 
     def stop(self) -> None:
-        """Unwrap them, and notice nothing any more."""
+        """Unwrap the methods, and stop watching."""
         self._undo.close()
         self._storages.clear()
         self._arrays.clear()
 
     def watch(self, tensor: torch.Tensor) -> None:
-        """A copy uses this pinned tensor: notice when its storage dies."""
+        """Watch a pinned tensor that a copy uses, to notice when its storage is freed."""
         storage = tensor.untyped_storage()
         address = storage.data_ptr()
         known = self._storages.get(address)
         if known is None or known() is not storage:
             region = interval(address, storage.nbytes())
-            # What torch allocates itself can be resized, unless torch pinned it; what it borrows cannot.
+            # Memory that torch allocates can be resized, unless torch pinned it; memory that it borrows cannot.
             died = partial(self._storage_died, region, storage.resizable())
             self._storages[address] = weakref.ref(storage, died)
 
     def watch_array(self, array: Any) -> None:
-        """A tensor borrows the memory of this NumPy array: notice when the array that owns it dies."""
+        """Watch a NumPy array whose memory a tensor borrows, to notice when the array that owns it is freed."""
         import numpy as np
 
         while isinstance(array.base, np.ndarray):
@@ -80,11 +80,11 @@ class HostMemory:
             self._arrays[id(array)] = weakref.ref(array, died)
 
     def registered(self, address: int, size_bytes: int) -> None:
-        """Memory was pinned where it lies."""
+        """Note that memory was pinned in place."""
         self._registered[address] = size_bytes
 
     def unregistered(self, address: int) -> None:
-        """It is about to be pinned no longer."""
+        """Note that memory is about to be unpinned."""
         self._unpinned(interval(address, self._registered.pop(address, 1)))
 
     def _storage_died(self, region: Region, owned: bool, storage: weakref.ref[torch.UntypedStorage]) -> None:
@@ -108,7 +108,7 @@ class HostMemory:
             address < region.end and region.start < address + size for address, size in list(self._registered.items())
         )
 
-    # -- in the place of the program's calls ----------------------------------------------------------
+    # -- Wrappers of the program's calls ---------------------------------------------------------------
 
     def _reads(self, read: Callable[..., Any], tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
         if self._books.copies:

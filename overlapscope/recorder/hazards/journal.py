@@ -1,8 +1,8 @@
-"""What happened, in order, until somebody writes it into the books.
+"""A journal of actions, in order, until they are written into the books.
 
-Things happen on several threads and in the middle of others: torch reports an event that the garbage collector deletes
-while the books are being kept. So whoever sees something only appends it, which Python does in one piece, and nobody
-waits for a lock: whoever holds it writes up what the others have appended.
+Actions come on several threads and during others: torch reports an event that the garbage collector deletes while the
+books are being written. So an observer only appends an action, which is atomic in Python, and never waits for a lock.
+The thread that holds the lock writes what the others have appended.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _MANY = 1000
-"""So many are written up even where no operator runs that would."""
+"""Number of calls at which `note` writes them itself, in case no operator runs that would."""
 
 
 class Journal:
     """A queue of calls that are made in the order in which they were noted, until it is closed."""
 
     def __init__(self, failed: Callable[[Exception], object]) -> None:
-        """`failed(error)` is told why the journal closed by itself: no exception reaches the program."""
+        """Open the journal. `failed(error)` is called if an error closes it; no exception reaches the program."""
         self.is_open = True
         self._failed = failed
         self._calls: deque[Callable[[], object]] = deque()
         self._lock = threading.Lock()
 
     def note(self, call: Callable[[], object]) -> None:
-        """Have `call` made in its turn."""
+        """Append a call."""
         if self.is_open:
             self._calls.append(call)
             if len(self._calls) > _MANY:
                 self.write_up()
 
     def write_up(self) -> None:
-        """Make the calls noted so far, unless that is being done."""
+        """Make the calls noted so far, unless another thread is making them."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -49,7 +49,7 @@ class Journal:
             self._lock.release()
 
     def attempt(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """Make a call now that must not fail the program; None where it did fail."""
+        """Make a call now, and return its result, or None if it fails."""
         try:
             return call(*args, **kwargs)
         except Exception as error:
@@ -57,7 +57,7 @@ class Journal:
             return None
 
     def close(self) -> None:
-        """Take no more."""
+        """Ignore later calls."""
         self.is_open = False
         self._calls.clear()
 

@@ -1,6 +1,4 @@
-"""Sees every operator that the program runs on this thread and, in backward passes, on the autograd engine's, and turns
-it into entries of the books.
-"""
+"""Entries of the books for each operator that the program runs on this thread, or on autograd's in backward passes."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from overlapscope.recorder.hazards.bookkeeping import Bookkeeping
 from overlapscope.recorder.hazards.host_memory import HostMemory
 from overlapscope.recorder.hazards.journal import Journal
-from overlapscope.recorder.hazards.lines import Line, UserCode
+from overlapscope.recorder.hazards.lines import CodeLine, UserCode
 from overlapscope.recorder.hazards.memory import Copy, Direction, Touch
 from overlapscope.recorder.hazards.operators import (
     Transfer,
@@ -34,7 +32,7 @@ from overlapscope.recorder.hazards.operators import (
 
 @dataclass(slots=True)
 class _HostAccess:
-    """A host tensor among an operator's arguments, and the copies it met."""
+    """A host tensor among an operator's arguments, and the copies that it races with."""
 
     tensor: torch.Tensor
     touch: Touch
@@ -43,35 +41,35 @@ class _HostAccess:
 
 
 @dataclass(slots=True)
-class Call:
-    """One run of an operator."""
+class OperatorCall:
+    """A call of an operator."""
 
     operator: OpOverload
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     reads: list[tuple[int, Touch]] = field(default_factory=list)
     writes: list[tuple[int, Touch]] = field(default_factory=list)
-    """Memory that the device uses, each with the index of its device."""
+    """Memory that devices use, each with the index of its device."""
     host: list[_HostAccess] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _OnStream:
-    """What a call has put on one stream."""
+    """Work of a call on a stream."""
 
     stream: int
     reads: list[Touch] = field(default_factory=list)
     writes: list[Touch] = field(default_factory=list)
     copies: list[tuple[Direction, Touch]] = field(default_factory=list)
-    """Those that may outlast the call."""
+    """Copies that may outlast the call."""
     waited_for: bool = False
-    """True if the call has waited for its end."""
+    """True if the call has waited for the end of the work."""
 
 
 class HazardMode(TorchDispatchMode):
-    """Passes every operator on unchanged, with the books kept before and behind it."""
+    """Runs every operator unchanged, and writes the books before and after it."""
 
-    # flex_attention and its like are passed on, instead of refused.
+    # Higher-order operators such as flex_attention run, instead of being refused.
     supports_higher_order_operators = True
 
     def __init__(
@@ -83,7 +81,7 @@ class HazardMode(TorchDispatchMode):
         user_code: UserCode,
         say: Callable[[str], object],
     ) -> None:
-        """`say(sentence)` takes what could not be looked for."""
+        """Prepare to watch operators. `say(sentence)` receives sentences on checks that are impossible."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._say = say
         self._books = books
@@ -95,7 +93,7 @@ class HazardMode(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Compiled functions stay compiled: otherwise torch.compile falls back to eager, or refuses."""
+        """Keep compiled functions compiled: otherwise torch.compile falls back to eager mode, or refuses."""
         return True
 
     def __torch_dispatch__(
@@ -110,8 +108,8 @@ class HazardMode(TorchDispatchMode):
         if not self._journal.is_open or not isinstance(func, OpOverload):
             return func(*args, **kwargs)
         if dispatches_itself(types) and _get_current_dispatch_mode() is None:
-            # As without this mode: the tensor subclass runs operators on plain tensors, and they come by here. Where
-            # there is another mode, such as FakeTensorMode, the operator may be that one's to run.
+            # As without this mode, the tensor subclass runs operators on plain tensors, which come here, too. Another
+            # mode, such as FakeTensorMode, may run the operator instead.
             return NotImplemented
         call = self._journal.attempt(self.begin, func, args, kwargs)
         result = func(*args, **kwargs)
@@ -120,17 +118,17 @@ class HazardMode(TorchDispatchMode):
         return result
 
     def enter(self) -> None:
-        """Put the mode on, for this thread."""
+        """Enter the mode on this thread."""
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def leave(self) -> None:
-        """Take it off again; where the program has put others on top of it, it stays, and passes everything on."""
+        """Leave the mode. If the program has entered others on top of it, it stays and only runs operators."""
         if _get_current_dispatch_mode() is self:
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
-    def begin(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """An operator is about to run. The host's accesses are judged by what is under way before it."""
-        call = Call(operator, args, kwargs)
+    def begin(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OperatorCall:
+        """Note the call of an operator, and compare the host's accesses with the copies under way before it."""
+        call = OperatorCall(operator, args, kwargs)
         for used in arguments(operator).used:
             is_write = used[2]
             for tensor in tensors(given(used, args, kwargs)):
@@ -143,14 +141,14 @@ class HazardMode(TorchDispatchMode):
             self._journal.write_up()
         return call
 
-    def end(self, call: Call, result: Any, frame: FrameType) -> None:
-        """It has run, called from `frame`."""
+    def end(self, call: OperatorCall, result: Any, frame: FrameType) -> None:
+        """Note the end of a call from `frame`."""
         if arguments(call.operator).writes_output:
             for tensor in tensors(result):
                 if tensor.is_cuda:
                     _add(call.writes, tensor)
         uses_device = bool(call.reads or call.writes)
-        # What is captured into a graph runs when the graph is replayed, and then nothing says so.
+        # Captured work runs when its graph is replayed, which is not reported.
         if not (uses_device or call.host) or (uses_device and torch.cuda.is_current_stream_capturing()):
             return
         made = made_by(call.operator, call.args, call.kwargs, result)
@@ -163,7 +161,7 @@ class HazardMode(TorchDispatchMode):
         self._journal.note(partial(self._write_down, by_host, launches, line))
         self._journal.write_up()
 
-    def _launches(self, call: Call, made: list[Transfer], by_device: list[Transfer]) -> list[_OnStream]:
+    def _launches(self, call: OperatorCall, made: list[Transfer], by_device: list[Transfer]) -> list[_OnStream]:
         launches: dict[int, _OnStream] = {}
         waits = reads_scalar(call.operator) or (bool(made) and all(transfer.ends_with_call for transfer in made))
         for device in {device for device, _ in (*call.reads, *call.writes)}:
@@ -192,11 +190,11 @@ class HazardMode(TorchDispatchMode):
                 )
         return self._native_allocator
 
-    def _look(self, call: Call) -> None:
+    def _look(self, call: OperatorCall) -> None:
         for access in call.host:
             access.conflicts = self._books.conflicts(access.touch.region, write=access.write)
 
-    def _write_down(self, accesses: list[_HostAccess], launches: list[_OnStream], line: Line) -> None:
+    def _write_down(self, accesses: list[_HostAccess], launches: list[_OnStream], line: CodeLine) -> None:
         for access in accesses:
             self._books.host_accessed(access.conflicts, line, write=access.write)
         for launch in launches:
@@ -204,7 +202,7 @@ class HazardMode(TorchDispatchMode):
             for direction, memory in launch.copies:
                 self._books.copy_issued(direction, launched, memory)
             if launch.waited_for:
-                # torch reported the wait when the launch was not yet in the books.
+                # torch reported the wait before the launch was in the books.
                 self._clock.all_streams_wait_for_stream(launch.stream)
 
 

@@ -1,4 +1,4 @@
-"""Which line of the user's program is running."""
+"""Lines of the user's program that are running."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from types import FrameType
 from typing import NamedTuple
 
 _INSTALLED = ("site-packages", "dist-packages")
-"""Directories inside the standard library's that hold what is not of it."""
+"""Directories inside the standard library's with packages that do not belong to it."""
 _GENERATED = ("<frozen ", "<eval_with_key>")
-"""How the names of files begin that Python and torch.compile make up."""
+"""Beginnings of file names that Python and torch.compile invent."""
 _COMPILED = "torchinductor_"
-"""Part of the directory where torch.compile keeps the code it writes."""
+"""Part of the path of the directory in which torch.compile writes code."""
 
 
-class Line(NamedTuple):
+class CodeLine(NamedTuple):
     """A line of a Python file."""
 
     file: str
     number: int
-    """Counted from 1; 0 where no Python line is known."""
+    """Number of the line, counted from 1; 0 if unknown."""
 
 
-UNKNOWN = Line("", 0)
+UNKNOWN = CodeLine("", 0)
 
 
 class UserCode:
-    """Tells the user's frames from those of libraries underneath: the standard library and the given directories."""
+    """Distinguishes the user's frames from those of the standard library and of given directories."""
 
     def __init__(self, libraries: Iterable[str]) -> None:
         standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
@@ -40,15 +40,15 @@ class UserCode:
         self._known: dict[str, bool] = {}
         self._thread = threading.get_ident()
 
-    def line(self, frame: FrameType | None) -> Line:
-        """The innermost line of the user's among the frames from `frame` outwards.
+    def line(self, frame: FrameType | None) -> CodeLine:
+        """Return the user's innermost line among the frames from `frame` outwards.
 
-        A thread of the autograd engine has none: it is then the line at which the thread that made this object
-        stands, which is the one that waits for the backward pass.
+        A thread of the autograd engine has no such line. The result is then the present line of the thread that made
+        this object, which waits for the backward pass.
         """
         return self._innermost(frame) or self._innermost(sys._current_frames().get(self._thread)) or UNKNOWN
 
-    def _innermost(self, frame: FrameType | None) -> Line | None:
+    def _innermost(self, frame: FrameType | None) -> CodeLine | None:
         known = self._known
         while frame is not None:
             file = frame.f_code.co_filename
@@ -56,7 +56,7 @@ class UserCode:
             if library is None:
                 library = known[file] = self._is_library(file)
             if not library:
-                return Line(file, frame.f_lineno)
+                return CodeLine(file, frame.f_lineno)
             frame = frame.f_back
         return None
 

@@ -1,7 +1,7 @@
-"""Which bytes a tensor's elements lie in, whether two tensors share any, and who uses them.
+"""The bytes of a tensor's elements, whether two tensors share any, and the uses of these.
 
-Views make the question more than a comparison of addresses: chunks of one buffer on several streams must not be taken
-for one another, and a column of a matrix does meet each of its rows.
+Because of views, a comparison of addresses is not enough: chunks of a buffer on several streams do not overlap, and a
+column of a matrix does overlap with each of its rows.
 """
 
 from __future__ import annotations
@@ -10,68 +10,68 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from overlapscope.recorder.hazards.lines import Line
+from overlapscope.recorder.hazards.lines import CodeLine
 
 Direction = Literal["h2d", "d2h"]
 
 
 class Region(NamedTuple):
-    """Bytes from `start` on: a run of `run` bytes, repeated along each of `steps`; without steps it is one interval."""
+    """Bytes that begin at `start`: a run of `run` bytes, repeated along each of `steps`. Without steps, an interval."""
 
     start: int
     end: int
-    """Behind the last byte."""
+    """Address after the last byte."""
     run: int
     steps: tuple[tuple[int, int], ...] = ()
-    """How many times, and how many bytes apart; the widest step first."""
+    """Number of repetitions and distance in bytes of each step, the widest first."""
 
 
 class Touch(NamedTuple):
     """The part of a storage that a launch reads or writes."""
 
     base: int
-    """The storage's address, which names it for as long as it lives."""
+    """Address of the storage, which identifies it while it exists."""
     region: Region
     tensor: object
-    """Its `str` describes the tensor, should it be needed."""
+    """Object whose `str` describes the tensor."""
 
 
 class Launch(NamedTuple):
     """A kernel or copy that was launched."""
 
     stream: int
-    """The handle of its stream."""
+    """Handle of its stream."""
     seq: int
-    """Its number among all launches."""
-    line: Line
+    """Number among all launches."""
+    line: CodeLine
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy on its way, which reads (h2d) or writes (d2h) pinned host memory."""
+    """A copy under way, which reads (h2d) or writes (d2h) pinned host memory."""
 
     direction: Direction
     region: Region
-    """An interval: copies to and from host memory with gaps go through a temporary (see `operators`)."""
+    """Host memory, always an interval: copies of memory with gaps go through a temporary (`operators`)."""
     launch: Launch
     tensor: str
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One launch's use of some memory."""
+    """The use of some memory by a launch."""
 
     write: bool
     launch: Launch
 
 
 def interval(start: int, size_bytes: int) -> Region:
-    """The bytes [start, start + size_bytes)."""
+    """Return the bytes [start, start + size_bytes)."""
     return Region(start, start + size_bytes, size_bytes)
 
 
 def strided(start: int, sizes: Sequence[int], strides: Sequence[int], item_bytes: int) -> Region:
-    """The bytes of a tensor's elements, of which it must have some; strides are counted in elements."""
+    """Return the bytes of a tensor's elements, of which it must have some. Strides are in elements."""
     steps = sorted(
         ((size, stride * item_bytes) for size, stride in zip(sizes, strides, strict=True) if size > 1 and stride > 0),
         key=lambda step: (step[1], step[0]),
@@ -88,9 +88,9 @@ def strided(start: int, sizes: Sequence[int], strides: Sequence[int], item_bytes
 
 
 def overlap(a: Region, b: Region) -> bool:
-    """Return whether they certainly share a byte. Exact where one of them is an interval.
+    """Return whether they certainly share a byte. The answer is exact if either is an interval.
 
-    Of two with gaps only those that begin at the same address are known to; columns of one matrix do not.
+    Two regions with gaps certainly share a byte only if they begin at the same address: columns of a matrix share none.
     """
     if a.end <= b.start or b.end <= a.start:
         return False

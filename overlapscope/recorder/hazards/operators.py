@@ -1,8 +1,8 @@
-"""Which memory an operator reads and writes, read off its schema; and copies between host and device.
+"""Memory that an operator reads and writes, according to its schema, and copies between host and device.
 
-A copy uses host memory after its call has returned where the memory is pinned and the copy is a single DMA of it.
-Everything else is over with the call as far as host memory goes (CUDA Runtime API, "API synchronization behavior"):
-pageable memory is staged by the driver, and where layouts or types differ torch copies through a pageable temporary
+A copy uses host memory after its call has returned only if the memory is pinned and the copy is a single DMA of it.
+All other uses of host memory end with the call (CUDA Runtime API, "API synchronization behavior"): the driver stages
+pageable memory, and if layouts or types differ, torch copies through a pageable temporary
 (`copy_kernel_cuda` in ATen/native/cuda/Copy.cu).
 """
 
@@ -20,28 +20,28 @@ from torch._ops import OpOverload
 from overlapscope.recorder.hazards.memory import Touch, interval, strided
 
 _FACTORY = re.compile(r"aten::(new_\w+|\w+_like)")
-"""Operators that look at nothing of their inputs but shape and type."""
+"""Operators that use only the shape and type of their inputs."""
 _EMPTY = re.compile(r"aten::(new_)?empty\w*")
-"""Operators that leave their output as it is."""
+"""Operators that do not write their output."""
 _NO_DATA = frozenset(
     f"aten::{name}" for name in ("record_stream", "is_pinned", "is_same_size", "_unsafe_view", "_version")
 )
-"""Operators that use no data, though their schema does not say so."""
+"""Operators that use no data, unlike their schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """Which of an operator's arguments hold tensors whose data it reads or writes."""
+    """Arguments of an operator with tensors whose data it reads or writes."""
 
     used: tuple[tuple[int, str, bool], ...]
-    """Position, name, and whether it is written."""
+    """Position and name of each, and whether it is written."""
     writes_output: bool
-    """True if it returns tensors of its own."""
+    """True if it returns new tensors."""
 
 
 @cache
 def arguments(operator: OpOverload) -> Arguments:
-    """What `operator` does to the data of its arguments. Views use none: a schema says so by its aliases."""
+    """Return the arguments whose data an operator uses. Views use none, as the aliases in their schema show."""
     schema = operator._schema
     if schema.name in _NO_DATA or torch.Tag.inplace_view in operator.tags:
         return Arguments((), writes_output=False)
@@ -57,13 +57,13 @@ def arguments(operator: OpOverload) -> Arguments:
 
 
 def given(used: tuple[int, str, bool], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a call gives for one of `Arguments.used`; None where it gives nothing."""
+    """Return a call's value for an entry of `Arguments.used`; None if it has none."""
     position, name, _ = used
     return args[position] if position < len(args) else kwargs.get(name)
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in an argument or a result, in however many lists."""
+    """Yield the tensors in an argument or a result, also in nested lists."""
     if isinstance(value, torch.Tensor):
         if _has_memory(type(value)) and value.layout is torch.strided:
             yield value
@@ -74,17 +74,17 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 @cache
 def _has_memory(kind: type[torch.Tensor]) -> bool:
-    """Subclasses that dispatch for themselves stand for tensors of their own, and those are seen in turn."""
+    """Return false for subclasses that dispatch themselves: the tensors inside them are seen later."""
     return kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
 
 
 def dispatches_itself(types: tuple[type, ...]) -> bool:
-    """Return whether one of the types that took part in a dispatch is such a subclass."""
+    """Return whether a type that took part in a dispatch is a subclass that dispatches itself."""
     return any(issubclass(kind, torch.Tensor) and not _has_memory(kind) for kind in types)
 
 
 class Description:
-    """A tensor's type and shape as a text, made only when asked for."""
+    """A tensor's type and shape, which `str` formats when needed."""
 
     __slots__ = ("_tensor",)
 
@@ -98,11 +98,11 @@ class Description:
 
 
 def touch(tensor: torch.Tensor) -> Touch | None:
-    """The memory of a tensor's elements; None where it has none."""
+    """Return the memory of a tensor's elements; None if it has none."""
     try:
         start = tensor.data_ptr()
     except RuntimeError:
-        # Torch refuses where there is no memory any more, as of outputs of a CUDA graph that has been replayed since.
+        # Torch raises if the memory was freed, as for outputs of a CUDA graph that has been replayed since.
         return None
     count, item_bytes = tensor.numel(), tensor.element_size()
     if count == 0 or start == 0:
@@ -115,7 +115,7 @@ def touch(tensor: torch.Tensor) -> Touch | None:
     return Touch(start - int(tensor.storage_offset()) * item_bytes, region, Description(tensor))
 
 
-# -- transfers ------------------------------------------------------------------------------------
+# -- Transfers ------------------------------------------------------------------------------------
 
 _aten = torch.ops.aten
 _COPY = frozenset({_aten.copy_.default, _aten._foreach_copy_.default})
@@ -125,7 +125,7 @@ _READ_SCALAR = _aten._local_scalar_dense.default
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transfer:
-    """One copy between host and device."""
+    """A copy between host and device."""
 
     host: torch.Tensor
     device: torch.Tensor
@@ -139,12 +139,12 @@ class Transfer:
 
     @property
     def ends_with_call(self) -> bool:
-        """True if the call returns only once the copy is done, and nothing is launched behind it."""
+        """True if the call returns only once the copy is done, and launches nothing after it."""
         return not self.non_blocking and (self.to_host or self.device.is_contiguous() or _is_direct(self))
 
 
 def made_by(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> list[Transfer]:
-    """The transfers of a call that has returned."""
+    """Return the transfers of a call that has returned."""
     if operator in _COPY:
         non_blocking = bool(args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
         return list(_pairs(args[0], args[1], non_blocking))
@@ -154,7 +154,7 @@ def made_by(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any],
 
 
 def reads_scalar(operator: OpOverload) -> bool:
-    """Return whether the operator hands one number to Python, and so waits for the stream it is on."""
+    """Return whether the operator returns a number to Python, and so waits for its stream."""
     return operator is _READ_SCALAR
 
 
@@ -169,7 +169,7 @@ def _pairs(targets: Any, sources: Any, non_blocking: bool) -> Iterator[Transfer]
 def _is_direct(transfer: Transfer) -> bool:
     """Return whether no temporary in host memory is between the two.
 
-    Types are converted on the device where the copy does not block, and on the host where it does.
+    Types are converted on the device if the copy does not block, and on the host if it does.
     """
     host, device = transfer.host, transfer.device
     same_type = host.dtype == device.dtype

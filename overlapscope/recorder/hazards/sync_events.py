@@ -1,8 +1,8 @@
 """Events, waits and synchronisations, as torch reports them wherever they come from: Python, autograd, C++.
 
-`torch.cuda._gpu_trace` calls back for them; nothing public does. What it calls can be put on but not taken off again,
-so that it is put on once a process. Its clocks are those of `torch.cuda._sanitizer`. Of methods that ask whether work
-is done it says nothing, so they are wrapped.
+`torch.cuda._gpu_trace` reports them to callbacks; nothing public does. Its callbacks can't be removed, so they are
+registered once per process. The clocks are those of `torch.cuda._sanitizer`. Methods that query whether work is done
+are not reported, so they are wrapped.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ _VALUES = {
     "stream_synchronization": 1,
     "event_synchronization": 1,
 }
-"""What is reported, and with how many values: events and streams by their handles, memory by its address. A later torch
-may bring more values behind these."""
+"""Events that are reported, with the number of their values: handles of events and streams, and addresses of memory.
+Later versions of torch may append further values."""
 
 
 def new_clock() -> Any:
-    """A `StreamSynchronizations`, which says what is ordered behind what."""
+    """Return a new `StreamSynchronizations`, which knows the order between launches."""
     already_imported = "torch.cuda._sanitizer" in sys.modules
     from torch.cuda import _sanitizer
 
     if not already_imported:
-        # Its import makes a sanitizer for those who want one, whose callbacks take a stack at every allocation.
+        # The import creates a sanitizer, whose callbacks would record a stack at every allocation.
         _take_off(_sanitizer.cuda_sanitizer.dispatch.event_handler)
     return _sanitizer.StreamSynchronizations()
 
 
 class SyncEvents:
-    """Notes in a journal what to tell a clock, from `start` to `stop`."""
+    """Notes in a journal the events for a clock, from `start` to `stop`."""
 
     def __init__(self, journal: Journal, clock: Any, renewed: Callable[[int], object]) -> None:
-        """`renewed(address)` is told of device memory that is allocated or freed."""
+        """Prepare to note events. `renewed(address)` is called for device memory that is allocated or freed."""
         self._journal = journal
         self._clock = clock
         self._undo = ExitStack()
@@ -68,7 +68,7 @@ class SyncEvents:
         }
 
     def start(self) -> None:
-        """From now on. Neither needs nor makes a CUDA context."""
+        """Begin to note events. This neither needs nor creates a CUDA context."""
         _put_on()
         torch._C._activate_gpu_trace()
         _listening.append(self)
@@ -78,11 +78,11 @@ class SyncEvents:
         self._undo.callback(around(torch.cuda.Stream, "query", self._query_stream))
 
     def stop(self) -> None:
-        """No more."""
+        """Stop noting events."""
         self._undo.close()
 
     def note(self, name: str, values: tuple[int, ...]) -> None:
-        """It has happened."""
+        """Note an event."""
         self._journal.note(partial(self._does[name], *values[: _VALUES[name]]))
 
     def _query_event(self, query: Callable[..., bool], event: Any) -> bool:
@@ -92,7 +92,7 @@ class SyncEvents:
         return done
 
     def _elapsed_time(self, elapsed_time: Callable[..., float], event: Any, end_event: Any) -> float:
-        # It raises where one of them is not over.
+        # It raises unless both events are over.
         elapsed_ms = elapsed_time(event, end_event)
         self._journal.attempt(self._event_is_over, event)
         self._journal.attempt(self._event_is_over, end_event)

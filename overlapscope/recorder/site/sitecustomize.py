@@ -6,7 +6,7 @@ import sys
 sys.path[:] = [entry for entry in sys.path if entry != os.path.dirname(__file__)]
 _this = sys.modules.pop(__name__)
 try:
-    # The one that this one stood before.
+    # The module that this module hid.
     import sitecustomize  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
 except ImportError:
     pass
@@ -33,14 +33,14 @@ def _wait() -> None:
 
 
 def _with_root(function) -> None:  # type: ignore[no-untyped-def]
-    # Where the program has it there itself, its place in the order stays.
+    # If the program has the path itself, its position stays.
     added = _root not in sys.path
     if added:
         sys.path.append(_root)
     try:
         function()
     except Exception:
-        # A Python without what we take runs as it would without it.
+        # A Python without the packages that we need runs as if this module did not exist.
         pass
     finally:
         if added:

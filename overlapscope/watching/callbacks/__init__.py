@@ -1,4 +1,4 @@
-"""Callbacks for training frameworks, one optional module each: a training is watched, and its own loggers are told."""
+"""Callbacks for training frameworks, one optional module each, which watch a training and feed its loggers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from overlapscope.watching.continuous import Continuous, settings
 
 
 class TrainingWatcher:
-    """Watches each training. `options` are those of `overlapscope.watch`; what `log` names is told, too."""
+    """Watches each training. The options are those of `overlapscope.watch`; `log` names further tools."""
 
     def __init__(
         self,
@@ -22,14 +22,14 @@ class TrainingWatcher:
         history: Any = None,
         log: Any = (),
     ) -> None:
-        """Raises UsageError for options that make no sense."""
+        """Prepare to watch. Raises UsageError for options that make no sense."""
         self._options = {"steps": steps, "keep": keep, "job": job, "history": history}
         self._every, self._log = every, log if isinstance(log, list | tuple) else [log]
         settings(every, **self._options, log=log)
         self._watching: Continuous | None = None
 
     def _begin(self, loggers: Callable[[], Sequence[Any]]) -> None:
-        """`loggers` are the training's own. Whatever they are, the training goes on."""
+        """Begin to watch. If the training's `loggers` are unusable, the training goes on without them."""
         from overlapscope.watching.api import watch_continuously
 
         asked = settings(self._every, **self._options, log=self._log)

@@ -1,4 +1,4 @@
-"""Watches a PyTorch Lightning training, and tells the trainer's loggers:
+"""Watching a PyTorch Lightning training, with figures for the trainer's loggers:
 
 from overlapscope.watching.callbacks.lightning import Watcher
 
@@ -13,7 +13,7 @@ from overlapscope.recorder.callbacks.lightning import Callback
 from overlapscope.watching.callbacks import TrainingWatcher
 
 
-class Watcher(TrainingWatcher, Callback):  # type: ignore[misc,unused-ignore]
+class LightningWatcher(TrainingWatcher, Callback):  # type: ignore[misc,unused-ignore]
     """Watches each `fit`, whose steps are those of its optimizer."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -27,3 +27,6 @@ class Watcher(TrainingWatcher, Callback):  # type: ignore[misc,unused-ignore]
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """End."""
         self._end()
+
+
+Watcher = LightningWatcher

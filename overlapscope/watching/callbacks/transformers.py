@@ -1,4 +1,4 @@
-"""Watches a training with the Trainer of Hugging Face, and tells what it reports to:
+"""Watching a training with the Trainer of Hugging Face, with figures for the tools that it reports to:
 
 from overlapscope.watching.callbacks.transformers import Watcher
 
@@ -15,23 +15,23 @@ from overlapscope.recorder.callbacks.transformers import TrainerCallback
 from overlapscope.watching.callbacks import TrainingWatcher
 
 
-class Watcher(TrainingWatcher, TrainerCallback):  # type: ignore[misc,unused-ignore]
+class TransformersWatcher(TrainingWatcher, TrainerCallback):  # type: ignore[misc,unused-ignore]
     """Watches each `train`, whose steps are those of its optimizer.
 
-    The runs of Weights & Biases and MLflow that `report_to` names are told. Nobody can reach the Trainer's writer for
-    TensorBoard: another writes into the directory `overlapscope`, which TensorBoard shows as a run of its own.
+    The runs of Weights & Biases and MLflow in `report_to` receive figures. The Trainer's writer for TensorBoard is out
+    of reach, so another writes into the directory `overlapscope`, which TensorBoard shows as a separate run.
     """
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin."""
-        self._begin(lambda: _told_by(args) if state.is_world_process_zero else [])
+        self._begin(lambda: _tools_of(args) if state.is_world_process_zero else [])
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End."""
         self._end()
 
 
-def _told_by(args: Any) -> list[Any]:
+def _tools_of(args: Any) -> list[Any]:
     tools: list[Any] = [tool for tool in args.report_to if tool in ("wandb", "mlflow")]
     if "tensorboard" in args.report_to:
         from torch.utils.tensorboard import SummaryWriter
@@ -39,3 +39,6 @@ def _told_by(args: Any) -> list[Any]:
         place = os.environ.get("TENSORBOARD_LOGGING_DIR") or getattr(args, "logging_dir", None)
         tools.append(SummaryWriter(Path(place or Path(args.output_dir, "runs"), "overlapscope")))
     return tools
+
+
+Watcher = TransformersWatcher

@@ -1,7 +1,7 @@
-"""Where people look already: each module here sends the figures of a recording to one tool.
+"""Tools that figures of recordings are sent to, one module each.
 
-A sink is bound on the thread that makes the steps, where the tool's run is found, and sends on a thread of its own:
-it may raise anything, and take long.
+A sink is bound on the thread of the steps, which knows the tool's run. It sends on another thread, since it may raise
+any exception and take long.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from overlapscope.base.words import shorten
 from overlapscope.errors import UsageError
 
 PATIENCE_S: Final = 10.0
-"""How long a sink may take before nobody waits for it any more."""
+"""Time that the program waits for a sink, in seconds."""
 
 
-class Told(Struct, frozen=True):
-    """What is sent of one recording."""
+class SentFigures(Struct, frozen=True):
+    """Figures of a recording that are sent to tools."""
 
     program: str
     step: int
-    """Of the program: how many it had made."""
+    """Number of steps that the program had made."""
     at_ns: int
-    """When it was recorded, in nanoseconds since 1970 (UTC)."""
+    """Time of the recording, in nanoseconds since 1970 (UTC)."""
     scalars: Mapping[str, float]
-    """`history.figures.scalars`: `efficiency_pct`, `idle_ms`."""
+    """Figures as of `history.figures.scalars`, such as `efficiency_pct` and `idle_ms`."""
     report: Path | None
-    """The report as an HTML file."""
+    """Report as an HTML file."""
 
 
-Send = Callable[[Told], None]
+Send = Callable[[SentFigures], None]
 
 
 class Sink(Struct, frozen=True):
-    """One tool."""
+    """A tool that figures are sent to."""
 
     name: str
-    """As it stands in a sentence."""
+    """Name of the tool in a sentence."""
     bind: Callable[[], Send]
-    """Find the tool's run. Raises UsageError where there is none, and whatever the tool raises."""
+    """Function that finds the tool's run. Raises UsageError without a run, and any exception of the tool."""
 
 
 _BY_ATTRIBUTES: Final = (
@@ -53,11 +53,11 @@ _BY_ATTRIBUTES: Final = (
     ({"define_metric", "log_artifact"}, "Weights & Biases", "wandb"),
     ({"log_metrics"}, "the trainer's logger", "lightning"),
 )
-"""What an object is known by: a writer, a run or a logger is not imported to be told from others."""
+"""Methods by which a writer, a run or a logger is recognised without an import of its tool."""
 
 
 def sink(asked: Any) -> Sink:
-    """What stands in `watch(log=...)`. Raises UsageError for what is none."""
+    """Return the sink for an argument of `watch(log=...)`. Raises UsageError for other objects."""
     here = __name__
     if isinstance(asked, str):
         kind, _, target = asked.partition(":")
@@ -67,24 +67,24 @@ def sink(asked: Any) -> Sink:
             name = {"wandb": "Weights & Biases", "mlflow": "MLflow"}[asked]
             return Sink(name, load(f"{here}.{asked}:bind_active"))
     else:
-        # What a logger of Lightning writes to takes more than the logger.
-        for found in (getattr(asked, "experiment", None), asked):
+        # The run that a logger of Lightning writes to accepts more than the logger.
+        for tool in (getattr(asked, "experiment", None), asked):
             for attributes, name, module in _BY_ATTRIBUTES:
-                if all(callable(getattr(found, attribute, None)) for attribute in attributes):
-                    return Sink(name, partial(load(f"{here}.{module}:bind"), found))
+                if all(callable(getattr(tool, attribute, None)) for attribute in attributes):
+                    return Sink(name, partial(load(f"{here}.{module}:bind"), tool))
     raise UsageError(
         f"log={shorten(repr(asked), 60)} is nothing that takes figures; pass a SummaryWriter of TensorBoard, "
         'a run of Weights & Biases or "wandb", "mlflow", "prometheus:FILE.prom" or "prometheus:PORT".'
     )
 
 
-def named(told: Told) -> dict[str, float]:
-    """The figures by the names that they have in every tool."""
-    return {f"overlap/{name}": value for name, value in told.scalars.items()}
+def named(figures: SentFigures) -> dict[str, float]:
+    """Return the figures by their names in all tools."""
+    return {f"overlap/{name}": value for name, value in figures.scalars.items()}
 
 
 class Outlet:
-    """One sink, of which a call that takes too long holds up nobody."""
+    """A sink, whose calls do not delay the program if they take too long."""
 
     def __init__(self, sink: Sink) -> None:
         self.name = sink.name
@@ -94,7 +94,7 @@ class Outlet:
         self._failure: str | None = None
 
     def bind(self) -> str | None:
-        """On the thread that makes the steps. A sentence where it fails."""
+        """Bind the sink, on the thread of the steps. Returns a sentence if this fails."""
         try:
             self._send = self._sink.bind()
         except Exception as error:
@@ -102,22 +102,24 @@ class Outlet:
             return self._failed(error)
         return None
 
-    def send(self, told: Told) -> str | None:
-        """Send, and wait for at most `PATIENCE_S`. A sentence where it fails or takes longer."""
+    def send(self, figures: SentFigures) -> str | None:
+        """Send, and wait for at most `PATIENCE_S`. Returns a sentence if this fails or takes longer."""
         if self._send is None:
             return None
         if self._thread is None or not self._thread.is_alive():
             self._failure = None
-            self._thread = threading.Thread(target=self._run, args=(self._send, told), name="overlapscope", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, args=(self._send, figures), name="overlapscope", daemon=True
+            )
             self._thread.start()
         self._thread.join(PATIENCE_S)
         if self._thread.is_alive():
             return f"{self.name} did not take the figures within {PATIENCE_S:.0f} s; the program does not wait for it."
         return self._failure
 
-    def _run(self, send: Send, told: Told) -> None:
+    def _run(self, send: Send, figures: SentFigures) -> None:
         try:
-            send(told)
+            send(figures)
         except Exception as error:
             self._failure = self._failed(error)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from overlapscope.watching.sinks import Send, Told, named
+from overlapscope.watching.sinks import Send, SentFigures, named
 
 
 def bind(logger: Any) -> Send:
-    """For a logger of a trainer."""
+    """Bind a logger of a trainer."""
 
-    def send(told: Told) -> None:
-        logger.log_metrics(named(told), told.step)
+    def send(figures: SentFigures) -> None:
+        logger.log_metrics(named(figures), figures.step)
         logger.save()
 
     return send

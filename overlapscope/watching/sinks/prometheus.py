@@ -13,20 +13,20 @@ from overlapscope.base import disk
 from overlapscope.base.exposition import CONTENT_TYPE, family, text
 from overlapscope.base.words import clean
 from overlapscope.errors import UsageError
-from overlapscope.watching.sinks import Send, Told
+from overlapscope.watching.sinks import Send, SentFigures
 
 _UNITS: Final = (
     ("_pct", "ratio", 100),
     ("_ms", "seconds", 1000),
     ("_gb_per_s", "bytes_per_second", 1e-9),
 )
-"""How the name of a figure ends, its base unit, and what to divide by."""
+"""Endings of names of figures, each with its base unit and the divisor for it."""
 _PATIENCE_S = 10.0
-"""For somebody who asks and does not read."""
+"""Timeout of a connection, in seconds."""
 
 
 def binder(target: str) -> Callable[[], Send]:
-    """For a port's number or a file's name. Raises UsageError for any other."""
+    """Return a function that binds a port or a file. Raises UsageError for other targets."""
     if target.isdecimal():
         if not 0 < int(target) < 1 << 16:
             raise UsageError(f"prometheus:{target} is no port; ports are from 1 to 65535.")
@@ -34,22 +34,24 @@ def binder(target: str) -> Callable[[], Send]:
     path = Path(target).expanduser().absolute()
     if path.suffix != ".prom":
         raise UsageError(f"prometheus:{target} is neither a port nor a file that ends in .prom.")
-    return lambda: lambda told: disk.write(path, [exposition(told).encode()])
+    return lambda: lambda figures: disk.write(path, [exposition(figures).encode()])
 
 
-def exposition(told: Told) -> str:
-    """The figures as text, in base units."""
-    labels = {"program": clean(told.program, 200)}
+def exposition(figures: SentFigures) -> str:
+    """Return the figures as text, in base units."""
+    labels = {"program": clean(figures.program, 200)}
     lines = [
-        *family("overlapscope_steps_made", "Steps made before the end of the last recording.", [(labels, told.step)]),
+        *family(
+            "overlapscope_steps_made", "Steps made before the end of the last recording.", [(labels, figures.step)]
+        ),
         *family(
             "overlapscope_recorded_seconds",
             "When the last recording was made, in seconds since 1970.",
-            [(labels, told.at_ns / 1e9)],
+            [(labels, figures.at_ns / 1e9)],
             unit="seconds",
         ),
     ]
-    for name, value in told.scalars.items():
+    for name, value in figures.scalars.items():
         stem, unit, divisor = _base(name)
         full = f"overlapscope_{stem}" + (f"_{unit}" if unit else "")
         lines += family(full, f"{name} of a step in the last recording.", [(labels, value / divisor)], unit=unit)
@@ -64,7 +66,7 @@ def _base(name: str) -> tuple[str, str | None, float]:
 
 
 _pages: dict[int, _Page] = {}
-"""By port: one of each in a process."""
+"""Pages of this process, by port."""
 
 
 def _port(number: int) -> Send:
@@ -75,10 +77,10 @@ def _port(number: int) -> Send:
 
 
 class _Page:
-    """Answers on 127.0.0.1 alone with what was recorded last."""
+    """A server on 127.0.0.1 that answers with the figures of the latest recording."""
 
     def __init__(self, port: int) -> None:
-        """Raises OSError where the port is taken."""
+        """Start the server. Raises OSError if the port is in use."""
         page = self
         self._body = text([]).encode()
 
@@ -98,10 +100,10 @@ class _Page:
 
         server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         server.daemon_threads = True
-        # A child that is forked would hold the port when this process has gone.
+        # A forked child would keep the port in use after the end of this process.
         os.register_at_fork(after_in_child=server.socket.close)
         threading.Thread(target=server.serve_forever, name="overlapscope", daemon=True).start()
 
-    def show(self, told: Told) -> None:
-        """From now on."""
-        self._body = exposition(told).encode()
+    def show(self, figures: SentFigures) -> None:
+        """Show these figures."""
+        self._body = exposition(figures).encode()

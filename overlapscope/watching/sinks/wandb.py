@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from overlapscope.errors import UsageError
-from overlapscope.watching.sinks import Send, Told, named
+from overlapscope.watching.sinks import Send, SentFigures, named
 
 _STEP = "overlap/step"
 
 
 def bind_active() -> Send:
-    """For the current run."""
+    """Bind the current run."""
     import wandb
 
     if wandb.run is None:
@@ -20,19 +20,19 @@ def bind_active() -> Send:
 
 
 def bind(run: Any) -> Send:
-    """For a run."""
+    """Bind a run."""
 
-    def send(told: Told) -> None:
+    def send(figures: SentFigures) -> None:
         import wandb
 
         run.define_metric(_STEP, hidden=True)
         run.define_metric("overlap/*", step_metric=_STEP)
-        # Without `commit` it goes into the row that the program writes next: a row of ours would count as one of its
-        # steps, and what it logs for the step it is at would be refused.
-        run.log(named(told) | {_STEP: told.step}, commit=False)
-        if told.report is not None:
+        # Without `commit`, the figures join the program's next row. A row of ours would count as a step of the program,
+        # whose figures for its present step would then be refused.
+        run.log(named(figures) | {_STEP: figures.step}, commit=False)
+        if figures.report is not None:
             artifact = wandb.Artifact(f"overlap-report-{run.id}", type="report")
-            artifact.add_file(str(told.report), name="report.html")
+            artifact.add_file(str(figures.report), name="report.html")
             run.log_artifact(artifact)
 
     return send
