@@ -38,7 +38,7 @@ def export(report: Path, target: Path) -> None:
     )
     if done.returncode or not target.is_file():
         lines = (done.stdout or b"").decode("utf-8", "replace").split("\n")
-        said = next((clean(line.strip(), 200) for line in reversed(lines) if line.strip()), "it said nothing")
+        message = next((clean(line.strip(), 200) for line in reversed(lines) if line.strip()), "it said nothing")
         raise UnreadableTrace(
-            f"{report}: `nsys export` failed ({said.rstrip('.')}); check the report and nsys' version."
+            f"{report}: `nsys export` failed ({message.rstrip('.')}); check the report and nsys' version."
         )
