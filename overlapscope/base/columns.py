@@ -90,8 +90,8 @@ class Columns(Struct, frozen=True, eq=False):
     def filled(cls, **columns: NDArray[Any] | int) -> Self:
         """Return a table of some columns. A single value fills its column."""
         dtypes = _dtypes(cls)
-        whole = zip(columns, np.broadcast_arrays(*columns.values()), strict=True)
-        return cls(**{name: values.astype(dtypes[name], copy=False) for name, values in whole})
+        filled = zip(columns, np.broadcast_arrays(*columns.values()), strict=True)
+        return cls(**{name: values.astype(dtypes[name], copy=False) for name, values in filled})
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:

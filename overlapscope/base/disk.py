@@ -30,9 +30,9 @@ def of_user(on_mac: str, variable: str, elsewhere: str) -> Path | None:
         return None
     if sys.platform == "darwin":
         return home / "Library" / on_mac / "overlapscope"
-    told = os.environ.get(variable, "")
+    base = os.environ.get(variable, "")
     # The specification says to ignore a relative path.
-    return (Path(told) if os.path.isabs(told) else home / elsewhere) / "overlapscope"
+    return (Path(base) if os.path.isabs(base) else home / elsewhere) / "overlapscope"
 
 
 def write(target: Path, blocks: Iterable[bytes], *, over: bool = True) -> None:

@@ -177,9 +177,9 @@ class Nesting:
         for number in range(len(self._latest) - 1, 0, -1):
             down = np.flatnonzero(level == number)
             latest, half = self._latest[number - 1], 2 * block[down] + 1
-            there = half < len(latest)
-            there[there] = latest[half[there]] > at[down[there]]
-            block[down] = half - ~there
+            in_reach = half < len(latest)
+            in_reach[in_reach] = latest[half[in_reach]] > at[down[in_reach]]
+            block[down] = half - ~in_reach
             level[down] = number - 1
         return np.where(level == 0, block, -1)
 

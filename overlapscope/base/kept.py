@@ -26,18 +26,18 @@ def kept(*, most: int | None = None) -> Callable[[Callable[[Owner, *Key], Made]]
 
         @functools.wraps(make)
         def ask(owner: Owner, *key: *Key) -> Made:
-            known = answers.get(owner)
-            if known is None:
-                known = answers.setdefault(owner, {})
-            answer: Any = known.get(key, _UNKNOWN)
+            results = answers.get(owner)
+            if results is None:
+                results = answers.setdefault(owner, {})
+            answer: Any = results.get(key, _UNKNOWN)
             if answer is _UNKNOWN:
                 answer = make(owner, *key)
             if most is not None:
                 # The result used last stands last.
-                known.pop(key, None)
-                for oldest in list(known)[: len(known) + 1 - most]:
-                    known.pop(oldest, None)
-            known[key] = answer
+                results.pop(key, None)
+                for oldest in list(results)[: len(results) + 1 - most]:
+                    results.pop(oldest, None)
+            results[key] = answer
             return answer  # type: ignore[no-any-return]
 
         return ask

@@ -94,8 +94,8 @@ def environment() -> dict[str, str]:
     """Return the environment for rich, which takes any value of COLUMNS and LINES for a size."""
     sizes = {name: os.environ.get(name, "") for name in ("COLUMNS", "LINES")}
     rest = {name: value for name, value in os.environ.items() if name not in sizes}
-    told = {name: value for name, value in sizes.items() if value.isascii() and value.isdecimal() and len(value) < 9}
-    return rest | {name: str(bounded(int(value))) for name, value in told.items() if int(value)}
+    usable = {name: value for name, value in sizes.items() if value.isascii() and value.isdecimal() and len(value) < 9}
+    return rest | {name: str(bounded(int(value))) for name, value in usable.items() if int(value)}
 
 
 def _forget(stream: TextIO) -> None:

@@ -104,9 +104,9 @@ def find_recurrence(symbols: I64, pause: I64, marks: Sequence[Index] = ()) -> Re
     if len(symbols) < 2 * FEWEST:
         return None
     names, runs = _keys(symbols), _runs(symbols)
-    found = [anchors for keys in (names, runs) if (anchors := _find_anchors(keys)) is not None]
+    candidates = [anchors for keys in (names, runs) if (anchors := _find_anchors(keys)) is not None]
     best: Recurrence | None = None
-    for level in islice(_levels(found), _LEVELS):
+    for level in islice(_levels(candidates), _LEVELS):
         if best is not None and 2 * np.median(np.diff(level[0])) > best.length:
             continue
         units = (_trimmed(places, names, runs) for places in _by_pause(level, pause))
@@ -156,13 +156,13 @@ def _find_anchors(keys: _Keys) -> _Anchors | None:
     return _Anchors(places, first[kept], count[kept], spacing[kept], even[kept]) if kept.any() else None
 
 
-def _levels(found: Sequence[_Anchors]) -> Iterator[list[I64]]:
+def _levels(candidates: Sequence[_Anchors]) -> Iterator[list[I64]]:
     """Yield the occurrences of the most even anchors of each spacing, from the widest spacing to the narrowest."""
-    rows = [(anchors, row) for anchors in found for row in range(len(anchors.first))]
+    rows = [(anchors, row) for anchors in candidates for row in range(len(anchors.first))]
     if not rows:
         return
-    spacing = np.concatenate([anchors.spacing for anchors in found])
-    even = np.concatenate([anchors.even for anchors in found])
+    spacing = np.concatenate([anchors.spacing for anchors in candidates])
+    even = np.concatenate([anchors.even for anchors in candidates])
     order = np.argsort(-spacing, kind="stable")
     # Spacings within 5% of the next wider spacing belong to the same level.
     widths = spacing[order]

@@ -28,10 +28,10 @@ class Registry(Mapping[str, T]):
         self._places = {id: f"{package}.{module}:{name}" for id, module in modules.items()}
         self._loaded: dict[str, T] = {}
 
-    def __getitem__(self, asked: str) -> T:
-        if asked not in self._loaded:
-            self._loaded[asked] = load(self._places[asked])
-        return self._loaded[asked]
+    def __getitem__(self, id: str) -> T:
+        if id not in self._loaded:
+            self._loaded[id] = load(self._places[id])
+        return self._loaded[id]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)

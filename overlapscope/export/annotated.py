@@ -178,11 +178,11 @@ class _Track(Struct, frozen=True):
 
     def piece(self, name: str, start_ns: int, end_ns: int, **args: str | int | None) -> bytes:
         """Return an event as JSON, without arguments that are None."""
-        told = {"ns": end_ns - start_ns} | {key: value for key, value in args.items() if value is not None}
+        stated = {"ns": end_ns - start_ns} | {key: value for key, value in args.items() if value is not None}
         return (
             f'{{"ph":"X","cat":"{CATEGORY}","name":{_quoted(name)},"pid":{self.pid},"tid":{self.tid},'
             f'"ts":{microseconds(start_ns - self.base_ns)},"dur":{microseconds(end_ns - start_ns)},'
-            f'"args":{json.dumps(told)}}}'
+            f'"args":{json.dumps(stated)}}}'
         ).encode()
 
 

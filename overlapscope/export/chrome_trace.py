@@ -110,17 +110,17 @@ def _head(trace: Trace) -> dict[str, Any]:
     """Return the metadata around the events, under the names that the reader looks for."""
     versions = {name: _number(value) for name, value in trace.versions.items()}
     torch, schema = versions.pop("torch", None), versions.pop("schema", None)
-    own: dict[str, Any] = {TORCH: str(torch)} if torch is not None else {}
-    own |= {WARM_UP_STEPS: trace.warm_up_steps} if trace.warm_up_steps else {}
-    own |= {STEP_SOURCE: trace.step_source} if trace.step_source else {}
-    own |= {RECORDER: trace.recorder} if trace.recorder != "kineto" else {}
-    own |= {FRAMEWORK: trace.framework} if trace.framework != "pytorch" else {}
+    ours: dict[str, Any] = {TORCH: str(torch)} if torch is not None else {}
+    ours |= {WARM_UP_STEPS: trace.warm_up_steps} if trace.warm_up_steps else {}
+    ours |= {STEP_SOURCE: trace.step_source} if trace.step_source else {}
+    ours |= {RECORDER: trace.recorder} if trace.recorder != "kineto" else {}
+    ours |= {FRAMEWORK: trace.framework} if trace.framework != "pytorch" else {}
     if trace.origin is not None:
-        own[ORIGIN] = asdict(trace.origin)
+        ours[ORIGIN] = asdict(trace.origin)
     if trace.plain_steps != PlainSteps():
-        own[PLAIN_STEPS] = msgspec.to_builtins(trace.plain_steps)
+        ours[PLAIN_STEPS] = msgspec.to_builtins(trace.plain_steps)
     if trace.predicted_by is not None:
-        own[PREDICTION] = {"of": PurePath(trace.source).name, "interventions": list(trace.predicted_by)}
+        ours[PREDICTION] = {"of": PurePath(trace.source).name, "interventions": list(trace.predicted_by)}
     ranks = {"rank": trace.rank, "world_size": trace.world_size}
     ranks = {name: value for name, value in ranks.items() if value is not None}
     return {
@@ -129,7 +129,7 @@ def _head(trace: Trace) -> dict[str, Any]:
         **({"distributedInfo": ranks} if ranks else {}),
         **{f"{name}_version": value for name, value in versions.items()},
         **{name: int(flag) for name, flag in trace.flags.items()},
-        **({METADATA: own} if own else {}),
+        **({METADATA: ours} if ours else {}),
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": trace.base_ns,
     }
@@ -213,18 +213,18 @@ class _ChromeEvents:
         row = self._collectives.get(place)
         if row is None:
             return args
-        told = self._trace.collectives
+        collectives = self._trace.collectives
         texts: dict[str, I32] = {
-            "Collective name": told.name_id,
-            "Process Group Name": told.group,
-            "Process Group Ranks": told.ranks,
-            "dtype": told.dtype,
+            "Collective name": collectives.name_id,
+            "Process Group Name": collectives.group,
+            "Process Group Ranks": collectives.ranks,
+            "dtype": collectives.dtype,
         }
         numbers: dict[str, I32 | I64] = {
-            "Group size": told.group_size,
-            "In msg nelems": told.elements_in,
-            "Out msg nelems": told.elements_out,
-            "Seq": told.sequence,
+            "Group size": collectives.group_size,
+            "In msg nelems": collectives.elements_in,
+            "Out msg nelems": collectives.elements_out,
+            "Seq": collectives.sequence,
         }
         parts = [f'"{key}":{self._names[column[row]]}' for key, column in texts.items() if column[row] >= 0]
         parts += [f'"{key}":{column[row]}' for key, column in numbers.items() if column[row] >= 0]
@@ -280,10 +280,10 @@ class _ChromeEvents:
         length = (table.end_ns[rows] - table.start_ns[rows]).tolist()
         names = names or [self._names[name] for name in table.name_id[rows].tolist()]
         each = zip(category, names, pid, tid, start, length, args or ["{}"] * len(rows), strict=True)
-        for cat, name, process, thread, begin, ns, told in each:
+        for cat, name, process, thread, begin, ns, args in each:
             yield (
                 f'{{"ph":"X","cat":"{cat}","name":{name},"pid":{process},"tid":{thread},'
-                f'"ts":{microseconds(begin)},"dur":{microseconds(ns)},"args":{told}}}'
+                f'"ts":{microseconds(begin)},"dur":{microseconds(ns)},"args":{args}}}'
             )
 
 

@@ -54,20 +54,20 @@ def trace_analysis(
         from overlapscope.hta.frame import frame
 
         exact = disable_ns_rounding() if nanoseconds is None else nanoseconds
-        made = hta_trace.Trace(trace_files={})
+        hta_trace_set = hta_trace.Trace(trace_files={})
         for rank, trace in by_rank.items():
             # HTA reads the file itself to draw a result into it.
-            made.trace_files[rank] = os.path.abspath(trace.source)
-            made.traces[rank] = frame(trace, made.symbol_table, nanoseconds=exact)
-            if made.traces[rank].empty:
+            hta_trace_set.trace_files[rank] = os.path.abspath(trace.source)
+            hta_trace_set.traces[rank] = frame(trace, hta_trace_set.symbol_table, nanoseconds=exact)
+            if hta_trace_set.traces[rank].empty:
                 raise UsageError(f"{trace.source}: has no events to analyse; leave it out.")
-            made.meta_data[rank] = _metadata(trace)
-        made.align_and_filter_trace(include_last_profiler_step)
-        for rank, rows in made.traces.items():
-            made.traces[rank] = rows.set_index("index", drop=False).rename_axis(None)
-        made.is_parsed = True
+            hta_trace_set.meta_data[rank] = _metadata(trace)
+        hta_trace_set.align_and_filter_trace(include_last_profiler_step)
+        for rank, rows in hta_trace_set.traces.items():
+            hta_trace_set.traces[rank] = rows.set_index("index", drop=False).rename_axis(None)
+        hta_trace_set.is_parsed = True
         analysis = TraceAnalysis.__new__(TraceAnalysis)
-        analysis.t = made
+        analysis.t = hta_trace_set
     return analysis
 
 
@@ -93,17 +93,17 @@ def _metadata(trace: Trace) -> dict[str, Any]:
     """Return the metadata that HTA and its users look up."""
     from hta.common import trace_parser
 
-    told: dict[str, Any] = {
+    head: dict[str, Any] = {
         "baseTimeNanoseconds": trace.base_ns,
         "deviceProperties": [{"id": device, "name": name} for device, name in sorted(trace.device_names.items())],
     }
     if trace.rank is not None:
-        told["distributedInfo"] = {"rank": trace.rank, "world_size": trace.world_size}
+        head["distributedInfo"] = {"rank": trace.rank, "world_size": trace.world_size}
     infer = getattr(trace_parser, "infer_gpu_type", None)
     if infer is not None:
         # HTA 0.6 added the device type.
-        told["device_type"] = infer(told, dict.fromkeys(trace.names, 0))
-    return told
+        head["device_type"] = infer(head, dict.fromkeys(trace.names, 0))
+    return head
 
 
 # -- The installed HTA ---

@@ -224,9 +224,9 @@ def _range(analysis: TraceAnalysis, rank: int, options: HtaOptions) -> tuple[str
 )
 def _counters(analysis: TraceAnalysis, options: HtaOptions) -> Titled:
     # The counters are arguments of any name, which a Trace does not hold, so HTA reads the files itself here.
-    own = type(analysis)(trace_files=analysis.t.trace_files)
-    ranks = own.t.get_ranks()
-    by_rank = own.get_cupti_counter_data_with_operators(ranks=ranks)
+    analysis_of_files = type(analysis)(trace_files=analysis.t.trace_files)
+    ranks = analysis_of_files.t.get_ranks()
+    by_rank = analysis_of_files.get_cupti_counter_data_with_operators(ranks=ranks)
     if not by_rank:
         yield "Counters", None
     for number, counters in enumerate(by_rank):

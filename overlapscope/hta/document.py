@@ -39,8 +39,8 @@ def listing() -> Document:
 def document(result: HtaResult, *, width: int | None = None) -> Document:
     """Return the tables with up to `MOST_ROWS` rows each, cut between columns to fit a terminal of `width`."""
     blocks: list[Block] = [Heading(heading(result), 1) if width is None else Text(heading(result), tone="muted")]
-    for made in result.tables:
-        shown = table(made, MOST_ROWS)
+    for hta_table in result.tables:
+        shown = table(hta_table, MOST_ROWS)
         blocks += [shown] if width is None else _pieces(shown, width)
     return Document(heading(result), (*blocks, *map(Text, lacking(result))))
 
@@ -57,21 +57,21 @@ def lacking(result: HtaResult) -> tuple[str, ...]:
     return tuple(f"{clean(title)}: these traces have none." for title in result.missing)
 
 
-def table(made: HtaTable, most: int) -> Table:
+def table(hta_table: HtaTable, most: int) -> Table:
     """Return a table with a limited number of rows. The ids of its columns are `c0`, `c1`, ..."""
     columns = []
-    for at, title in enumerate(made.columns):
-        number = not any(isinstance(row[at], str) for row in made.rows)
+    for at, title in enumerate(hta_table.columns):
+        number = not any(isinstance(row[at], str) for row in hta_table.rows)
         # A column of numbers has its title on a single line, unless that is very long.
         width = max(92, min(240, 40 + 8 * len(title))) if number else _WORD_WIDTH
         columns.append(Column(clean(title, _NAME_LIMIT), number=number, flexible=not number, id=f"c{at}", width=width))
     lines = tuple(
-        Row(tuple(_cell(value, title) for value, title in zip(row, made.columns, strict=True)))
-        for row in made.rows[:most]
+        Row(tuple(_cell(value, title) for value, title in zip(row, hta_table.columns, strict=True)))
+        for row in hta_table.rows[:most]
     )
-    left = len(made.rows) - len(lines)
-    note = f"And {plural(left, 'row')} more; --format csv has all." if left else ""
-    return Table(clean(made.title), tuple(columns), lines, note=note)
+    omitted = len(hta_table.rows) - len(lines)
+    note = f"And {plural(omitted, 'row')} more; --format csv has all." if omitted else ""
+    return Table(clean(hta_table.title), tuple(columns), lines, note=note)
 
 
 def _cell(value: Value, column: str) -> Cell:
@@ -86,24 +86,24 @@ def _cell(value: Value, column: str) -> Cell:
     return Cell(f"{value:,.3f}" if abs(value) >= 0.01 else f"{value:.2g}", value)
 
 
-def _pieces(whole: Table, width: int) -> Iterator[Table]:
+def _pieces(table: Table, width: int) -> Iterator[Table]:
     """Return the table in as many pieces as keep its numbers intact, each with the names of the rows."""
-    texts = [[column.title for column in whole.columns], *whole.texts()]
+    texts = [[column.title for column in table.columns], *table.texts()]
     needs = {}
-    for at, column in enumerate(whole.columns):
+    for at, column in enumerate(table.columns):
         widest = max(len(line[at]) for line in texts)
         # Cells of words get enough characters to tell them apart.
         needs[column.id] = _GAP + (min(widest, _LEAST_WORDS) if column.flexible else widest)
-    keys = [column.id for column in whole.columns if column.flexible or column.title in _KEYS]
+    keys = [column.id for column in table.columns if column.flexible or column.title in _KEYS]
     room = width - sum(needs[id] for id in keys)
-    title, piece = whole.title, list[str]()
+    title, piece = table.title, list[str]()
     for id in (id for id in needs if id not in keys):
         if piece and sum(needs[other] for other in [*piece, id]) > room:
-            yield replace(_only(whole, [*keys, *piece]), title=title, note="")
+            yield replace(_only(table, [*keys, *piece]), title=title, note="")
             title, piece = "", []
         piece.append(id)
-    yield replace(_only(whole, [*keys, *piece]), title=title)
+    yield replace(_only(table, [*keys, *piece]), title=title)
 
 
-def _only(whole: Table, ids: Iterable[str]) -> Table:
-    return whole.without({column.id for column in whole.columns} - set(ids))
+def _only(table: Table, ids: Iterable[str]) -> Table:
+    return table.without({column.id for column in table.columns} - set(ids))

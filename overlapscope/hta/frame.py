@@ -77,21 +77,21 @@ def frame(trace: Trace, symbols: TraceSymbolTable, *, nanoseconds: bool) -> pd.D
         "dur": dur,
     }
     for name, default in _NONE.items():
-        columns[name] = _told(parts, name, default)[order]
-    made = pd.DataFrame({name: _small(values) for name, values in columns.items()}, copy=False)
-    _add_collectives(made, trace)
+        columns[name] = _argument(parts, name, default)[order]
+    rows = pd.DataFrame({name: _small(values) for name, values in columns.items()}, copy=False)
+    _add_collectives(rows, trace)
 
     # HTA's own selection of rows on the device, which also includes two kinds of synchronization.
-    on_gpu = np.zeros(len(made), np.bool_)
-    asked = made[["stream", "correlation", "name"]]
+    on_gpu = np.zeros(len(rows), np.bool_)
+    asked = rows[["stream", "correlation", "name"]]
     on_gpu[GPUKernelFilter()(asked, symbols).index.to_numpy()] = True
     links = linked(columns["index"], columns["correlation"], on_gpu)
-    made["index_correlation"] = _small(links)
-    made["iteration"] = _small(
+    rows["index_correlation"] = _small(links)
+    rows["iteration"] = _small(
         iterations(ts, columns["stream"], columns["index"], links, _steps(names[order], symbols, ts, dur))
     )
-    made["end"] = end
-    return made
+    rows["end"] = end
+    return rows
 
 
 def microseconds(start_ns: I64, end_ns: I64, *, nanoseconds: bool) -> tuple[NDArray[Any], F64, F64]:
@@ -106,9 +106,9 @@ def microseconds(start_ns: I64, end_ns: I64, *, nanoseconds: bool) -> tuple[NDAr
     end = ts + dur
     if nanoseconds:
         return ts, dur, end
-    whole = np.ceil(ts)
+    rounded = np.ceil(ts)
     end = np.floor(end)
-    return whole.astype(np.int64), end - whole, end
+    return rounded.astype(np.int64), end - rounded, end
 
 
 def _parts(trace: Trace) -> tuple[_Part, ...]:
@@ -160,19 +160,19 @@ def _device_category(name: str) -> str:
     return "gpu_memcpy" if name.startswith("Memcpy") else "gpu_memset" if name.startswith("Memset") else "kernel"
 
 
-def _told(parts: list[_Part], name: str, none: float) -> NDArray[Any]:
+def _argument(parts: list[_Part], name: str, none: float) -> NDArray[Any]:
     """Return the values of all parts with this name."""
     return _column(parts, lambda part: part.values.get(name, none), type(none))
 
 
 def _column(parts: list[_Part], values: Callable[[_Part], Any], dtype: Any) -> NDArray[Any]:
     """Return the values of all parts, part after part; a single value fills all rows of its part."""
-    whole = np.empty(sum(len(part.table) for part in parts), dtype)
+    column = np.empty(sum(len(part.table) for part in parts), dtype)
     at = 0
     for part in parts:
-        whole[at : at + len(part.table)] = values(part)
+        column[at : at + len(part.table)] = values(part)
         at += len(part.table)
-    return whole
+    return column
 
 
 def _symbols(trace: Trace, parts: list[_Part], symbols: TraceSymbolTable) -> tuple[I64, I64]:
@@ -201,30 +201,30 @@ def _steps(names: I64, symbols: TraceSymbolTable, ts: NDArray[Any], dur: F64) ->
     return StepRows(ts[rows], ts[rows] + dur[rows], step)
 
 
-def _add_collectives(made: pd.DataFrame, trace: Trace) -> None:
+def _add_collectives(frame: pd.DataFrame, trace: Trace) -> None:
     """Add the collectives that kernels state, if HTA is configured to read them, as it is since 0.6.
 
     HTA's analyses ignore them; they are for users of the frame.
     """
     from hta.configs.parser_config import ParserConfig
 
-    told = trace.collectives
+    collectives = trace.collectives
     # If the trace is a selection, some kernels may be missing.
-    told = told.take(np.isin(told.place, made["index"].to_numpy()))
-    rows = np.searchsorted(made["index"].to_numpy(), told.place)
+    collectives = collectives.take(np.isin(collectives.place, frame["index"].to_numpy()))
+    rows = np.searchsorted(frame["index"].to_numpy(), collectives.place)
     texts = np.array([*trace.names, ""], dtype=object)
-    said: dict[str, tuple[Any, Any]] = {
-        "collective_name": ("", texts[told.name_id]),
-        "msg_dtype": ("", texts[told.dtype]),
-        "in_msg_nelems": (0, np.maximum(told.elements_in, 0)),
-        "out_msg_nelems": (0, np.maximum(told.elements_out, 0)),
-        "group_size": (0, np.maximum(told.group_size, 0)),
+    values_of: dict[str, tuple[Any, Any]] = {
+        "collective_name": ("", texts[collectives.name_id]),
+        "msg_dtype": ("", texts[collectives.dtype]),
+        "in_msg_nelems": (0, np.maximum(collectives.elements_in, 0)),
+        "out_msg_nelems": (0, np.maximum(collectives.elements_out, 0)),
+        "group_size": (0, np.maximum(collectives.group_size, 0)),
     }
-    for name in [arg.name for arg in ParserConfig.get_default_cfg().get_args() if arg.name in said]:
-        none, values = said[name]
-        column = np.full(len(made), none, dtype=values.dtype)
+    for name in [arg.name for arg in ParserConfig.get_default_cfg().get_args() if arg.name in values_of]:
+        none, values = values_of[name]
+        column = np.full(len(frame), none, dtype=values.dtype)
         column[rows] = values
-        made[name] = _small(column)
+        frame[name] = _small(column)
 
 
 def _small(values: NDArray[Any]) -> NDArray[Any]:
@@ -260,8 +260,8 @@ def linked(index: I64, correlation: I64, on_gpu: Bool) -> I64:
     host, device = np.flatnonzero(~on_gpu & (correlation != -1)), np.flatnonzero(on_gpu & (correlation != -1))
     for rows, others in ((host, device), (device, host)):
         at = _last(correlation[others], correlation[rows])
-        known = at >= 0
-        links[rows[known]] = index[others[at[known]]]
+        matched = at >= 0
+        links[rows[matched]] = index[others[at[matched]]]
     return links
 
 
@@ -271,8 +271,8 @@ def _last(values: I64, wanted: I64) -> Index:
         return np.full(len(wanted), -1, np.intp)
     order = np.argsort(values, kind="stable")
     at = np.searchsorted(values[order], wanted, side="right") - 1
-    known = (at >= 0) & (values[order[np.maximum(at, 0)]] == wanted)
-    return np.where(known, order[np.maximum(at, 0)], -1)
+    matched = (at >= 0) & (values[order[np.maximum(at, 0)]] == wanted)
+    return np.where(matched, order[np.maximum(at, 0)], -1)
 
 
 def iterations(ts_us: NDArray[Any], stream: I64, index: I64, links: I64, steps: StepRows) -> I64 | F64:

@@ -115,7 +115,7 @@ class EventColumns:
 
     def share(self) -> Share:
         """Return the columns collected since the last share; texts keep their numbers."""
-        new = [list(islice(known, count, None)) for known, count in zip(self._numbered, self._shared, strict=True)]
+        new = [list(islice(kind, count, None)) for kind, count in zip(self._numbered, self._shared, strict=True)]
         self._shared = list(map(len, self._numbered))
         share = Share(
             new=new,
@@ -138,8 +138,8 @@ class EventColumns:
             share: The columns. Shares of a process must come in the order in which it made them.
             numbers: Numbers for this process's texts so far; extended in place.
         """
-        for known, number, new in zip(self._numbered, numbers, share.new, strict=True):
-            number.extend(map(known.__getitem__, new))
+        for numbered, number, new in zip(self._numbered, numbers, share.new, strict=True):
+            number.extend(map(numbered.__getitem__, new))
         name_of, text_of, category_of, stream_of = (np.array(number, dtype=np.int64) for number in numbers)
         for category, name, start, dur, thread, place in share.parts:
             names, categories = name_of[name].astype(np.int32), category_of[category].astype(np.int32)
@@ -237,8 +237,8 @@ _Columns = TypeVar("_Columns", Part, Values)
 
 def joined(parts: list[_Columns]) -> _Columns:
     """Return the columns of some parts joined. There must be a part."""
-    whole: Any = tuple(np.concatenate(column) for column in zip(*parts, strict=True))
-    return whole  # type: ignore[no-any-return]
+    combined: Any = tuple(np.concatenate(column) for column in zip(*parts, strict=True))
+    return combined  # type: ignore[no-any-return]
 
 
 def _bandwidth(text: str) -> float:

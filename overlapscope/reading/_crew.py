@@ -52,8 +52,8 @@ class Stretch(Struct, frozen=True):
 class StretchStream(EventStream):
     """The events of a stretch, read exactly as one stream over the whole file would read them there."""
 
-    def __init__(self, stretch: Stretch, whole: EventStream) -> None:
-        file = whole.file
+    def __init__(self, stretch: Stretch, stream: EventStream) -> None:
+        file = stream.file
         super().__init__(file)
         self._rest = b"".join(file.stretch(stretch.begin - stretch.held, stretch.begin))
         self._blocks = file.stretch(stretch.begin, stretch.end)

@@ -63,7 +63,7 @@ def apply(
 def _read(notes: HostEvents, calls: RuntimeCalls, kind: str, call_name: re.Pattern[str]) -> list[_EventNote]:
     """Return the notes of a kind that enclose exactly one call of the expected name on their thread."""
     rows = np.flatnonzero(calls.named(lambda name: call_name.fullmatch(name) is not None))
-    told: list[_EventNote] = []
+    matched: list[_EventNote] = []
     for thread in np.unique(notes.thread):
         of_thread = rows[calls.thread[rows] == thread]
         noted = np.flatnonzero(notes.thread == thread)
@@ -72,7 +72,7 @@ def _read(notes: HostEvents, calls: RuntimeCalls, kind: str, call_name: re.Patte
         for note, at, end in zip(noted.tolist(), first.tolist(), after.tolist(), strict=True):
             match = _NOTE.fullmatch(notes.name(note))
             if match is not None and match[1] == kind and end - at == 1:
-                told.append(
+                matched.append(
                     _EventNote(int(match[2]), int(match[3]), int(match[4]), int(calls.correlation[of_thread[at]]))
                 )
-    return [note for note in told if note.correlation > 0]
+    return [note for note in matched if note.correlation > 0]

@@ -55,7 +55,7 @@ class XlaRecording(Struct):
     """The recording in one file."""
 
     lines: list[XlaLine] = field(default_factory=list)
-    said: dict[str, dict[str, Any]] = field(default_factory=dict)
+    plane_stats: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Statistics of each plane, by its name; empty for a file of JSON."""
     warnings: list[str] = field(default_factory=list)
     """Problems that the profiler itself reports."""

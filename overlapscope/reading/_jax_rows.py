@@ -125,13 +125,14 @@ def _op(event: XlaEvent) -> tuple[str, str, int]:
     copy = _COPY.fullmatch(event.name)
     if copy is not None:
         way = f"{copy['from']}to{copy['to']}" if copy["from"] else "<unknown>"
-        said = _COPY_DETAILS.fullmatch(stats.memcpy_details)
-        if said is None:
+        details = _COPY_DETAILS.fullmatch(stats.memcpy_details)
+        if details is None:
             return "gpu_memcpy", f"Memcpy {way}", -1
-        return "gpu_memcpy", f"Memcpy {way} ({_memory(said['source'])} -> {_memory(said['target'])})", int(said["size"])
-    said = _FILL_DETAILS.fullmatch(stats.memset_details)
-    if said is not None:
-        return "gpu_memset", f"Memset ({_memory(said['target'])})", int(said["size"])
+        memory = f"{_memory(details['source'])} -> {_memory(details['target'])}"
+        return "gpu_memcpy", f"Memcpy {way} ({memory})", int(details["size"])
+    details = _FILL_DETAILS.fullmatch(stats.memset_details)
+    if details is not None:
+        return "gpu_memset", f"Memset ({_memory(details['target'])})", int(details["size"])
     return "gpu_memset" if event.name == "Memset" else "kernel", event.name, -1
 
 
@@ -210,10 +211,10 @@ def _ranges(line: XlaLine) -> set[int]:
         while around and around[-1][0] <= event.start_ns:
             around.pop()
         outer = not around or around[-1][1]
-        own = _is_step(event) or _is_range(event)
-        if outer and own:
+        by_program = _is_step(event) or _is_range(event)
+        if outer and by_program:
             ranges.add(id(event))
-        around.append((event.start_ns + event.dur_ns, outer and own))
+        around.append((event.start_ns + event.dur_ns, outer and by_program))
     return ranges
 
 

@@ -58,7 +58,7 @@ def device_names(properties: Any) -> dict[int, str]:
 def versions(metadata: dict[str, Any], distributed: dict[str, Any]) -> dict[str, str]:
     """Return the value of every key that ends in "version"; `cuda_runtime_version` becomes `cuda_runtime`."""
     versions: dict[str, str] = {}
-    torch = _own(metadata).get(TORCH)
+    torch = _recorder_metadata(metadata).get(TORCH)
     if isinstance(torch, str):
         versions["torch"] = torch
     for key, value in (*metadata.items(), *distributed.items()):
@@ -74,27 +74,27 @@ def flags(metadata: dict[str, Any]) -> dict[str, bool]:
     return {name: bool(integer(metadata[name])) for name in names if name in metadata}
 
 
-def _own(metadata: dict[str, Any]) -> dict[str, Any]:
+def _recorder_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     """Return the metadata that the recorder or `overlapscope whatif` wrote."""
-    own = metadata.get(METADATA)
-    return own if isinstance(own, dict) else {}
+    ours = metadata.get(METADATA)
+    return ours if isinstance(ours, dict) else {}
 
 
 def warm_up_steps(metadata: dict[str, Any]) -> int:
     """Return the number of first steps that the recorder marked as warm-up."""
-    number = integer(_own(metadata).get(WARM_UP_STEPS))
+    number = integer(_recorder_metadata(metadata).get(WARM_UP_STEPS))
     return number if number is not None and 0 < number < _MOST_STEPS else 0
 
 
 def step_source(metadata: dict[str, Any]) -> str:
     """Return what ended the steps according to the recorder; empty where it wrote nothing."""
-    stated = _own(metadata).get(STEP_SOURCE)
+    stated = _recorder_metadata(metadata).get(STEP_SOURCE)
     return stated if isinstance(stated, str) and len(stated) <= _LONGEST_NAME else ""
 
 
 def plain_steps(metadata: dict[str, Any]) -> PlainSteps:
     """Return the steps timed without the profiler; none from a list with anything except lengths in it."""
-    sides = _own(metadata).get(PLAIN_STEPS)
+    sides = _recorder_metadata(metadata).get(PLAIN_STEPS)
     if not isinstance(sides, dict):
         return PlainSteps()
     return PlainSteps(_timed(sides.get("before")), _timed(sides.get("after")))
@@ -115,34 +115,34 @@ def _lengths(value: Any) -> tuple[int, ...]:
 
 def origin(metadata: dict[str, Any]) -> TraceOrigin | None:
     """Return the recorder's note on the origin of the recording."""
-    said = _own(metadata).get(ORIGIN)
-    if not isinstance(said, dict):
+    note = _recorder_metadata(metadata).get(ORIGIN)
+    if not isinstance(note, dict):
         return None
-    texts = {name: said.get(name) for name in ("job", "commit", "branch")}
-    known = {name: text for name, text in texts.items() if isinstance(text, str) and 0 < len(text) <= _LONGEST_NAME}
-    at_ns = said.get("at_ns")
+    texts = {name: note.get(name) for name in ("job", "commit", "branch")}
+    valid = {name: text for name, text in texts.items() if isinstance(text, str) and 0 < len(text) <= _LONGEST_NAME}
+    at_ns = note.get("at_ns")
     possible = isinstance(at_ns, int) and not isinstance(at_ns, bool) and 0 < at_ns < _LATEST_NS
-    return TraceOrigin(at_ns=at_ns if possible else None, **known)
+    return TraceOrigin(at_ns=at_ns if possible else None, **valid)
 
 
 def framework(metadata: dict[str, Any]) -> Framework:
     """Return the framework that the file's writer names, or PyTorch."""
-    named = _own(metadata).get(FRAMEWORK)
-    return next((known for known in get_args(Framework) if known == named), "pytorch")
+    named = _recorder_metadata(metadata).get(FRAMEWORK)
+    return next((framework for framework in get_args(Framework) if framework == named), "pytorch")
 
 
 def recorder(metadata: dict[str, Any]) -> str:
     """Return the recorder that the file's writer names, or kineto."""
-    named = _own(metadata).get(RECORDER)
+    named = _recorder_metadata(metadata).get(RECORDER)
     return named if isinstance(named, str) and len(named) <= _LONGEST_VERSION else "kineto"
 
 
 def predicted_by(metadata: dict[str, Any]) -> tuple[str, ...] | None:
     """Return the changes that the file predicts; None for a recording."""
-    own = _own(metadata)
-    if PREDICTION not in own:
+    ours = _recorder_metadata(metadata)
+    if PREDICTION not in ours:
         return None
-    prediction = own[PREDICTION]
+    prediction = ours[PREDICTION]
     changes = prediction.get("interventions") if isinstance(prediction, dict) else None
     return tuple(change for change in changes if isinstance(change, str)) if isinstance(changes, list) else ()
 

@@ -154,7 +154,7 @@ def _wanted() -> _Wanted:
         len(categories),
         len(arguments),
         keys.index("correlation"),
-        (ctypes.c_int64 * len(defaults))(*(said if isinstance(said, int) else -1 for said in defaults)),
+        (ctypes.c_int64 * len(defaults))(*(value if isinstance(value, int) else -1 for value in defaults)),
     )
 
 

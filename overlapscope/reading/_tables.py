@@ -79,9 +79,9 @@ class Finished:
 
         Before torch 1.11, `record_function` ranges were recorded as operators.
         """
-        own = np.array([name.startswith(_ANNOTATIONS) for name in self.names], dtype=np.bool_)
-        if own.any():
-            named_so = np.flatnonzero(own[self._name])
+        is_range = np.array([name.startswith(_ANNOTATIONS) for name in self.names], dtype=np.bool_)
+        if is_range.any():
+            named_so = np.flatnonzero(is_range[self._name])
             self._table[named_so[self._table[named_so] == EventTable.CPU]] = EventTable.ANNOTATION
 
     def name(self, row: int) -> str:

@@ -32,8 +32,8 @@ def read_xspace(data: bytes) -> XlaRecording:
     recording, events = XlaRecording(), 0
     for number, value in _fields(data):
         if number == 1:
-            name, said, lines = _plane(_fields(_bytes(value)))
-            recording.said.setdefault(name, {}).update(said)
+            name, plane_stats, lines = _plane(_fields(_bytes(value)))
+            recording.plane_stats.setdefault(name, {}).update(plane_stats)
             recording.lines += lines
             events += sum(len(line.events) for line in lines)
             if events > MOST_EVENTS:
@@ -51,35 +51,35 @@ def _plane(fields: Iterator[tuple[int, Any]]) -> tuple[str, dict[str, Any], list
     name = _text(of[2][-1]) if of[2] else ""
     event_names = _names(of[4])
     stats = _Stats(_names(of[5]))
-    said = dict(stats.decoded(_bytes(value)) for value in of[6])
-    return name, said, [_line(name, _bytes(line), event_names, stats) for line in of[3]]
+    plane_stats = dict(stats.decoded(_bytes(value)) for value in of[6])
+    return name, plane_stats, [_line(name, _bytes(line), event_names, stats) for line in of[3]]
 
 
 def _line(plane: str, data: bytes, event_names: dict[int, str], stats: _Stats) -> XlaLine:
-    events, said = [], {}
+    events, fields = [], {}
     for number, value in _fields(data):
         if number == 4:
             events.append(value)
         else:
-            said[number] = value
+            fields[number] = value
     if len(events) > MOST_EVENTS:
         raise NotAnXSpace("more events than any profiler records")
-    began_ns = _integer(said.get(3, 0))
+    began_ns = _integer(fields.get(3, 0))
     return XlaLine(
         plane=plane,
-        name=_text(said.get(2, b"")) or _text(said.get(11, b"")),
+        name=_text(fields.get(2, b"")) or _text(fields.get(11, b"")),
         # The JSON of the same recording keeps only these bits of the id.
-        id=_integer(said.get(1, 0)) & 0xFFFFFFFF,
+        id=_integer(fields.get(1, 0)) & 0xFFFFFFFF,
         events=[_event(_bytes(event), began_ns, event_names, stats) for event in events],
     )
 
 
 def _event(data: bytes, began_ns: int, names: dict[int, str], stats: _Stats) -> XlaEvent:
     name = offset_ps = length_ps = 0
-    told: list[bytes] = []
+    encoded: list[bytes] = []
     for number, value in _fields(data):
         if number == 4:
-            told.append(_bytes(value))
+            encoded.append(_bytes(value))
         elif number == 1:
             name = _integer(value)
         elif number == 2:
@@ -87,7 +87,7 @@ def _event(data: bytes, began_ns: int, names: dict[int, str], stats: _Stats) -> 
         elif number == 3:
             length_ps = _integer(value)
     start_ns, end_ns = offset_ps // _PS_PER_NS, (offset_ps + length_ps) // _PS_PER_NS
-    return XlaEvent(names.get(name, ""), began_ns + start_ns, end_ns - start_ns, stats.of_event(told))
+    return XlaEvent(names.get(name, ""), began_ns + start_ns, end_ns - start_ns, stats.of_event(encoded))
 
 
 class _Stats:
@@ -97,9 +97,9 @@ class _Stats:
         self._names = names
         self._known: dict[bytes, tuple[str, Any]] = {}
 
-    def of_event(self, told: list[bytes]) -> Stats:
+    def of_event(self, encoded: list[bytes]) -> Stats:
         values = {}
-        for data in told:
+        for data in encoded:
             stat = self._known.get(data)
             if stat is None:
                 stat = self._known[data] = self.decoded(data)
@@ -133,9 +133,9 @@ def _names(entries: list[Any]) -> dict[int, str]:
     """Return the names in a map of metadata, by their ids."""
     names = {}
     for entry in entries:
-        said = dict(_fields(_bytes(entry)))
-        metadata = dict(_fields(_bytes(said.get(2, b""))))
-        names[_integer(said.get(1, 0))] = _text(metadata.get(2, b""))
+        fields = dict(_fields(_bytes(entry)))
+        metadata = dict(_fields(_bytes(fields.get(2, b""))))
+        names[_integer(fields.get(1, 0))] = _text(metadata.get(2, b""))
     return names
 
 

@@ -221,8 +221,8 @@ class Opening:
     def _entry_name(self, digest: str) -> str:
         chosen = rank_in_name(str(self._path)), self._part
         # A Trace depends on the content, on the part of the file, on the rank in its name, and on the reader.
-        told = "-".join("x" if number is None else str(number) for number in chosen)
-        return f"{self._state.size}-{digest}-{told}-{READER_DIGEST}.columns"
+        suffix = "-".join("x" if number is None else str(number) for number in chosen)
+        return f"{self._state.size}-{digest}-{suffix}-{READER_DIGEST}.columns"
 
     def _entry(self) -> Trace | None:
         if self._digest is None:
@@ -261,7 +261,7 @@ class Opening:
         from concurrent.futures import ThreadPoolExecutor
 
         size = self._state.size
-        whole = hashlib.sha256()
+        combined = hashlib.sha256()
         with ReadingBar(str(self._path), size, progress) as bar, open(self._path, "rb", buffering=0) as file:
 
             def digest(place: int) -> bytes:
@@ -269,9 +269,9 @@ class Opening:
 
             with ThreadPoolExecutor(usable_cores()) as pool:
                 for number, block in enumerate(pool.map(digest, range(0, size, _BLOCK_BYTES)), 1):
-                    whole.update(block)
+                    combined.update(block)
                     bar.at(min(number * _BLOCK_BYTES, size))
-        return whole.hexdigest()[:32]
+        return combined.hexdigest()[:32]
 
 
 def _touch(path: Path) -> None:

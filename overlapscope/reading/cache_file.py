@@ -133,10 +133,10 @@ def _trace(content: NDArray[np.uint8], index: _Index) -> Trace:
     tables, scalars_type = _layout()
     parts: dict[str, Any] = {"source": "", "names": names}
     for name, table in tables.items():
-        own = {column: columns.pop(f"{name}.{column}") for column in _column_names(table)}
-        if len({len(column) for column in own.values()}) != 1:
+        of_table = {column: columns.pop(f"{name}.{column}") for column in _column_names(table)}
+        if len({len(column) for column in of_table.values()}) != 1:
             raise ValueError("the columns of a table differ in length")
-        parts[name] = table(names=names, **own)
+        parts[name] = table(names=names, **of_table)
     if columns:
         raise ValueError("the columns are those of another version")
     scalars = msgspec.json.decode(index.scalars, type=scalars_type)

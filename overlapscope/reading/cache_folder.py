@@ -40,8 +40,8 @@ _TAG_TEXT = """Signature: 8a477f597d28d172789f06886806bc55
 
 def default_folder() -> Path | None:
     """Return the folder of this user's cache; None if the user has no home folder either."""
-    if told := os.environ.get(FOLDER_VARIABLE):
-        return Path(told).expanduser().absolute()
+    if folder := os.environ.get(FOLDER_VARIABLE):
+        return Path(folder).expanduser().absolute()
     return disk.of_user("Caches", "XDG_CACHE_HOME", ".cache")
 
 
@@ -51,11 +51,11 @@ def limit_bytes() -> int:
     Raises:
         UsageError: The environment variable is not a size.
     """
-    told = os.environ.get(LIMIT_VARIABLE)
-    if not told:
+    limit = os.environ.get(LIMIT_VARIABLE)
+    if not limit:
         return LIMIT_BYTES
     try:
-        return parse_size(told)
+        return parse_size(limit)
     except ValueError as error:
         raise UsageError(f"{LIMIT_VARIABLE}: {error}; 0 turns the cache off.") from None
 

@@ -107,12 +107,12 @@ def _losses(recording: XlaRecording) -> Losses:
 
 def _metadata(recording: XlaRecording) -> dict[str, Any]:
     """Return the recording's metadata as Kineto would write them."""
-    said = recording.said
-    names = {plane: about.get("gpu_device_name") for plane, about in said.items() if plane.startswith("/device:GPU:")}
-    began = _told(recording, "profile_start_time")
+    planes = recording.plane_stats
+    names = {plane: about.get("gpu_device_name") for plane, about in planes.items() if plane.startswith("/device:GPU:")}
+    began = _environment_stat(recording, "profile_start_time")
     relative = all(event.start_ns < _RELATIVE_NS for line in recording.lines for event in line.events[:1])
     return {
-        **{key: value for key, value in said.get("/host:metadata", {}).items() if key in _VERSIONS},
+        **{key: value for key, value in planes.get("/host:metadata", {}).items() if key in _VERSIONS},
         "baseTimeNanoseconds": began if began > 0 and relative else 0,
         "deviceProperties": [{"id": plane.rpartition(":")[2], "name": name} for plane, name in names.items()],
         METADATA: {RECORDER: SOURCE.recorder, FRAMEWORK: "jax"},
@@ -121,12 +121,12 @@ def _metadata(recording: XlaRecording) -> dict[str, Any]:
 
 def _span(recording: XlaRecording) -> tuple[int, int]:
     """Return when recording began and ended; -1 where the file does not state it."""
-    began, ended = _told(recording, "profile_start_time"), _told(recording, "profile_stop_time")
+    began, ended = _environment_stat(recording, "profile_start_time"), _environment_stat(recording, "profile_stop_time")
     return (began, ended) if 0 < began < ended else (-1, -1)
 
 
-def _told(recording: XlaRecording, name: str) -> int:
-    value = recording.said.get(_ENVIRONMENT, {}).get(name)
+def _environment_stat(recording: XlaRecording, name: str) -> int:
+    value = recording.plane_stats.get(_ENVIRONMENT, {}).get(name)
     return value if isinstance(value, int) else -1
 
 

@@ -40,9 +40,11 @@ def periodic_steps(trace: Trace) -> Trace:
         return _with_period(trace, "CPU ops", _outermost_ops(trace))
     device, stream = _main_stream(trace.gpu_ops)
     of_device = trace.gpu_ops.device == device
-    found = _with_period(trace, "kernel launches", _launches(trace, of_device & (trace.gpu_ops.stream == stream)))
+    periodic = _with_period(trace, "kernel launches", _launches(trace, of_device & (trace.gpu_ops.stream == stream)))
+    if periodic.period is not None:
+        return periodic
     # Work may take turns on several streams.
-    return found if found.period is not None else _with_period(trace, "kernel launches", _launches(trace, of_device))
+    return _with_period(trace, "kernel launches", _launches(trace, of_device))
 
 
 def _main_stream(ops: GpuOps) -> tuple[int, int]:

@@ -127,7 +127,7 @@ class _Reading(msgspec.Struct):
     ops: HostEvents
     base_ns: int
     number: I32
-    known: dict[tuple[bytes, bytes], int] = field(default_factory=dict)
+    numbers: dict[tuple[bytes, bytes], int] = field(default_factory=dict)
     """Signatures by their text, because ops have few distinct ones."""
 
     def read(self, file: SourceFile) -> None:
@@ -153,10 +153,10 @@ class _Reading(msgspec.Struct):
             if name_id >= 0 and op.args is not None and op.name == self.ops.names[name_id]:
                 text = bytes(op.args.dims), bytes(op.args.types)
                 if text[0] != _NOTHING:
-                    self.number[row] = self.known.setdefault(text, len(self.known))
+                    self.number[row] = self.numbers.setdefault(text, len(self.numbers))
 
     def inputs(self) -> Inputs:
-        return Inputs(self.number, tuple(signature(*text) for text in self.known))
+        return Inputs(self.number, tuple(signature(*text) for text in self.numbers))
 
 
 def _decoded(event: Raw) -> _Op:

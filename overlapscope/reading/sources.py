@@ -65,8 +65,8 @@ def is_trace_name(name: str) -> bool:
 def source_of(path: Path, limit_bytes: int = LIMIT_BYTES) -> Source:
     """Return the source of a file; Kineto's where none recognizes it, or it cannot be read."""
     head = _head(file_and_part(path)[0], limit_bytes)
-    known = next((source for source in _OWN if source.recognises(head)), None)
-    return known or next((source for source in _others() if source.recognises(head)), kineto.SOURCE)
+    ours = next((source for source in _OWN if source.recognises(head)), None)
+    return ours or next((source for source in _others() if source.recognises(head)), kineto.SOURCE)
 
 
 def _head(path: Path, limit_bytes: int) -> bytes:

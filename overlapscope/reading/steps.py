@@ -67,7 +67,7 @@ def _alike(trace: Trace) -> dict[tuple[int, str], I64]:
     rows: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
     for row, (thread, name_id) in enumerate(zip(notes.thread.tolist(), notes.name_id.tolist(), strict=True)):
         rows[thread, base[name_id]].append(row)
-    return {key: np.array(found, np.int64) for key, found in rows.items()}
+    return {key: np.array(rows_alike, np.int64) for key, rows_alike in rows.items()}
 
 
 def _base(name: str) -> str:

@@ -130,8 +130,8 @@ def _names_in(table: Table) -> list[int]:
     """Return the distinct `name_id` values of a table, ascending."""
     used = np.zeros(len(table.names), np.bool_)
     used[table.name_id] = True
-    found: list[int] = np.flatnonzero(used).tolist()
-    return found
+    ids: list[int] = np.flatnonzero(used).tolist()
+    return ids
 
 
 class GpuOps(Table, frozen=True):

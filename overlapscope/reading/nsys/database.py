@@ -110,11 +110,11 @@ class Database:
 
         `number` is called once for each distinct text.
         """
-        there = [column for column in columns if column in self.columns.get(table, frozenset())]
+        existing = [column for column in columns if column in self.columns.get(table, frozenset())]
         numbers = _Numbers(number)
-        parts: list[list[NDArray[np.int64]]] = [[np.empty(0, np.int64)] for _ in (*there, expression)]
+        parts: list[list[NDArray[np.int64]]] = [[np.empty(0, np.int64)] for _ in (*existing, expression)]
         if table in self.columns:
-            chosen = "".join(f"ifnull({_quoted(column)}, -1), " for column in there)
+            chosen = "".join(f"ifnull({_quoted(column)}, -1), " for column in existing)
             for rows in self._blocks(f"SELECT {chosen}CAST({expression} AS TEXT) FROM {_quoted(table)} {where}"):
                 *values, texts = zip(*rows, strict=True)
                 try:
@@ -123,15 +123,15 @@ class Database:
                     raise UnreadableTrace(
                         self.shown,
                         f"its table {table} holds something else than whole numbers in one of "
-                        f"{', '.join(there)}; export the report again.",
+                        f"{', '.join(existing)}; export the report again.",
                     ) from None
                 block.append(np.fromiter(map(numbers.__getitem__, texts), np.int64, len(rows)))
                 for column, part in zip(parts, block, strict=True):
                     column.append(part)
-        whole = list(map(_joined, parts))
-        none = np.full(len(whole[-1]), -1, np.int64)
-        found = {column: whole[there.index(column)] if column in there else none for column in columns}
-        return found, whole[-1].astype(np.int32)
+        arrays = list(map(_joined, parts))
+        none = np.full(len(arrays[-1]), -1, np.int64)
+        by_column = {column: arrays[existing.index(column)] if column in existing else none for column in columns}
+        return by_column, arrays[-1].astype(np.int32)
 
     def distinct(self, table: str, *columns: str, first: bool = False) -> list[tuple[Any, ...]]:
         """Return the distinct rows of some columns, or only the `first`; none where the table lacks a column."""
@@ -139,14 +139,14 @@ class Database:
             return []
         chosen = ", ".join(map(_quoted, columns))
         with self._errors():
-            found = self._query(f"SELECT DISTINCT {chosen} FROM {_quoted(table)} {'LIMIT 1' if first else ''}")
-        return [row for row in found if all(isinstance(value, int) for value in row)]
+            rows = self._query(f"SELECT DISTINCT {chosen} FROM {_quoted(table)} {'LIMIT 1' if first else ''}")
+        return [row for row in rows if all(isinstance(value, int) for value in row)]
 
     def string(self, id: int) -> str:
         """Return a string of the table of distinct strings; empty where it lacks the id."""
         with self._errors():
-            found = self._query("SELECT value FROM StringIds WHERE id = ?", id)
-        return str(found[0][0]) if found and found[0][0] is not None else ""
+            rows = self._query("SELECT value FROM StringIds WHERE id = ?", id)
+        return str(rows[0][0]) if rows and rows[0][0] is not None else ""
 
     def pairs(self, table: str, key: str, value: str) -> list[tuple[Any, Any]]:
         """Return two columns of a small table; none where it lacks either."""
@@ -197,15 +197,15 @@ class _Numbers(dict[bytes, int]):
         self._number = number
 
     def __missing__(self, text: bytes) -> int:
-        found = self[text] = self._number(_decoded(text))
-        return found
+        number = self[text] = self._number(_decoded(text))
+        return number
 
 
 def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Return the parts as a single array, and empty the list, so that a large table is not held twice."""
-    whole = np.concatenate(parts)
+    array = np.concatenate(parts)
     parts.clear()
-    return whole
+    return array
 
 
 def _decoded(text: bytes) -> str:

@@ -44,8 +44,8 @@ def read(database: Database, names: Names, process: int | None) -> Rows:
 
 def of_process(database: Database, table: str, process: int | None) -> str:
     """Return the SQL condition for the rows of a process; for all rows where the table does not state processes."""
-    known = process is not None and "globalPid" in database.columns.get(table, frozenset())
-    return f"WHERE globalPid = {process}" if known else ""
+    by_process = process is not None and "globalPid" in database.columns.get(table, frozenset())
+    return f"WHERE globalPid = {process}" if by_process else ""
 
 
 def number(column: I64) -> I64:

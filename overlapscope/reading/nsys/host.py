@@ -71,10 +71,10 @@ def operators_and_ranges(database: Database, names: Names, process: int | None) 
 
     def number(text: str) -> int:
         name = text.removesuffix(_EMITTED)
-        found = names.number(name or "unnamed")
+        name_number = names.number(name or "unnamed")
         if name is not text and _OPERATOR.match(name):
-            operators.add(found)
-        return found
+            operators.add(name_number)
+        return name_number
 
     where = _of_threads(database, RANGES, process)
     if "eventType" in database.columns[RANGES]:
@@ -95,9 +95,9 @@ def operators_and_ranges(database: Database, names: Names, process: int | None) 
 
 def _text(database: Database) -> str:
     """Return the SQL expression of a range's name: its own text, or a registered text."""
-    there = database.columns[RANGES]
-    texts = [*(["text"] if "text" in there else [])]
-    texts += ["(SELECT value FROM StringIds WHERE id = textId)"] if "textId" in there else []
+    columns = database.columns[RANGES]
+    texts = [*(["text"] if "text" in columns else [])]
+    texts += ["(SELECT value FROM StringIds WHERE id = textId)"] if "textId" in columns else []
     return f"coalesce({', '.join((*texts, repr(''), repr('')))})"
 
 

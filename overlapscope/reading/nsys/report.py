@@ -230,8 +230,8 @@ def _device_names(database: Database, process: int | None) -> dict[int, str]:
     products = {id: name for id, name in database.pairs("TARGET_INFO_GPU", "id", "name") if isinstance(name, str)}
     numbered = database.distinct("TARGET_INFO_CUDA_DEVICE", "cudaId", "gpuId", "pid")
     pid = None if process is None else process >> PID_SHIFT & PID_MASK
-    own = {cuda: products[gpu] for cuda, gpu, of in numbered if of == pid and gpu in products}
-    return own or {id: name for id, name in products.items() if isinstance(id, int)}
+    of_process = {cuda: products[gpu] for cuda, gpu, of in numbered if of == pid and gpu in products}
+    return of_process or {id: name for id, name in products.items() if isinstance(id, int)}
 
 
 def _framework(names: Iterable[str]) -> Framework:

@@ -44,7 +44,7 @@ def read(database: Database, names: Names, process: int | None, calls: Rows) -> 
     )
     correlation = np.where(columns["correlationId"] > 0, columns["correlationId"], -1)
     kind = _kinds(names, columns["syncType"], calls, correlation)
-    known = kind >= 0
+    has_kind = kind >= 0
     spelled = np.array([names.number(_SPELLED[Sync(each)]) for each in range(len(Sync))], np.int32)
     event, sync = number(columns["eventId"]), number(columns["eventSyncId"])
     waits = kind == Sync.STREAM_WAIT_EVENT
@@ -64,7 +64,7 @@ def read(database: Database, names: Names, process: int | None, calls: Rows) -> 
         "source_device": device.astype(np.int32),
         "record_correlation": record,
     }
-    return {name: column[known] for name, column in rows.items()}
+    return {name: column[has_kind] for name, column in rows.items()}
 
 
 def _kinds(names: Names, stated: I64, calls: Rows, correlation: I64) -> I64:
@@ -102,6 +102,6 @@ def _recorded(database: Database, process: int | None, event: I64, sync: I64, co
         low, high = np.searchsorted(keys[0], [event[row], event[row] + 1])
         before = int(np.searchsorted(keys[1][low:high], correlation[row]))
         last[row] = order[low + before - 1] if before else -1
-    found = np.where(by_id >= 0, by_id, last)
+    source = np.where(by_id >= 0, by_id, last)
     record = np.where(events["correlationId"] > 0, events["correlationId"], -1)
-    return pick(record, found), pick(number(events["streamId"]), found), pick(number(events["deviceId"]), found)
+    return pick(record, source), pick(number(events["streamId"]), source), pick(number(events["deviceId"]), source)
