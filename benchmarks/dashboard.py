@@ -29,11 +29,13 @@ from msgspec import Struct
 from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 
 from benchmarks.dashboard_server import TOKEN
+from benchmarks.data_files import csv_text
 from benchmarks.processes import HERE, Target, grown, hardware, say
 from tests.browser import chromium
 from tests.support.dashboard_process import serve
 
 RESULTS = HERE.parent / "docs" / "evaluation" / "performance-dashboard.md"
+ZOOM = RESULTS.with_name("performance-dashboard.csv")
 
 OPS = (1_000_000, 10_000_000)
 MOVES = 120
@@ -280,24 +282,29 @@ def percentile(values: Sequence[float], part: float) -> float:
 # -- what is written
 
 
+ZOOMED = (
+    *("GPU ops", "by", "moves", "painted, median", "painted, p95", "painted, longest"),
+    *("before the page hears of it, median", "server, median", "server, p95", "payload, median", "payload, largest"),
+)
+
+
 def zoom_report(results: Sequence[Zooming]) -> tuple[list[str], list[Target]]:
-    lines = [
-        "## Zooming and panning",
-        "",
-        "| GPU ops | by | moves | painted, median | p95 | longest | before the page hears of it, median "
-        "| server, median | p95 | payload, median | largest |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    lines = ["## Zooming and panning", "", f"Every figure: [{ZOOM.name}]({ZOOM.name})."]
+    rows = []
     targets = []
     for one in results:
         name = f"{one.ops:,}"
         for kind, moves in one.moves.items():
             each, heard = moves.paint_ms, statistics.median(moves.heard_ms)
-            lines.append(
-                f"| {name} | {kind} | {len(each)} | {statistics.median(each):.1f} ms "
-                f"| {percentile(each, 0.95):.1f} ms | {max(each):.1f} ms | {heard:.1f} ms "
-                f"| {statistics.median(moves.server_ms):.2f} ms | {percentile(moves.server_ms, 0.95):.2f} ms "
-                f"| {statistics.median(moves.payload_bytes) / 1000:.1f} kB | {max(moves.payload_bytes) / 1000:.1f} kB |"
+            rows.append(
+                [
+                    *(name, kind, str(len(each)), f"{statistics.median(each):.1f} ms"),
+                    *(f"{percentile(each, 0.95):.1f} ms", f"{max(each):.1f} ms", f"{heard:.1f} ms"),
+                    f"{statistics.median(moves.server_ms):.2f} ms",
+                    f"{percentile(moves.server_ms, 0.95):.2f} ms",
+                    f"{statistics.median(moves.payload_bytes) / 1000:.1f} kB",
+                    f"{max(moves.payload_bytes) / 1000:.1f} kB",
+                ]
             )
         paint, server, paint_95 = one.paint_ms, one.server_ms, percentile(one.moves["keys"].paint_ms, 0.95)
         largest = max(size for moves in one.moves.values() for size in moves.payload_bytes) / 1000
@@ -308,6 +315,7 @@ def zoom_report(results: Sequence[Zooming]) -> tuple[list[str], list[Target]]:
             Target(share, f"under {SERVER_MS:.0f} ms", f"{server:.2f} ms", server < SERVER_MS),
             Target(f"payload, {name} GPU ops, largest", "under 50 kB", f"{largest:.1f} kB", largest < 50),
         ]
+    ZOOM.write_text(csv_text(ZOOMED, rows), encoding="utf-8")
     lines += [
         "",
         f"Ten clients at once, each asking for {CLIENT_VIEWS} views at random over one connection:",
@@ -401,11 +409,9 @@ def main() -> None:
         "# Performance of the dashboard",
         "",
         "Written by `python -m benchmarks.dashboard`. A move is one key or one turn of the mouse wheel, from its input",
-        "event to the end of drawing the exact answer for it; the next is made when that is done. A browser tells the",
-        "page of a key at once, of a wheel with its next frames. The server's part is from the first line of the",
-        "application to the last byte of the answer, compressed as it is sent. The traces to zoom in are made up",
-        "(`benchmarks/synthetic_trace.py`), with as many launches and CPU ops as GPU ops; the others are grown from a",
-        "recording of GPT-2 in training (`benchmarks/grow.py`). MB are 10^6 bytes, of traces unpacked.",
+        "event to the end of drawing the exact answer. The traces to zoom in are synthetic",
+        "(`benchmarks/synthetic_trace.py`); the others are grown from a recording of GPT-2 in training",
+        "(`benchmarks/grow.py`). MB are 10^6 bytes, unpacked.",
         "",
         about,
         "",

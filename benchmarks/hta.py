@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from benchmarks.data_files import csv_text
 from overlapscope.analysis import analyze_trace
 from overlapscope.hta import trace_analysis
 from overlapscope.hta.build import quiet
-from overlapscope.hta.catalog import ANALYSES
 from overlapscope.reading import load
 from overlapscope.trace.model import Kind, Trace
 
@@ -120,21 +120,28 @@ def _changed(steps: list[Figures | None]) -> str:
     return ", ".join(letters) or "none"
 
 
-def _row(name: str, own: Figures, hta: Figures | None, reasons: str) -> str:
-    def both(ns: Callable[[Figures], str]) -> str:
-        return f"{ns(own)} | {ns(hta) if hta else 'gives up'}"
+FIGURE = (
+    *("recording", "span", "span, HTA", "compute", "compute, HTA", "idle", "idle, HTA", "comm %", "comm %, HTA"),
+    "why",
+)
 
-    cells = [
-        both(lambda f: f"{f.span_ns / 1e6:,.3f}"),
-        both(lambda f: f"{f.compute_ns / 1e6:,.3f}"),
-        both(lambda f: f"{f.idle_ns / 1e6:,.3f}"),
-        both(lambda f: "" if f.comm_compute_pct is None else f"{f.comm_compute_pct:.2f}"),
+
+def _row(name: str, own: Figures, hta: Figures | None, reasons: str) -> list[str]:
+    def both(figure: Callable[[Figures], str]) -> tuple[str, str]:
+        return figure(own), figure(hta) if hta else "gives up"
+
+    return [
+        name,
+        *both(lambda f: f"{f.span_ns / 1e6:,.3f}"),
+        *both(lambda f: f"{f.compute_ns / 1e6:,.3f}"),
+        *both(lambda f: f"{f.idle_ns / 1e6:,.3f}"),
+        *both(lambda f: "" if f.comm_compute_pct is None else f"{f.comm_compute_pct:.2f}"),
+        reasons,
     ]
-    return f"| {name} | {' | '.join(cells)} | {reasons} |"
 
 
-def page() -> str:
-    """The whole page."""
+def page() -> tuple[str, str]:
+    """Return the page, and the CSV file of its figures."""
     rows, given_up, unlike = [], [], []
     for name in recordings():
         trace = load(TRACES / f"{name}.json.gz", progress=False, cache=False)
@@ -147,25 +154,21 @@ def page() -> str:
             given_up.append(f"`{name}`")
         if not _same(own, steps[-1]):
             unlike.append(f"`{name}`")
-    heads = ("span", "HTA", "compute", "HTA", "idle", "HTA", "comm %", "HTA")
-    figures = [f"| recording | {' | '.join(heads)} | why |", f"|---|{'---:|' * len(heads)}---|", *rows]
-    analyses = ["| name | what it says | method |", "|---|---|---|"]
-    analyses += [f"| `{one.name}` | {one.summary} | `{one.method}` |" for one in ANALYSES.values()]
     text = TEXT.read_text(encoding="utf-8")
     parts = {
-        "analyses": "\n".join(analyses),
-        "figures": "\n".join(figures),
         "verdict": f"are ours on {'all' if not unlike else len(rows) - len(unlike)} of these {len(rows)} recordings"
         + (f" (not on {', '.join(unlike)})" if unlike else ""),
-        "crashes": f"HTA gives up on {', '.join(given_up)}: its rounded parts exceed the rounded whole, which it "
-        "asserts against."
+        "crashes": f"HTA fails on {', '.join(given_up)}, because its rounded parts exceed the rounded whole."
         if given_up
         else "",
     }
     for name, part in parts.items():
         text = text.replace(f"{{{name}}}", part)
-    return re.sub(r"\n{3,}", "\n\n", text)
+    return re.sub(r"\n{3,}", "\n\n", text), csv_text(FIGURE, rows)
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page(), encoding="utf-8")
+    target = Path(sys.argv[1])
+    text, figures = page()
+    target.write_text(text, encoding="utf-8")
+    target.with_suffix(".csv").write_text(figures, encoding="utf-8")

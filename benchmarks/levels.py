@@ -1,4 +1,4 @@
-"""Writes `docs/evaluation/levels.md`: which changes of level a history tells, and how often it tells one that is none.
+"""Write `docs/evaluation/levels.md`: which changes of level a history reports, and how often it is wrong.
 
     python -m benchmarks.levels docs/evaluation/levels.md      # two minutes
 
@@ -18,14 +18,15 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct
 
+from benchmarks.data_files import csv_text
 from benchmarks.noise import WORDS, By, table, wrapped
 from benchmarks.noise_measured import KINDS, PROGRAMS, Recording, clean, read, unpack
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.compare.noise import CONFIDENCE, F64
 from overlapscope.history.course import DEFAULT
-from overlapscope.history.entry import Figure
+from overlapscope.history.entry import HistoryFigure
 from overlapscope.history.figures import figures
-from overlapscope.history.levels import FEWEST, LEAST, Change, Group, levels, newest
+from overlapscope.history.levels import FEWEST, LEAST, Group, LevelChange, levels, newest
 
 ORDERS, ALARM_ORDERS = 10, 50
 COMMITS, PLACES = 20, (4, 10, 16)
@@ -38,16 +39,16 @@ COUNTS = (8, 20, 60)
 
 
 @cache
-def measured(path: Path, recording: Recording) -> Mapping[str, Figure]:
+def measured(path: Path, recording: Recording) -> Mapping[str, HistoryFigure]:
     """The figures of a recording, by metric; causes are left out."""
     return {figure.metric: figure for figure in figures(recording.report) if figure.metric in METRICS}
 
 
-def of(recording: Recording) -> Mapping[str, Figure]:
+def of(recording: Recording) -> Mapping[str, HistoryFigure]:
     return measured(recording.path, recording)
 
 
-def group(number: int, figure: Figure, more: float = 0.0, floor: float = 0.0) -> Group:
+def group(number: int, figure: HistoryFigure, more: float = 0.0, floor: float = 0.0) -> Group:
     return Group(
         ids=(str(number),),
         at_ns=number,
@@ -121,7 +122,7 @@ def found(planted: Recording, recordings: Iterable[Recording]) -> Found:
 
 def _changes(
     metric: str, planted: Recording, mine: Sequence[Recording], order: Sequence[int], place: int
-) -> tuple[Change, ...]:
+) -> tuple[LevelChange, ...]:
     usual = [of(one)[metric] for one in clean(mine, planted.set_name)]
     slow = of(planted)[metric]
     more = slow.value - statistics.median(one.value for one in usual)
@@ -214,74 +215,85 @@ def found_rows(recordings: By, *kinds: str) -> list[list[str]]:
     return rows
 
 
-def page(recordings: By) -> str:
+def least_rows(rows: Iterable[Sequence[str]]) -> list[list[str]]:
+    """Return, by program and kind, the smallest slowdown found at the right recording in every order."""
+    by_kind: dict[tuple[str, str], list[Sequence[str]]] = {}
+    for row in rows:
+        by_kind.setdefault((row[0], row[1]), []).append(row)
+    lines = []
+    for (program, kind), some in by_kind.items():
+        sizes = [row[2] or "yes" for row in some if set(row[3 : 3 + len(PLACES)]) == {f"{ORDERS} of {ORDERS}"}]
+        elsewhere = sum(int(row[3 + len(PLACES)]) for row in some)
+        lines.append(
+            [program, kind, sizes[0] if sizes else "none", f"{elsewhere} of {len(some) * ORDERS * len(PLACES)}"]
+        )
+    return lines
+
+
+PLANTED = ("program", "planted", "asked", *(f"from {place}" for place in PLACES), "elsewhere", "in every series")
+
+
+def page(recordings: By) -> tuple[str, str]:
+    """Return the page, and the CSV file of planted slowdowns."""
     alarmed = [alarms(program, recordings[program]) for program in PROGRAMS]
     rows = [[name, *(_cell(name, count) for count in COUNTS)] for name in NOISES]
-    places = [f"from {place} on" for place in PLACES]
-    columns = ["program", "planted", "asked", *places, "elsewhere", "in every series"]
+    slowdowns = found_rows(recordings, *KINDS)
     heads = ["noise", *(f"{count} values" for count in COUNTS)]
     intro = f"""# Changes in level
 
-`overlapscope history` tells since when a figure is worse. This page says which changes it finds, and how often it tells
-one that is none. `python -m benchmarks.levels docs/evaluation/levels.md` writes it.
+**Question:** Does `overlapscope history` find since which recording a program is slower, and does it report changes
+that didn't happen?
 
 ## The rule
 
-1. A value further from the median of its neighbours than three standard deviations is replaced by that median
-   (Hampel's filter). The standard deviation comes from differences of neighbours, which hardly know of changes in
-   level, and allows for each value to follow the one before it (Chakar, Lebarbier, Lévy-Leduc and Robin, "A robust
-   approach for estimating change-points in the mean of an AR(1) process", Bernoulli 23, 2017).
-2. PELT (Killick, Fearnhead and Eckley, "Optimal Detection of Changepoints With a Linear Computational Cost", JASA 107,
-   2012; package `ruptures`) names candidates, with the cost L2 and a penalty of three variances times the logarithm of
-   the number of values. A level has {LEAST} values at least, in a long series as many as the logarithm of their number:
-   the longer it is, the more outliers meet by chance.
-3. A candidate counts where both levels differ, in their medians, by more than the [noise floor](noise.md#noise-floor)
-   of `check`, and by more than chance explains: by Student's t with the standard deviation within levels (at least that
-   of the steps), fewer independent values where each follows the one before it, and an error of
-   {100 * (1 - CONFIDENCE):.0f}% shared among all places where a change could be (Bonferroni). While the weakest
-   candidate does not count, it is dropped.
+1. Outliers are replaced: a value more than three standard deviations from the median of its neighbours becomes that
+   median (Hampel's filter). The standard deviation is robust and allows for autocorrelation (Chakar, Lebarbier,
+   Lévy-Leduc and Robin, Bernoulli 23, 2017).
+2. PELT (Killick, Fearnhead and Eckley, JASA 107, 2012; package `ruptures`) proposes candidates, with the cost L2 and a
+   penalty of three variances times the logarithm of the number of values. A level has at least {LEAST} values, and more
+   in a long series.
+3. A candidate counts if the medians of both levels differ by more than the [noise floor](noise.md#noise-floor) of
+   `check`, and by more than chance explains: Student's t with an error of {100 * (1 - CONFIDENCE):.0f}%, shared among
+   all places where a change could be. The weakest candidate is dropped until all count.
 
-Of fewer than {FEWEST} values nothing is said. `history check` compares the newest value with the last level of those
-before it, by the same floor and the same test, its error shared among the metrics."""
+Nothing is reported for fewer than {FEWEST} values. `history check` compares the newest value with the last level by the
+same floor and test, with the error shared among the metrics."""
     parts = [
         _plain(intro),
-        wrapped(f"""## False alarms of real recordings
+        wrapped(f"""## False alarms
 
-The recordings of the four programs [as they are](noise.md#the-recordings), each program's in {ALARM_ORDERS} random
-orders, every metric: in how many series a change is told, and in how many the last recording differs from the level.
+The [recordings of the unchanged programs](noise.md#the-recordings) in {ALARM_ORDERS} random orders, every metric. The
+table counts series with a reported change, and series whose last recording differs from its level.
 
-{table(["program", "recordings", "metrics", "changes told", "newest told apart"], alarm_rows(alarmed), words=1)}
+{table(["program", "recordings", "metrics", "changes", "newest differs"], alarm_rows(alarmed), words=1)}
 """),
         wrapped(f"""## Planted slowdowns
 
-Series of {COMMITS} recordings: all that a program has as it is, in a random order, some of them twice. One recording
-with a slowdown planted stands at the given place (from 0), and to the values of all behind it the same difference is
-added, because each slowdown was recorded once. In how many of {ORDERS} orders one of the default metrics changes at
-that very recording; in how many of the {ORDERS * len(PLACES)} series one changes anywhere else; and which metrics
-change at the right recording in all of them.
+A slowdown begins at one recording of a series of {COMMITS}. The table has the smallest one (share of the step) that a
+default metric shows at the right recording, in all of {ORDERS} orders and from each of {len(PLACES)} places on.
+"Elsewhere" counts series with a change at another recording.
 
-{table(columns, found_rows(recordings, *KINDS), words=2)}
+{table(["program", "planted", "least always found", "elsewhere"], least_rows(slowdowns), words=3)}
 
-Most of what is not found is smaller than the noise floor, which is there because a host may be half as fast in one
-recording as in the next: see [Noise](noise.md#what-is-not-found). Kernels that became slower show in `compute_time`,
-which is not among the default metrics.
+Most slowdowns that are missed lie below the noise floor ([why](noise.md#what-is-not-found)). Slower kernels show in
+`compute_time`, which isn't a default metric. Every slowdown by size and place: [levels.csv](levels.csv).
 """),
         wrapped(f"""## Simulated noise
 
-Without any noise floor, {SIMULATED:,} series each: in how many percent a change is told of noise alone; the newest is
-told apart though it is noise; and a change of six standard deviations in the middle (half the distance from the 16th
-to the 84th
-percentile is taken for one) is told once, and where it is, give or take one.
+{SIMULATED:,} series each, without a noise floor. Percentages of series in which noise alone is reported as a change /
+the newest value of noise is reported as different / a change of six standard deviations in the middle is reported once,
+at most one place off.
 
 {table(heads, rows, words=1)}
 
-So the error of 1% holds for changes where noise is normal or has heavy tails. Where each value follows the one before
-it closely, a short series looks as if its level changed, and nothing in it tells otherwise; with outliers or strongly
-lopsided noise a single value is told apart more often. The noise floor, which is left out here, keeps both from
-mattering in the recordings above.
+The error of 1% holds for normal and heavy-tailed noise. Strong autocorrelation in a short series looks like a change,
+and with outliers or skewed noise a single value is reported more often. The noise floor prevents both in the recordings
+above.
+
+`python -m benchmarks.levels docs/evaluation/levels.md` writes this page from `tests/repeats.tar.xz`.
 """),
     ]
-    return "".join(parts).rstrip() + "\n"
+    return "".join(parts).rstrip() + "\n", csv_text(PLANTED, slowdowns)
 
 
 def _plain(text: str) -> str:
@@ -298,7 +310,9 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         unpack(Path(folder))
-        args.page.write_text(page(read(Path(folder))))
+        text, rows = page(read(Path(folder)))
+    args.page.write_text(text)
+    args.page.with_suffix(".csv").write_text(rows)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes `docs/evaluation/noise.md`: how much recordings of one program differ, and which slowdowns are found anyway.
+"""Write `docs/evaluation/noise.md`: how much recordings of the same program differ, and which slowdowns are found.
 
     python -m benchmarks.noise docs/evaluation/noise.md      # two minutes
 
@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from benchmarks.data_files import csv_text
 from benchmarks.noise_measured import (
     FIXED,
     KINDS,
@@ -87,60 +88,59 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int) -> 
     return "\n".join([lines[0], f"|{'|'.join(rule)}|", *lines[1:]])
 
 
-# -- the parts that are quick to make -----------------------------------------------------------------
+# -- Quick parts ----------------------------------------------------------------------------------
 
 
 def how(folder: Path) -> str:
-    """How the recordings were made."""
+    """Return the section on how the recordings were made."""
     first, second = (index(folder, name) for name in SETS)
     machine, are_clean = first["machine"], Counter(one["kind"] == "clean" for one in first["recordings"])
     return wrapped(f"""## The recordings
 
-Four small programs (`benchmarks/repeats_programs.py`), recorded by `benchmarks/repeats.py` on an {machine["gpu"]}
-(torch {machine["torch"]}, CUDA {machine["cuda"]}, Python {machine["python"]}, {machine["cores"]} cores of a host that
-others use, too):
+Four small programs (`benchmarks/repeats_programs.py`) on an {machine["gpu"]} (torch {machine["torch"]}, CUDA
+{machine["cuda"]}, Python {machine["python"]}, {machine["cores"]} cores of a shared host):
 
-- `prefetch`: matrix products, the next batch copied beside them. The GPU bounds it.
-- `offload`: layers are copied in, computed on for a moment, and copied out. The link to the host bounds it.
-- `decode`: one token after the other, kernels shorter than their launch. The host bounds it.
-- `training`: reads its loss in every step, so that the GPU waits for the host for a moment.
+- `prefetch` is bound by the GPU: matrix products, with the next batch copied meanwhile.
+- `offload` is bound by the link: layers are copied in and out.
+- `decode` is bound by the host: kernels are shorter than their launch.
+- `training` reads its loss in every step, so the GPU waits for the host.
 
-Each recording is made as CI makes it: a process of its own sets the program up, runs it warm and records
-{first["steps"]} steps. The programs take turns. The first set has {are_clean[True] // len(PROGRAMS)} recordings of each
-program as it is, and {are_clean[False]} with a slowdown planted. The second, made half an hour later after another
-start of the machine, has {len(second["recordings"]) // len(PROGRAMS)} more of each program as it is.
-
-**That is one model of GPU and one kind of machine.** Elsewhere the noise is another; `python -m benchmarks.repeats
-record` measures yours.
+Each recording has a process of its own and {first["steps"]} steps. The first set has
+{are_clean[True] // len(PROGRAMS)} recordings of each unchanged program, and {are_clean[False]} with a planted slowdown.
+The second set, made half an hour later after a restart of the machine, has {len(second["recordings"]) // len(PROGRAMS)}
+more of each unchanged program. `python -m benchmarks.repeats record` measures the noise of your machine.
 """)
 
 
-def repeats(recordings: By) -> str:
-    """How much the clean recordings differ, and why their steps do not tell."""
-    rows, apart, total = [], 0, 0
+REPEAT = ("program", "first set, ms", "second set, ms", "longest above shortest", "pairs told apart")
+
+
+def repeat_rows(recordings: By) -> list[list[str]]:
+    """Return the median step of each clean recording, by program."""
+    rows = []
     for program, mine in recordings.items():
         pairs = list(itertools.combinations(clean(mine), 2))
-        told = sum(told_apart(one, other) for one, other in pairs)
-        apart, total = apart + told, total + len(pairs)
+        apart = sum(told_apart(one, other) for one, other in pairs)
         steps = [one.step_ms for one in clean(mine)]
         sets = [", ".join(f"{one.step_ms:.3f}" for one in clean(mine, name)) for name in SETS]
-        rows.append([program, *sets, f"{100 * (max(steps) / min(steps) - 1):.1f}%", f"{told} of {len(pairs)}"])
-    head = ["program", "first set", "second set", "longest above shortest", "pairs told apart"]
+        rows.append([program, *sets, f"{100 * (max(steps) / min(steps) - 1):.1f}%", f"{apart} of {len(pairs)}"])
+    return rows
+
+
+def repeats(recordings: By) -> str:
+    """Return the section on how much the clean recordings differ."""
+    rows = repeat_rows(recordings)
+    apart, total = (sum(int(row[-1].split(" of ")[end]) for row in rows) for end in (0, 1))
+    short = [[row[0], *row[3:]] for row in rows]
     return wrapped(f"""## Repeated recordings of one program
 
-The median step of each recording, in ms:
+{table([REPEAT[0], *REPEAT[3:]], short, words=1)}
 
-{table(head, rows, words=3)}
+Steps within one recording are alike, so the {100 * CONFIDENCE:.0f}% interval of a change is narrow. In **{apart} of
+{total}** pairs ({100 * apart / total:.0f}%) it excludes zero, although the program is the same. The interval alone
+would call every other recording a change.
 
 {_outliers(recordings)}
-
-### Why one recording is not enough
-
-Within one recording steps are alike, as clocks, link and host stay what they are while it lasts. So the
-{100 * CONFIDENCE:.0f}% interval of the change, which knows nothing but these steps, is narrow: in **{apart} of
-{total}** pairs ({100 * apart / total:.0f}%) it leaves out zero, though the program is the same ("pairs told apart").
-More steps make it narrower still. It is needed, as some steps do scatter; alone it would call every other recording a
-change.
 """)
 
 
@@ -153,13 +153,11 @@ def _outliers(recordings: By) -> str:
     slow = max(hosts, key=lambda one: one.step_ms)
     others = [one for one in recordings["decode"] if one.kind != "clean"]
     too = sum(one.step_ms > SLOW_HOST * usual_ms for one in others)
-    return f"""- **prefetch** waits for nobody: only the GPU itself is now a little faster, now a little slower.
-- **offload**: the link was slower in two recordings: {named} from host to device, instead of
+    return f"""- **offload**: the link was slower in two recordings: {named} from host to device, instead of
   {statistics.median(rates):.1f}.
-- **decode**: one recording ({_name(slow)}) was made while the host was half as fast. It worked for itself for
-  {slow.host_ms:.2f} ms of each step, instead of {statistics.median(one.host_ms for one in hosts):.2f}. That happened to
-  {too} of the {len(others)} recordings with something planted, too.
-- **training** waits for the host a little, and for longer in some recordings."""
+- **decode**: in one recording ({_name(slow)}) the host was half as fast and worked for {slow.host_ms:.2f} ms of each
+  step, instead of {statistics.median(one.host_ms for one in hosts):.2f}. The same happened in {too} of the
+  {len(others)} recordings with a planted slowdown."""
 
 
 def _name(one: Recording) -> str:
@@ -175,41 +173,39 @@ def floors(recordings: By) -> str:
         rows.append([program, f"{step_ms:.3f}", *(f"{floor_ms(first, metric):.3f}" for metric in FLOORS)])
     return wrapped(f"""## Noise floor
 
-A change counts only where it is larger than the noise floor (`overlapscope/compare/noise.py`), which adds up:
+`overlapscope diff` and `overlapscope check --baseline` report a change only if it exceeds the noise floor
+(`overlapscope/compare/noise.py`), the sum of three parts:
 
-- for the GPU {100 * GPU_SHARE:g}% of the step;
-- for the link {100 * LINK_SHARE:g}% of the copies and communication in what is measured;
-- for the host {HOST_SHARE:g} times the time in it that the host decides about: idle time by `host-sync`,
-  `launch-bound`, `host-compute` and the like, copies that were launched late.
+- GPU: {100 * GPU_SHARE:g}% of the step;
+- link: {100 * LINK_SHARE:g}% of the copies and communication in the measured time;
+- host: {HOST_SHARE:g} times the time that depends on the host: idle time by `host-sync`, `launch-bound`,
+  `host-compute` and the like, and copies that were launched late.
 
-Link and host count on the side that has less of them. A percentage has to change by {POINTS:g} point at least. In ms,
-the median over the pairs of the first set:
+Link and host count on the side that has less of them. A percentage must change by at least {POINTS:g} point. The floor
+in ms, the median over the pairs of the first set:
 
 {table(["program", "step", *FLOORS], rows, words=1)}
 
-These shares were set with the first set in view, and then tried on the second. One ordered pair failed, a recording of
-`decode` in the first set against one in the second; so the host's share was raised from 1.5 to {HOST_SHARE:.1f}. The
-second set is therefore not wholly held out.
+The shares were set with the first set and tried on the second. One pair failed, so the host's share was raised from 1.5
+to {HOST_SHARE:.1f}. The second set is therefore not fully held out.
 """)
 
 
-# -- the parts that take a while ----------------------------------------------------------------------
+# -- Slow parts -----------------------------------------------------------------------------------
 
 
 def alike(found: Sequence[Repeated]) -> str:
     """What check and diff say of the clean recordings."""
     pairs, failed = _summed(one.pairs for one in found), _summed(one.failed["default"] for one in found)
     steps, ranges = (_summed(getattr(one, name) for one in found) for name in ("in_steps", "in_ranges"))
-    why = "how much of a copy falls into so short a range as an optimizer's step depends on when the host launches it"
     return wrapped(f"""## False failures
 
-At default settings, over both sets together:
+At default settings, over both sets:
 
-- `check --baseline` fails **{sum(failed)} of {sum(pairs)}** ordered pairs of recordings of one program.
-- `diff`, of {sum(one.diffs for one in found)} pairs, calls **{steps[0]} of {steps[1]:,}** figures of steps beyond
-  noise, and {ranges[0]} of the {ranges[1]:,} of ranges{f": {why}" if ranges[0] else ""}.
-  Findings whose cost is about what a rule lets pass come and go; it says that they are no more than
-  noise.
+- `check --baseline` fails **{sum(failed)} of {sum(pairs)}** ordered pairs of recordings of the same program.
+- `diff` reports **{steps[0]} of {steps[1]:,}** figures of steps as beyond noise, in
+  {sum(one.diffs for one in found)} pairs, and {ranges[0]} of {ranges[1]:,} figures of ranges. A short range such as an
+  optimizer's step contains more or less of a copy, depending on when the host launches it.
 """)
 
 
@@ -255,32 +251,30 @@ def slowdowns(rows: Sequence[Planted], recordings: By) -> str:
     head = ["program", "planted", *(f"{size:g}%" for size in _sizes(rows)), "the least found every time"]
     return wrapped(f"""## Planted slowdowns
 
-A kernel, a copy or, on the host, a busy loop was added to each step where nothing else runs, so that the step becomes
-longer by that. In how many of {comparisons} comparisons with the clean recordings of its set the default check fails,
-by the share of the step that was asked for (a blank was not recorded):
+A kernel, a copy or a busy loop on the host was added to each step where nothing else runs. The table counts the
+failures of the default check in {comparisons} comparisons with the clean recordings, by the planted share of the step.
+A blank was not recorded.
 
 {table(head, found_sizes(rows), words=2)}
 
-What was really planted differs a little from what was asked for; the table at the end has both. A copy in `prefetch`
-costs more than its length: it has to wait for the batch's copy, and the compute for it (the step with
-{waiting.planted_pct:.1f}% planted is {waiting.grown_pct:.0f}% longer).
-
-What changes a program's ways is always found, and named: batches in pageable memory (`pageable-memory`), copies on the
-default stream (`same-stream`), and a synchronize in a program that had none (`host-sync`).
+Slowdowns that change a program's structure are always found and named: batches in pageable memory (`pageable-memory`),
+copies on the default stream (`same-stream`), and a synchronize in a program that had none (`host-sync`). A copy in
+`prefetch` costs more than its length, because it waits for the batch's copy: the step with
+{waiting.planted_pct:.1f}% planted is {waiting.grown_pct:.0f}% longer. Every slowdown with its measured size and the
+budgets that fail: [noise.csv](noise.csv). Every recording: [noise-recordings.csv](noise-recordings.csv).
 
 ### What is not found
 
-- **Work of the host where the host bounds the program.** {busy.planted_ms:.3f} ms of it are nothing beside the
-  {floor("decode", "step_time")} by which a step of `decode` may differ. By default `step_time` and `idle_time` guard
-  such a program only against a host that takes several times as long; what the GPU computes and copies is guarded well.
-- **Copies where copies are exposed anyway.** {uploaded.planted_ms:.3f} ms in `offload` are less than the 10% by which
-  `exposed_copy_time` may increase, and than its noise floor of {floor("offload", "exposed_copy_time")}.
-  {sent.planted_ms:.3f} ms in `training` are less than its {floor("training", "exposed_copy_time")}: what is exposed
-  there was launched late, which is the host's doing. `diff` lists such copies all the same.
-- **A synchronize where the program waits anyway.** `decode` and `training` read a result in every step. One wait more
-  changes their steps by less than noise ({again:.0f}% at most).
-- **Kernels of less than 3% of the compute**, by which `compute_time` may increase, or of less than
-  {100 * GPU_SHARE:g}% of the step, its noise floor. `diff` names every new kernel, however short.
+- **Host work where the host is the bottleneck.** {busy.planted_ms:.3f} ms are lost in the
+  {floor("decode", "step_time")} by which a step of `decode` may vary. `step_time` and `idle_time` protect such a
+  program only against a host that takes several times as long.
+- **Copies where copies are exposed anyway.** {uploaded.planted_ms:.3f} ms in `offload` are below the 10% by which
+  `exposed_copy_time` may increase, and below its noise floor of {floor("offload", "exposed_copy_time")}.
+  {sent.planted_ms:.3f} ms in `training` are below its floor of {floor("training", "exposed_copy_time")}.
+- **A synchronize where the program waits anyway.** `decode` and `training` read a result in every step. One more wait
+  changes their steps by {again:.0f}% at most.
+- **Kernels below 3% of the compute**, the allowed increase of `compute_time`, or below {100 * GPU_SHARE:g}% of the
+  step. `diff` names every new kernel.
 """)
 
 
@@ -295,21 +289,21 @@ def stricter(found: Sequence[Repeated], rows: Sequence[Planted]) -> str:
     head = ["settings", "pairs of one set", "of two sets", *(f"{program}, {WORDS[kind]}" for program, kind in TRIED)]
     return wrapped(f"""## Stricter settings
 
-**Lower the percentages**, and keep the noise floors. In `overlapscope.toml`:
+Lower the percentages in `overlapscope.toml`, and keep the noise floors:
 
 {textwrap.indent(LOWER, "    ")}
-**Set a fixed `noise_floor`**, here of 1% of the step, where the machine is yours alone:
+Set a fixed `noise_floor`, here 1% of the step, on a machine of your own:
 
 {textwrap.indent(FIXED, "    ")}
-On these same recordings: how many clean pairs fail, each a false alarm, and the least that is found every time:
+False alarms in clean pairs, and the smallest slowdown that is always found:
 
 {table(head, lines, words=1)}
 
-The defaults leave room for machines noisier than this one; a fixed noise floor needs one that is quieter.
+A quieter machine helps too: no other users, locked clocks, and the process bound to cores near its GPU. A change that
+appears in each of three separate recordings is rarely an accident.
 
-**Take a quieter machine**: nobody else on the host, clocks locked, the process bound to cores near its GPU.
-
-**Record several times.** A change that is in each of three recordings, made apart, is hardly an accident.
+`python -m benchmarks.noise docs/evaluation/noise.md` writes this page from `tests/repeats.tar.xz`. A test fails when
+the quick parts are stale.
 """)
 
 
@@ -334,15 +328,11 @@ def everything(rows: Sequence[Planted]) -> list[list[str]]:
     return lines
 
 
-def all_planted(rows: Sequence[Planted]) -> str:
-    """The table of all of them."""
-    head = ["program", "planted", "budgets that fail", "beyond noise in every diff"]
-    head += ["asked", "measured", "mean step", "check fails", "step beyond noise in a diff"]
-    text = wrapped("""## All planted slowdowns
-
-In brackets how often a budget fails, where that is not every time the check does; and the share of a clean step.
-""")
-    return f"{text}{table(head, everything(rows), words=4)}\n"
+PLANTED = (
+    *("program", "planted", "budgets that fail", "beyond noise in every diff", "asked", "measured", "mean step"),
+    *("check fails", "step beyond noise in a diff"),
+)
+"""Head of `everything`. A number in brackets counts failures of a budget where the check fails more often."""
 
 
 def opening(found: Sequence[Repeated], rows: Sequence[Planted]) -> str:
@@ -355,24 +345,22 @@ def opening(found: Sequence[Repeated], rows: Sequence[Planted]) -> str:
     sizes = sorted(one.asked_pct for one in kernels if one is not None and one.asked_pct is not None)
     return wrapped(f"""# Noise between recordings
 
-Written by `python -m benchmarks.noise docs/evaluation/noise.md` from `tests/repeats.tar.xz`; a test fails where the
-parts that are quick to make are stale. It is why `overlapscope diff` and `overlapscope check --baseline` let some
-changes pass.
+**Question:** Does `check` fail for no reason, and which slowdowns does it find?
 
-**In short:** at default settings {sum(failed)} of {sum(pairs)} pairs of recordings of one and the same program fail. A
-kernel that takes {sizes[0]:g} to {sizes[-1]:g}% of a step, depending on the program, is found every time, and so are
-pageable memory and copies on the default stream. What the host does is not guarded so closely: from one recording to
-the next it may be half as fast.
+At default settings {sum(failed)} of {sum(pairs)} pairs of recordings of the same program fail. A kernel of
+{sizes[0]:g} to {sizes[-1]:g}% of a step, depending on the program, is always found, and so are pageable memory and
+copies on the default stream. Slowdowns of the host are found later, because the host may be half as fast from one
+recording to the next.
 """)
 
 
-def page(folder: Path) -> str:
-    """The page, from an unpacked archive."""
+def page(folder: Path) -> tuple[str, dict[str, str]]:
+    """Return the page and the CSV files beside it, by what their names end with, from an unpacked archive."""
     recordings = read(folder)
     with ProcessPoolExecutor() as pool:
         slow = pool.map(repeated, recordings.values()), pool.map(planted, recordings.values())
         found, rows = list(slow[0]), list(itertools.chain.from_iterable(slow[1]))
-    return "".join(
+    text = "".join(
         [
             opening(found, rows),
             how(folder),
@@ -381,9 +369,10 @@ def page(folder: Path) -> str:
             alike(found),
             slowdowns(rows, recordings),
             stricter(found, rows),
-            all_planted(rows),
         ]
     )
+    data = {"": csv_text(PLANTED, everything(rows)), "-recordings": csv_text(REPEAT, repeat_rows(recordings))}
+    return text.rstrip() + "\n", data
 
 
 def main(arguments: list[str]) -> None:
@@ -392,7 +381,10 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name:
         unpack(Path(name))
-        options.page.write_text(page(Path(name)))
+        text, data = page(Path(name))
+    options.page.write_text(text)
+    for ending, rows in data.items():
+        options.page.with_name(f"{options.page.stem}{ending}.csv").write_text(rows)
 
 
 if __name__ == "__main__":

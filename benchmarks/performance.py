@@ -22,6 +22,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from benchmarks.data_files import csv_text
 from benchmarks.performance_plot import draw
 from benchmarks.processes import (
     HERE,
@@ -40,6 +41,7 @@ from benchmarks.processes import (
 
 DOCS = HERE.parent / "docs" / "evaluation"
 PAGE, PLOT = DOCS / "performance.md", DOCS / "performance.png"
+PROFILE, GROWTH = DOCS / "performance-profile.csv", DOCS / "performance-growth.csv"
 
 COMPARED_MB = (10, 100, 250, 1000)
 LOOKED_INTO_MB = 250
@@ -186,17 +188,13 @@ def where(found: dict[str, Any], profiles: dict[str, list[dict[str, Any]]], whol
         *(f"| {stage} | {took:.3f} | {100 * took / whole.seconds:.0f}% |" for stage, took in rows),
         "",
     ]
-    titles = {
-        "reading": "Reading in one process, under cProfile: the functions with the most time of their own.",
-        "analysis": f"Analysis and rules, likewise ({found['gpu_ops']:,} GPU ops).",
-    }
-    for what, title in titles.items():
-        lines += [title, "", "| function | calls | ms | share |", "|---|---|---|---|"]
-        lines += [
-            f"| `{one['function']}` | {one['calls']} | {1000 * one['seconds']:.1f} | {100 * one['share']:.0f}% |"
-            for one in profiles[what]
-        ]
-        lines.append("")
+    lines += [f"The functions with the most time of their own: [performance-profile.csv]({PROFILE.name}).", ""]
+    functions = [
+        (what, one["function"], str(one["calls"]), f"{1000 * one['seconds']:.1f}", f"{100 * one['share']:.0f}%")
+        for what, profile in profiles.items()
+        for one in profile
+    ]
+    PROFILE.write_text(csv_text(("of", "function", "calls", "ms", "share"), functions), encoding="utf-8")
     return lines
 
 
@@ -244,8 +242,9 @@ def growth(directory: Path, compared: Sequence[Compared], repeats: int) -> list[
         trace.unlink()
     rows.sort(key=lambda row: row[0])
     sizes = [size for size, _ in rows]
-    lines = ["## Growth", "", "| MB | seconds | peak MB |", "|---|---|---|"]
-    lines += [f"| {size:.1f} | {one.seconds:.2f} | {one.peak_mb:.0f} |" for size, one in rows]
+    lines = ["## Growth", "", f"Every size: [performance-growth.csv]({GROWTH.name})."]
+    cells = [(f"{size:.1f}", f"{one.seconds:.2f}", f"{one.peak_mb:.0f}") for size, one in rows]
+    GROWTH.write_text(csv_text(("MB", "seconds", "peak MB"), cells), encoding="utf-8")
     for what, unit, values in (
         ("Time", "s", [one.seconds for _, one in rows]),
         ("Peak memory", "MB", [one.peak_mb for _, one in rows]),

@@ -1,4 +1,4 @@
-"""Holds what is said of programs while nobody records them against what they do then.
+"""Compare plain steps, as overlapscope measures and estimates them, with programs that run without it.
 
     python -m benchmarks.plain DIR [docs/evaluation/plain.md]      # DIR is that of benchmarks.plain_record
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import plain_runs
 from benchmarks.plain_evaluation import evaluate, machine
-from benchmarks.plain_page import page
+from benchmarks.plain_page import data, page
 
 
 def main() -> None:
@@ -29,6 +29,8 @@ def main() -> None:
         print(text)
     else:
         options.page.write_text(text, encoding="utf-8")
+        for ending, content in data(rows).items():
+            options.page.with_name(f"{options.page.stem}{ending}.csv").write_text(content, encoding="utf-8")
 
 
 if __name__ == "__main__":

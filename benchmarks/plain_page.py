@@ -1,4 +1,4 @@
-"""The text of `docs/evaluation/plain.md`."""
+"""The text of `docs/evaluation/plain.md`, and the CSV files beside it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from benchmarks.data_files import csv_text
 from benchmarks.plain_evaluation import Predicted, Recorded, error_pct
 from benchmarks.plain_runs import BEFORE, Machine
 from benchmarks.whatif_page import milliseconds
@@ -30,14 +31,19 @@ def page(rows: Sequence[Recorded], machine: Machine, processes: int) -> str:
         "processes": str(processes),
         "machine": f"{gpu}, torch {machine.torch}, Python {machine.python}",
         "goals": _goals(rows),
-        "plain": _table(PLAIN, map(_plain, rows)),
-        "idle": _table(IDLE, map(_idle, rows)),
-        "untold": _table(UNTOLD, map(_untold, rows)),
-        "pairs": _table(PAIRS, (_pair(row, one) for row in rows for one in row.predicted)),
-        "not predicted": _not_predicted(rows),
     }.items():
         text = text.replace(f"{{{name}}}", part)
     return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def data(rows: Sequence[Recorded]) -> dict[str, str]:
+    """Return the text of each CSV file by what its name ends with."""
+    return {
+        "": csv_text(PLAIN, map(_plain, rows)),
+        "-idle": csv_text(IDLE, map(_idle, rows)),
+        "-estimated": csv_text(UNTOLD, map(_untold, rows)),
+        "-predictions": csv_text(PAIRS, (_pair(row, one) for row in rows for one in row.predicted)),
+    }
 
 
 # -- the goals -------------------------------------------------------------------------------------
@@ -151,12 +157,6 @@ PAIRS = (
     "as measured, %",
     "from the recording, %",
 )
-_TEXTS = {"program", "program, edits", "bound by", "interventions", "inside"}
-
-
-def _table(heads: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    ruler = "|".join("---" if head in _TEXTS else "---:" for head in heads)
-    return "\n".join([f"| {' | '.join(heads)} |", f"|{ruler}|", *(f"| {' | '.join(cells)} |" for cells in lines)])
 
 
 def _name(row: Recorded) -> str:
@@ -213,7 +213,7 @@ def _pair(row: Recorded, one: Predicted) -> list[str]:
         milliseconds(said.value) if said else "",
         f"{milliseconds(said.low)} to {milliseconds(said.high)}" if said else "",
         milliseconds(one.measured_ns),
-        _signed(one.error_pct, WORST_PCT) if said else "not predicted",
+        _signed(one.error_pct, WORST_PCT) if said else f"not predicted: {clean(one.why_not)}",
         "" if one.inside is None else _yes(one.inside),
         *("" if saved is None else f"{saved:.1f}" for saved in _saved_pct(row, one)),
         _signed(one.recorded_error_pct, float("inf")),
@@ -226,15 +226,6 @@ def _saved_pct(row: Recorded, one: Predicted) -> tuple[float | None, float | Non
     if one.step_ns is not None and row.plain is not None:
         said = 100 * (1 - one.step_ns.value / row.plain.step_ns)
     return said, 100 * (1 - one.measured_ns / row.truth.step_ns)
-
-
-def _not_predicted(rows: Sequence[Recorded]) -> str:
-    return "\n".join(
-        f"- {_name(row)}, {', '.join(one.pair.edits)}: {clean(one.why_not)}"
-        for row in rows
-        for one in row.predicted
-        if one.why_not
-    )
 
 
 def _signed(value: float | None, limit: float) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.public_programs_page import page
+from benchmarks.public_programs_page import data, page
 from benchmarks.public_programs_runs import ORDER, Measured, fetch, make_data, measure, table
 
 KEPT = Path(__file__).with_name("measured") / "public_programs"
@@ -54,7 +54,9 @@ def main() -> None:
     paging.add_argument("folder", type=Path, nargs="?", default=KEPT, metavar="DIR")
     options = parser.parse_args()
     if options.command == "page":
-        options.page.write_text(page(read(options.folder), table()), encoding="utf-8")
+        measured = read(options.folder)
+        options.page.write_text(page(measured, table()), encoding="utf-8")
+        options.page.with_suffix(".csv").write_text(data(measured, table()), encoding="utf-8")
         return
     out = options.out.absolute()
     if options.command == "fetch":

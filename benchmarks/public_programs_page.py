@@ -1,4 +1,4 @@
-"""The text of `docs/evaluation/public-programs.md`."""
+"""The text of `docs/evaluation/public-programs.md`, and the CSV file beside it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from benchmarks.data_files import csv_text
 from benchmarks.public_programs_runs import Measured, Program, Table
 from overlapscope.base.words import clean, duration
 
@@ -23,7 +24,12 @@ PROGRAMS, REPOSITORIES = 30, 15
 """Least numbers of them."""
 _ERROR = re.compile(r"\b\w*(Error|Exception)\b.*:")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_HEAD = ("program", "kind", "steps", "step", "by the clock", "apart", "all steps", "top finding", "wall", "extra")
+_HEAD = (
+    *("program", "kind", "steps", "step", "by the clock", "apart", "all steps", "top finding", "wall", "extra"),
+    *("repository", "commit", "command"),
+)
+_WITHIN_PCT = (5, 20, 50)
+"""Limits of the distances that are counted."""
 
 
 def page(measured: Sequence[Measured], table: Table) -> str:
@@ -34,12 +40,17 @@ def page(measured: Sequence[Measured], table: Table) -> str:
         "machine": " and ".join(dict.fromkeys(one.machine for one in measured)),
         "goals": _lines(("", "wanted", "reached"), _goals(rows)),
         "failures": "\n".join(f"- {failure}" for row in rows for failure in row.failures),
-        "table": _lines(_HEAD, (row.cells for row in rows)),
+        "distances": _lines(("distance", "programs"), _distances(rows)),
         "missing": ", ".join(f"`{name}`" for name in table.programs if name not in {one.program for one in measured}),
-        "commits": _lines(("program", "repository", "commit", "command"), (row.origin for row in rows)),
     }.items():
         text = text.replace(f"{{{name}}}", part)
     return text
+
+
+def data(measured: Sequence[Measured], table: Table) -> str:
+    """Return the CSV file with a row for each program."""
+    rows = [Row(one, table.programs[one.program]) for one in measured]
+    return csv_text(_HEAD, [(*row.cells, *row.origin) for row in rows])
 
 
 class Row:
@@ -134,7 +145,7 @@ class Row:
     def origin(self) -> tuple[str, ...]:
         program = self.program
         command = " ".join(program.command)
-        return f"`{self.measured.program}`", program.repository, f"`{self.measured.commit[:10]}`", f"`{command}`"
+        return program.repository, self.measured.commit[:10], command
 
 
 def _steps(ends_ns: Sequence[int], each: int) -> list[int]:
@@ -150,6 +161,12 @@ def _goals(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
     yield f"extra wall time at most {EXTRA_S:.0f} s plus {EXTRA_SHARE:.0%}", "all", _share(limits)
     apart = sorted(abs(row.apart_pct) for row in rows if row.apart_pct is not None)
     yield "step apart from the clock, median and worst", "", f"{statistics.median(apart):.1f}% and {apart[-1]:.1f}%"
+
+
+def _distances(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
+    apart = [abs(row.apart_pct) for row in rows if row.apart_pct is not None]
+    for limit in _WITHIN_PCT:
+        yield f"at most {limit}%", f"{sum(one <= limit for one in apart)} of {len(apart)}"
 
 
 def _share(met: Iterable[bool]) -> str:

@@ -26,7 +26,7 @@ from typing import Any, Final, Literal
 import msgspec
 from mcp import Client, StdioServerParameters
 
-from benchmarks.noise import table
+from benchmarks.data_files import csv_cells, csv_text
 from overlapscope.base.words import size
 from overlapscope.commands import main as overlapscope
 from tests.questions import truth
@@ -214,42 +214,43 @@ def _printed(command: str) -> str:
 
 # -- the page -----------------------------------------------------------------------------------------------
 
-HEAD = """# Questions of assistants
+PAGE = """# Questions of assistants
 
-Written by `python -m benchmarks.questions docs/evaluation/questions.md`; a test asks all questions again and fails when
-one is no longer answered.
+**Question:** Does a program that asks `overlapscope mcp` get the right answer?
 
-These are {count} questions of people who use PyTorch, about bundled recordings, asked of one `overlapscope mcp` over
-its standard streams with the client of the MCP SDK. `tests/questions/questions.yaml` has them in full: the calls, where
-in the answer the value stands, and what is expected. The calls are written down, too. So this page says what the tools
-can answer, not how well an assistant chooses among them. The questions were written while the tools were, with their
-answers at hand, and some of them changed the tools.
+**{right} of {count} questions are answered**, with {calls} call in the median and {most_calls} at most, and {bytes:,}
+bytes in the median and {most_bytes:,} at most. The recordings have {median_raw} in the median, unpacked.
 
-An answer is right if it has the expected value, in nanoseconds to the last digit; if it says its unit, and whether it
-is of the recording, of the plain program or a prediction; if it says so, instead of giving a figure, where the file has
-no answer; and if it takes at most three calls and 8,000 bytes. {raw} expected values are computed from raw files by
-brute force (`tests/questions/truth.py`), without overlapscope's reader or analysis. {stated} follow from how a program
-or a file was made, or from its documentation. {command} is the published JSON of the command line. Predictions and
-estimates are intervals: the step of the changed or unrecorded program, as measured, must lie inside.
+An answer is right if
 
-**{right} of {count} questions are answered**, with {calls} call in the median and {most_calls} at most, and with
-{bytes:,} bytes in the median and {most_bytes:,} at most. The recordings that a question is about have {median_raw} in
-the median, unpacked.
+- it has the expected value, to the last nanosecond;
+- it states its unit, and whether it is of the recording, of the plain program or a prediction;
+- it says so if the file has no answer;
+- it takes at most three calls and 8,000 bytes.
 
+| expected value known from | questions |
+|---|---:|
+| the raw file, by brute force (`tests/questions/truth.py`) | {raw} |
+| how a program or file was made, or its documentation | {stated} |
+| the JSON of the command line | {command} |
+
+A predicted or estimated interval must contain the measured step. Every question with its calls and its answer:
+[questions.csv](questions.csv). {changed} questions were not fully answered when they were first asked, and the tools
+were changed for them; the last column of the file says why.
+
+The questions and calls are fixed in `tests/questions/questions.yaml`, so this page measures the tools, not how well an
+assistant chooses among them. They were written together with the tools.
+
+`python -m benchmarks.questions docs/evaluation/questions.md` writes this page. A test asks all questions again.
 """
-CHANGED = """
-## What the questions changed
-
-These were not answered, or not in full, when they were first asked, and the tools were changed for them:
-
-"""
+COLUMNS = ("question", "calls", "answer", "known from", "bytes", "missing at first")
 
 
 def page(asked: list[Asked], made: Path) -> str:
-    """The page."""
-    sizes = [sum(len(answer.encode()) for answer in one.answers) for one in asked]
+    """Return the page."""
+    sizes = list(map(_bytes, asked))
     ways = Counter(way for one in asked for way in one.question.expected)
-    head = HEAD.format(
+    return PAGE.format(
         count=len(asked),
         raw=ways["raw"],
         stated=ways["value"],
@@ -260,11 +261,17 @@ def page(asked: list[Asked], made: Path) -> str:
         bytes=round(statistics.median(sizes)),
         most_bytes=max(sizes),
         median_raw=size(round(statistics.median(_raw_bytes(one.question, made) for one in asked))),
+        changed=sum(bool(one.question.changed) for one in asked),
     )
-    columns = ("question", "calls", "answer", "known from", "bytes")
-    rows = table(columns, map(_row, asked, sizes), words=len(columns) - 1)
-    changed = [f"- {one.question.question} {one.question.changed}" for one in asked if one.question.changed]
-    return f"{head}{rows}\n{CHANGED}{chr(10).join(changed)}\n"
+
+
+def data(asked: Iterable[Asked]) -> list[list[str]]:
+    """Return the rows of the CSV file."""
+    return [csv_cells((*_row(one, _bytes(one)), one.question.changed)) for one in asked]
+
+
+def _bytes(asked: Asked) -> int:
+    return sum(len(answer.encode()) for answer in asked.answers)
 
 
 def _row(asked: Asked, size: int) -> tuple[str, ...]:
@@ -323,6 +330,7 @@ def main() -> None:
         make(made)
         asked = asyncio.run(ask(made))
         args.page.write_text(page(asked, made))
+        args.page.with_suffix(".csv").write_text(csv_text(COLUMNS, data(asked)))
     for one in asked:
         for wrong in one.wrong:
             print(f"{one.question.question} {wrong}")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.trials_page import page
+from benchmarks.trials_page import data, page
 from benchmarks.trials_runs import SCRIPTS, Measured, measure, programs
 from overlapscope.base.words import duration
 
@@ -76,7 +76,10 @@ def main() -> None:
     if options.command == "run":
         run(options.out.absolute(), options.only or [*programs()], options.minutes, options.steps)
     else:
-        options.page.write_text(page(read(options.folder)), encoding="utf-8")
+        measured = read(options.folder)
+        options.page.write_text(page(measured), encoding="utf-8")
+        for ending, text in data(measured).items():
+            options.page.with_name(f"{options.page.stem}{ending}.csv").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The text of `docs/evaluation/try.md`."""
+"""The text of `docs/evaluation/try.md`, and the CSV files beside it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.data_files import csv_text
 from benchmarks.trials_runs import ROUNDS, Measured, Program, programs
-from overlapscope.base.words import clean, duration, listed
-from overlapscope.documents.table import Table
-from overlapscope.render.markdown import lines
-from overlapscope.trials.document import document
+from overlapscope.base.words import duration, listed
 from overlapscope.trials.result import Tried
 
 TEXT = Path(__file__).with_name("trials_page.md")
@@ -31,7 +29,6 @@ def page(measured: Sequence[Measured]) -> str:
         "machine": f"{machine.gpu or 'a CPU'}, torch {machine.torch}, Python {machine.python}",
         "goals": _table(("", "wanted", "reached"), _goals(measured)),
         "summary": _table(_SUMMARY, map(_summary, measured)),
-        "sections": "\n".join(line for one in measured for line in _section(one)),
     }.items():
         text = text.replace(f"{{{name}}}", part)
     return re.sub(r"\n{3,}", "\n\n", text)
@@ -121,22 +118,49 @@ def _table(head: Sequence[str], rows: Iterator[tuple[str, ...]] | map[tuple[str,
     return "\n".join(f"| {' | '.join(row)} |" for row in said)
 
 
-def _section(measured: Measured) -> Iterator[str]:
-    """What a program is, what was expected, and what a user sees of it."""
-    program = programs()[measured.program]
-    yield from ("", f"## `{measured.program}`", "", f"{program.about} {_expected(program)}", "")
-    if program.options:
-        yield from (f"Tried with `{' '.join(program.options)}`.", "")
-    if measured.trial is None:
-        yield from (clean(measured.failure), "")
+# -- Data ------------------------------------------------------------------------------------------
+
+CHANGE = (
+    *("program", "about", "options", "change", "value", "on top of", "step ns", "predicted %", "measured %", "low %"),
+    *("high %", "added %", "kept", "runs", "results", "races", "failure, or why it was not tried"),
+)
+BY_HAND = ("program", "edits", "round", "as it is, ns", "edited, ns")
+
+
+def data(measured: Sequence[Measured]) -> dict[str, str]:
+    """Return the text of each CSV file by what its name ends with."""
+    by_hand = [
+        (one.program, one.by_hand.edits, str(number), str(before), str(after))
+        for one in measured
+        if one.by_hand is not None
+        for number, (before, after) in enumerate(zip(one.by_hand.as_is_ns, one.by_hand.edited_ns, strict=True))
+    ]
+    changes = [cells for one in measured for cells in _changes(one)]
+    return {"": csv_text(CHANGE, changes), "-by-hand": csv_text(BY_HAND, by_hand)}
+
+
+def _changes(measured: Measured) -> Iterator[list[str]]:
+    program, trial = programs()[measured.program], measured.trial
+    head = [measured.program, f"{program.about} {_expected(program)}", " ".join(program.options)]
+    if trial is None:
+        yield [*head, *("" for _ in CHANGE[len(head) : -1]), measured.failure]
         return
-    yield from lines(block for block in document(measured.trial).blocks if isinstance(block, Table))
-    if measured.by_hand is not None:
-        steps = (f"{listed(map(duration, each))}" for each in (measured.by_hand.as_is_ns, measured.by_hand.edited_ns))
-        before, after = steps
-        yield from (f"By hand (`{measured.by_hand.edits}`): {before} a step as it is, {after} as edited.", "")
-    elif measured.failure:
-        yield from (f"By hand: {clean(measured.failure)}", "")
+    unchanged = ["as it is", "", "", str(trial.baseline_step_ns)]
+    yield [*head, *unchanged, *("" for _ in CHANGE[len(head) + len(unchanged) :])]
+    for one in trial.changes:
+        predicted = None if one.predicted_pct is None else one.predicted_pct.value
+        percentages = (predicted, one.measured_pct, one.measured_low_pct, one.measured_high_pct, one.added_pct)
+        yield [
+            *head,
+            *(one.change, one.value, ", ".join(one.after), "" if one.step_ns is None else str(one.step_ns)),
+            *("" if pct is None else f"{pct:.2f}" for pct in percentages),
+            *("yes" if one.kept else "no", str(one.runs), one.results),
+            "" if one.races is None else str(one.races),
+            one.failure,
+        ]
+    for left_out in trial.left_out:
+        cells = [*head, left_out.change]
+        yield [*cells, *("" for _ in CHANGE[len(cells) : -1]), left_out.reason]
 
 
 def _expected(program: Program) -> str:

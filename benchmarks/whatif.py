@@ -29,7 +29,7 @@ from benchmarks.whatif_evaluation import (
     recordings,
     unpacked,
 )
-from benchmarks.whatif_page import milliseconds, page, summary
+from benchmarks.whatif_page import data, milliseconds, page, summary
 from benchmarks.whatif_speed import measured_speed
 from benchmarks.whatif_typical import typical_errors_pct
 
@@ -91,10 +91,9 @@ def main() -> None:
 
 
 def write(target: Path, packed: Path) -> None:
-    """The page, and its picture beside it."""
+    """Write the page, and its picture and data beside it."""
     every, listed = recordings(packed), pairs(packed)
     held = whatif_plain.plain_rows(listed)
-    plain = whatif_plain.summary(held), whatif_plain.table(held)
     built = evaluate(listed, every)
     further, second = (evaluate(further_pairs(place)) for place in (FURTHER, SECOND))
     if failures := built.failures + further.failures + second.failures:
@@ -102,9 +101,11 @@ def write(target: Path, packed: Path) -> None:
     from benchmarks.whatif_plot import draw
 
     draw([*built.rows, *further.rows], second.rows, target.with_name(f"{target.stem}-errors.png"))
-    target.write_text(
-        page(built, further, second, typical_errors_pct(every), measured_speed(), plain), encoding="utf-8"
-    )
+    for name, text in {**data(built, further, second), "-plain": whatif_plain.table(held)}.items():
+        target.with_name(f"{target.stem}{name}.csv").write_text(text, encoding="utf-8")
+    sentence = whatif_plain.summary(held)
+    text = page(built, further, second, typical_errors_pct(every), measured_speed(), sentence)
+    target.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
-"""The text of `docs/evaluation/whatif.md`."""
+"""The text of `docs/evaluation/whatif.md`, and the CSV files beside it."""
 
 from __future__ import annotations
 
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.data_files import csv_text
 from benchmarks.whatif_evaluation import TRACES, Evaluation, Row, experiment_of, folders, name_of, place_of
 from overlapscope.base.words import clean
 from overlapscope.laboratory import store
@@ -18,6 +19,13 @@ TEXT = Path(__file__).with_name("whatif_page.md")
 """The page around the tables."""
 MEDIAN_PCT, WORST_PCT, INSIDE_PCT = 5.0, 15.0, 90.0
 """What was asked for: errors at most these, and at least so many of the measured steps inside the interval."""
+BUILT = "used while building"
+"""Name of the first set of pairs."""
+PAIR = (
+    *("set", "program", "pair", "interventions", "before, ms", "predicted, ms", "interval", "measured, ms (steps)"),
+    *("error, %", "inside"),
+)
+REPLAYS = ("recordings", "how many", "replayed well", "worst step error, %", "op's start, us", "unexplained, %")
 STEP_PCT = 2.0
 """Likewise for the median error of the replayed steps."""
 
@@ -28,31 +36,36 @@ def page(
     second: Evaluation,
     typical_errors_pct: Sequence[float],
     speed: str,
-    plain: tuple[str, str],
+    plain_summary: str,
 ) -> str:
-    """The whole page; `plain` are sentence and table of the pairs held against plain steps."""
+    """Return the whole page."""
     text = TEXT.read_text(encoding="utf-8")
     for name, part in {
         "summary": summary(built.rows),
         "further summary": summary(further.rows),
         "second summary": summary(second.rows),
         "goals": _goals(built.rows, further.rows, second.rows),
-        "pairs": _pairs(built.rows),
-        "further": _pairs(further.rows),
-        "second": _pairs(second.rows),
         "misses": _misses(built.rows),
-        "unconnected": _unconnected(),
         "not tried": _not_tried([*built.rows, *further.rows, *second.rows]),
         "fidelity summary": _fidelity_summary(built),
-        "fidelity": _fidelity(built),
         "typical": _typical(typical_errors_pct),
         "not replayed": _not_replayed(built),
         "speed": speed,
-        "plain summary": plain[0],
-        "plain": plain[1],
+        "plain summary": plain_summary,
     }.items():
         text = text.replace(f"{{{name}}}", part)
     return re.sub(r"\n{3,}", "\n\n", text)
+
+
+def data(built: Evaluation, further: Evaluation, second: Evaluation) -> dict[str, str]:
+    """Return the text of each CSV file by what its name ends with."""
+    sets = {BUILT: built, "further": further, "second": second}
+    pairs = [pair_cells(name, row) for name, one in sets.items() for row in one.rows]
+    return {
+        "": csv_text(PAIR, pairs),
+        "-unconnected": csv_text(("recordings", "why"), _unconnected()),
+        "-replays": csv_text(REPLAYS, _fidelity(built)),
+    }
 
 
 def milliseconds(ns: int | None) -> str:
@@ -77,20 +90,21 @@ def summary(rows: Sequence[Row]) -> str:
     )
 
 
-def pair_line(row: Row) -> str:
-    """A pair as a line of the page's table."""
+def pair_cells(name: str, row: Row) -> list[str]:
+    """Return the row of a pair in the CSV file; `name` is its set."""
     predicted, error = row.prediction.predicted_step_ns, row.error_pct
-    cells = [
+    return [
+        name,
+        _heading(row.pair.experiment),
         row.pair.label,
-        ", ".join(f"`{one}`" for one in row.pair.interventions),
+        ", ".join(row.pair.interventions),
         milliseconds(row.prediction.baseline_step_ns),
         milliseconds(predicted.value) if predicted else "",
         f"{milliseconds(predicted.low)} to {milliseconds(predicted.high)}" if predicted else "",
         f"{milliseconds(row.measured_ns)} ({row.measured.steps or 'window'})",
-        "not predicted" if error is None else f"{error:+.1f}" if abs(error) <= WORST_PCT else f"**{error:+.1f}**",
-        "" if row.inside is None else "yes" if row.inside else "**no**",
+        "not predicted" if error is None else f"{error:+.1f}",
+        "" if row.inside is None else "yes" if row.inside else "no",
     ]
-    return f"| {' | '.join(cells)} |"
 
 
 def _goals(*sets: Sequence[Row]) -> str:
@@ -134,23 +148,6 @@ def _inside_pct(rows: Iterable[Row]) -> float:
     return 100 * sum(known) / len(known)
 
 
-def _pairs(rows: Sequence[Row]) -> str:
-    by_experiment: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        by_experiment[row.pair.experiment].append(row)
-    lines = []
-    for experiment, some in by_experiment.items():
-        lines += [
-            f"### {_heading(experiment)}",
-            "",
-            "| | interventions | before, ms | predicted, ms | interval | measured, ms (steps) | error, % | inside |",
-            "|---|---|---:|---:|---:|---:|---:|---|",
-            *map(pair_line, some),
-            "",
-        ]
-    return "\n".join(lines)
-
-
 def _heading(experiment: str) -> str:
     return "traces" if experiment == "." else experiment
 
@@ -192,11 +189,10 @@ def _unrecorded_ms() -> dict[tuple[str, str], float]:
     }
 
 
-def _unconnected() -> str:
-    lines = ["| recordings | why |", "|---|---|"]
+def _unconnected() -> Iterator[tuple[str, str]]:
     for folder, content in folders().items():
-        lines += [f"| {_heading(experiment_of(folder))}: {one.recordings} | {one.why} |" for one in content.unconnected]
-    return "\n".join(lines)
+        for one in content.unconnected:
+            yield f"{_heading(experiment_of(folder))}: {one.recordings}", one.why
 
 
 def _not_tried(rows: Sequence[Row]) -> str:
@@ -220,15 +216,13 @@ def _fidelity_summary(evaluation: Evaluation) -> str:
     )
 
 
-def _fidelity(evaluation: Evaluation) -> str:
+def _fidelity(evaluation: Evaluation) -> Iterator[list[str]]:
     by_folder: dict[str, list[WhatIf]] = defaultdict(list)
     for path, many in evaluation.replayed.items():
         by_folder[place_of(path)].extend(many)
-    heads = ("recordings", "how many", "replayed well", "worst step error, %", "op's start, us", "unexplained, %")
-    lines = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}"]
     for folder, some in by_folder.items():
         valid = [one for one in some if one.replay.valid]
-        cells = [
+        yield [
             _heading(experiment_of(folder)),
             str(len(some)),
             str(len(valid)),
@@ -236,8 +230,6 @@ def _fidelity(evaluation: Evaluation) -> str:
             _worst([one.replay.start_error_ns / 1e3 for one in valid], 1),
             _worst([_unexplained_pct(one) for one in valid], 2),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
 
 
 def _typical(errors_pct: Sequence[float]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from benchmarks.data_files import csv_text
 from benchmarks.whatif_evaluation import TRACES, Pair
 from benchmarks.whatif_page import milliseconds
 from overlapscope.laboratory import store
@@ -83,31 +84,27 @@ def summary(rows: Sequence[PlainRow]) -> str:
     )
 
 
+HEAD = (
+    *("pair", "interventions", "plain before, ms", "predicted", "interval", "plain after, ms", "error, %", "inside"),
+    "from the recording, %",
+)
+
+
 def table(rows: Sequence[PlainRow]) -> str:
-    """A line for each."""
-    heads = (
-        "pair",
-        "interventions",
-        "plain before, ms",
-        "predicted",
-        "interval",
-        "plain after, ms",
-        "error, %",
-        "inside",
+    """Return the CSV file with a row for each."""
+    return csv_text(HEAD, map(_cells, rows))
+
+
+def _cells(row: PlainRow) -> tuple[str, ...]:
+    predicted = row.prediction.predicted_step_ns
+    return (
+        f"{row.pair.experiment}: {row.pair.label}",
+        ", ".join(row.pair.interventions),
+        milliseconds(row.prediction.baseline_step_ns),
+        milliseconds(predicted.value) if predicted else "",
+        f"{milliseconds(predicted.low)} to {milliseconds(predicted.high)}" if predicted else "",
+        milliseconds(row.plain_ns),
+        "not predicted" if row.error_pct is None else f"{row.error_pct:+.1f}",
+        "" if row.inside is None else "yes" if row.inside else "no",
+        "" if row.recorded_error_pct is None else f"{row.recorded_error_pct:+.1f}",
     )
-    lines = [f"| {' | '.join((*heads, 'from the recording, %'))} |", "|---|---|---:|---:|---:|---:|---:|---|---:|"]
-    for row in rows:
-        said = row.prediction.predicted_step_ns
-        cells = (
-            f"{row.pair.experiment}: {row.pair.label}",
-            ", ".join(f"`{one}`" for one in row.pair.interventions),
-            milliseconds(row.prediction.baseline_step_ns),
-            milliseconds(said.value) if said else "",
-            f"{milliseconds(said.low)} to {milliseconds(said.high)}" if said else "",
-            milliseconds(row.plain_ns),
-            "not predicted" if row.error_pct is None else f"{row.error_pct:+.1f}",
-            "" if row.inside is None else "yes" if row.inside else "**no**",
-            "" if row.recorded_error_pct is None else f"{row.recorded_error_pct:+.1f}",
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)

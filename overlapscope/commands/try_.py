@@ -34,7 +34,7 @@ NOT_CONFIRMED = 1
 _FEWEST_STEPS, _MOST_STEPS = 10, 100_000
 
 
-class Command:
+class TryCommand:
     """Run a program as it is and with each change that may make its steps
     shorter, and say which changes pay, by how much, and how to edit them in.
 

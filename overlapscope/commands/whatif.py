@@ -23,7 +23,7 @@ NOT_PREDICTED = 1
 """Exit code if the replay cannot reproduce the recording."""
 
 
-class Command:
+class WhatifCommand:
     """Predict the step time of a changed program before anyone writes it:
     replay the trace with pinned memory, copies on their own CUDA streams,
     launches in a CUDA graph, and so on.

@@ -100,7 +100,7 @@ def read(path: str | os.PathLike[str]) -> Calibration:
         UsageError: There is none; the message says what to do.
     """
     try:
-        data = Path(path).read_bytes()
+        data = disk.read(Path(path))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read as a calibration ({error.strerror or error}); {_HOW}.") from None
     try:

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from overlapscope.catalog.changes import CHANGES
-from overlapscope.history.predictions import Prediction
+from overlapscope.history.predictions import StoredPrediction
 from overlapscope.trials.protocol import Setting
 from overlapscope.trials.result import Predicted, Trial
 
@@ -45,10 +45,10 @@ def predict_sets(recording: Path, sets: Sequence[_Settings], plain_step_ns: int)
     return predictions
 
 
-def kept(trial: Trial, at_ns: int) -> list[Prediction]:
-    """Return the history's rows of a trial: each set of changes that was both predicted and measured."""
+def kept(trial: Trial, at_ns: int) -> list[StoredPrediction]:
+    """Return the rows for the history: each set of changes that was both predicted and measured."""
     return [
-        Prediction(
+        StoredPrediction(
             at_ns=at_ns,
             program=trial.program,
             device=trial.device_name,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from overlapscope.base.child import Child
 from overlapscope.trials.child import environment
 from overlapscope.trials.program import EndedRun, all_complete
 from overlapscope.trials.protocol import RankOutcome, Task
@@ -83,23 +82,15 @@ def run(
     with TemporaryFile() as entered, open(directory / OUTPUT, "wb") as output:
         entered.write(stdin)
         entered.seek(0)
-        process = subprocess.Popen(
-            command,
-            stdin=entered,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=cwd,
-            env=variables,
-            # Ctrl-C is for us: what is under way is ended from here.
-            start_new_session=True,
-        )
+        child = Child(command, stdin=entered, stdout=output, stderr=subprocess.STDOUT, cwd=cwd, env=variables)
         try:
-            stopped = not _wait(process, directory, began + limit_s)
+            stopped = not _wait(child, directory, began + limit_s)
         finally:
-            _end(process)
+            # After SIGTERM a launcher ends its ranks, which have sessions of their own.
+            child.end(term_s=_TERM_S)
     return EndedRun(
         _outcomes(directory),
-        None if stopped else process.returncode,
+        None if stopped else child.returncode,
         _end_of(directory / OUTPUT),
         time.monotonic() - began,
     )
@@ -112,35 +103,17 @@ def _end_of(path: Path) -> str:
         return output.read(_KEPT_BYTES).decode(errors="replace")
 
 
-def _wait(process: subprocess.Popen[bytes], directory: Path, until: float) -> bool:
+def _wait(child: Child, directory: Path, until: float) -> bool:
     """Until it ends, or a while after its ranks have told that they are done. False where it took too long."""
-    while process.poll() is None:
+    while child.poll() is None:
         now = time.monotonic()
         if now >= until:
             return False
         if all_complete(_outcomes(directory)):
-            until = min(until, now + _GRACE_S)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(until - now)
+            child.ends_within(min(until - now, _GRACE_S))
             return True
         time.sleep(_POLL_S)
     return True
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End it, and whatever it has started that is still there."""
-    if process.poll() is None:
-        # A launcher ends its ranks itself, which are in sessions of their own.
-        _signal(process.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_TERM_S)
-    _signal(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _signal(group: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
 
 
 def _outcomes(directory: Path) -> tuple[RankOutcome, ...]:
