@@ -1,5 +1,7 @@
-"""Changes that `overlapscope try` can make to a running program, in the order of the trials: later changes build on
-earlier ones."""
+"""Changes that `overlapscope try` can make to a running program, in the order of the trials.
+
+Later changes build on earlier ones.
+"""
 
 from __future__ import annotations
 

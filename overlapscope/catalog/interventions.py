@@ -1,5 +1,7 @@
-"""Changes that `overlapscope whatif` can predict, in the order in which they are applied: later changes may build on
-earlier ones."""
+"""Changes that `overlapscope whatif` can predict, in the order in which they are applied.
+
+Later changes may build on earlier ones.
+"""
 
 from __future__ import annotations
 

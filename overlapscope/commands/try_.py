@@ -101,7 +101,7 @@ class TryCommand:
         check_not_python(args)
         if args.write and not args.yes and not (sys.stdin and sys.stdin.isatty()):
             raise UsageError(
-                "--write asks before it edits, and stdin is no terminal; add --yes to edit without asking."
+                "--write asks before it edits, and stdin is not a terminal; add --yes to edit without asking."
             )
         program = _program(args)
         from overlapscope.recorder.torch_import import require_torch

@@ -49,11 +49,9 @@ class Needs(Struct, frozen=True, eq=False):
     """Mask of the copies whose dependencies the recording's event waits state completely; they need no further orders.
    """
     ahead: I64
-    """For a download, the kernel that it needs. For an upload, the kernel that it waits for if there is a single
-    buffer."""
+    """Kernel that a download needs, or that an upload waits for if there is a single buffer."""
     behind: I64
-    """For an upload, the kernel that needs it. For a download, the kernel that waits for it if there is a single
-    buffer."""
+    """Kernel that needs an upload, or that waits for a download if there is a single buffer."""
     shown: Bool
     """Mask of the uploads whose kernel in `behind` has such an input, while no kernel in between can read it."""
     by_shapes: Bool

@@ -78,8 +78,7 @@ def find_calls(trace: Trace) -> tuple[Calls, I64, tuple[int, ...]]:
 
 
 def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
-    """Return the calls with their predecessors: the previous call on the thread, or a call of a thread that handed
-    over."""
+    """Return the calls with their predecessors on the thread, or on a thread that handed over."""
     if not len(calls):
         return calls
     calls_of, previous = [of_thread for _, of_thread in rows_by(calls.thread)], calls.previous
@@ -106,8 +105,7 @@ def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
 
 
 def _last_ended(calls: Calls, of_thread: I64, ended: I64, others: list[I64]) -> I64:
-    """Return the last call of other threads that ended before each call; -1 if the thread's previous call `ended`
-    later."""
+    """Return for each call the last call of other threads before it; -1 if the thread's own `ended` later."""
     last, until = np.full(len(of_thread), -1, np.int64), ended[of_thread]
     ends = np.append(calls.end_ns, _EARLIEST)
     for rows in others:

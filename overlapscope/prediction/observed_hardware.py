@@ -193,8 +193,7 @@ class _Seen:
         return self._gap(np.flatnonzero(queued), self.end[before])
 
     def handover(self) -> int | None:
-        """Return the gap after the op on another stream that an event wait held an op for, if nothing else held it
-        longer.
+        """Return the gap after the op on another stream that an event wait held an op for, and nothing else.
 
         Gaps between engines, as from a copy to a kernel, are longer than gaps between kernels. Gaps between kernels
         count only if there are no others.
@@ -235,8 +234,7 @@ class _Seen:
     # -- Synchronizes -----------------------------------------------------------------------------
 
     def synchronizes(self) -> tuple[int | None, int | None]:
-        """Return the usual time from the end of a synchronize's last op to its return, and the usual length without a
-        wait."""
+        """Return the time from the end of a synchronize's last op to its return, and its length without a wait."""
         trace, calls = self.trace, self.trace.runtime_calls
         rows = find_blocking(trace).row
         rows = rows[call_kinds.synchronises(calls)[rows]]
@@ -258,8 +256,7 @@ class _Seen:
     # -- Graphs -----------------------------------------------------------------------------------
 
     def graph_launches(self) -> tuple[int | None, float | None, int | None]:
-        """Return the length of a graph's launch call with a single op, its growth per further op, and the latency of
-        the first op.
+        """Return the length of a single op's graph launch, its growth per further op, and the latency of the first op.
 
         The line through the medians by size has the same relative error everywhere. A graph's first op starts about
         when the call returns, whatever its length, so the time between is measured on graphs of any size.

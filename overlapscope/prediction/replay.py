@@ -273,8 +273,7 @@ class _Simulation:
             self._todo += waiting.pop(row)
 
     def _engine_event(self) -> bool:
-        """Let the engines' events happen in order, up to the first that an actor waits for; return False if none is
-        left."""
+        """Let the engines' events happen, up to the first that an actor waits for; return False if there are none."""
         while True:
             first, *others = sorted(self._engines.values(), key=attrgetter("next"))
             if first.next[0] == NEVER:

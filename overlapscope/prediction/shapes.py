@@ -61,10 +61,9 @@ class Shapes:
         self._moved: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def moved(self, call: int, size: int) -> tuple[int, ...]:
-        """Return the number of elements that a call's copy of `size` bytes moves, then those of the tensors it may be a
-        part of.
+        """Return the elements that a call's copy of `size` bytes moves, and the sizes of its possible tensors.
 
-        Empty if unknown.
+        A copy may move a whole tensor or a part of a larger one. Empty if unknown.
         """
         if (call, size) not in self._moved:
             op = int(self._op[call])

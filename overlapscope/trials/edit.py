@@ -77,7 +77,7 @@ class Edits(Struct, frozen=True):
     """Function that the advice mentions; empty if there is none."""
 
 
-class _Step(Struct, frozen=True):
+class _EditStep(Struct, frozen=True):
     """An edit at a place."""
 
     site: Site
@@ -106,7 +106,7 @@ def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
     """
     changes = frozenset(setting.change for setting in settings)
     steps = [step for setting in settings for step in _STEPS[setting.change](facts, setting.value, changes)]
-    by_path: dict[str, list[_Step]] = {}
+    by_path: dict[str, list[_EditStep]] = {}
     for step in steps:
         by_path.setdefault(step.site.path, []).append(step)
     files, advice = [], []
@@ -120,7 +120,7 @@ def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
 
 
 def _edited(
-    path: Path, steps: list[_Step], roots: tuple[Path, ...], began_ns: int | None
+    path: Path, steps: list[_EditStep], roots: tuple[Path, ...], began_ns: int | None
 ) -> tuple[bytes, bytes, list[str]]:
     """Return a file before and after its edit, and the reason for leaving out each step, empty for the others."""
     try:
@@ -151,7 +151,7 @@ def _source(path: Path, roots: tuple[Path, ...], began_ns: int | None) -> bytes:
         raise Unclear("the file cannot be read") from error
 
 
-def _sentence(step: _Step, reason: str) -> str:
+def _sentence(step: _EditStep, reason: str) -> str:
     why = f" The diff leaves this out because {reason}." if step.ways else ""
     where = f"{_shown(step.site.path)}:{step.site.line}: " if step.site.path else ""
     return f"{where}{step.advice}{why}"
@@ -184,14 +184,14 @@ def _lines(source: bytes) -> list[str]:
 # -- Steps of each change ----------------------------------------------------------------------------
 
 
-def _workers(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
+def _workers(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
     options = libraries.workers(value)
     for loader in facts.loaders:
         if not loader.iterable and not loader.on_gpu and loader.num_workers < int(value):
             yield _step(loader.site, "workers", value, libraries.DATA_LOADER, options)
 
 
-def _pin(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
+def _pin(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
     for loader in facts.loaders:
         if not loader.pin_memory and not loader.on_gpu:
             yield _step(loader.site, "pin", value, libraries.DATA_LOADER, libraries.PIN)
@@ -199,7 +199,7 @@ def _pin(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
         yield _step(site, "pin", value, method, pinned_argument if method == "copy_" else pinned_receiver)
 
 
-def _non_blocking(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
+def _non_blocking(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
     pinned = "pin" in changes
     for site, method in _uploads(facts, lambda upload: not upload.non_blocking and (upload.pinned or pinned)):
         options = CallOptions((("non_blocking", "True"),), positional=3 if method == "to" else 2)
@@ -211,31 +211,31 @@ def _uploads(facts: Facts, wanted: Callable[[Uploads], bool]) -> list[tuple[Site
     return list(dict.fromkeys((upload.site, upload.method) for upload in facts.uploads if wanted(upload)))
 
 
-def _fused(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
+def _fused(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
     options = CallOptions((("fused", "True"),), instead_of="foreach")
     for optimizer in facts.optimizers:
         if optimizer.takes_fused and not optimizer.fused:
             yield _step(optimizer.site, "fused", value, f"torch.optim.{optimizer.name}", options)
 
 
-def _graph(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
+def _graph(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
     for module in facts.modules:
         if not module.compiled:
             compiled = Compile(module.site.line, module.name, "reduce-overhead", module.of_torch)
             ways = (compiled,) if value == "compile" else ()
             advice = _GRAPH["forward" if compiled.of_torch and ways else value]
-            yield _in_library(module.site, "graph", value, advice) or _Step(module.site, ways, advice)
+            yield _in_library(module.site, "graph", value, advice) or _EditStep(module.site, ways, advice)
 
 
-def _prefetch(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
+def _prefetch(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
     for site in dict.fromkeys(loader.loop or loader.site for loader in facts.loaders if not loader.on_gpu):
-        yield _in_library(site, "prefetch", value, CHANGES["prefetch"].advice) or _Step(site, (), _LOOP_AHEAD)
+        yield _in_library(site, "prefetch", value, CHANGES["prefetch"].advice) or _EditStep(site, (), _LOOP_AHEAD)
 
 
-def _late_item(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
+def _late_item(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_EditStep]:
     advice = CHANGES["late-item"].advice
     for read in facts.reads:
-        yield _in_library(read.site, "late-item", value, advice) or _Step(read.site, (), advice)
+        yield _in_library(read.site, "late-item", value, advice) or _EditStep(read.site, (), advice)
 
 
 _LOOP_AHEAD: Final = "Put `ahead(...)`, the function below, around what this loop takes its batches from."
@@ -246,7 +246,7 @@ _GRAPH: Final = {
     "capture": "Use `torch.cuda.make_graphed_callables` on the module that is called here, before the first step.",
 }
 
-_STEPS: Final[Mapping[str, Callable[[Facts, str, frozenset[str]], Iterator[_Step]]]] = {
+_STEPS: Final[Mapping[str, Callable[[Facts, str, frozenset[str]], Iterator[_EditStep]]]] = {
     "workers": _workers,
     "pin": _pin,
     "non-blocking": _non_blocking,
@@ -257,14 +257,14 @@ _STEPS: Final[Mapping[str, Callable[[Facts, str, frozenset[str]], Iterator[_Step
 }
 
 
-def _step(site: Site, change: str, value: str, callee: str, edited: Callable[[cst.Call], cst.Call]) -> _Step:
+def _step(site: Site, change: str, value: str, callee: str, edited: Callable[[cst.Call], cst.Call]) -> _EditStep:
     """Return the edit of a call on a line."""
     called = f"`{callee.rpartition('.')[2]}`" if "." in callee else f"`.{callee}()`"
     if isinstance(edited, CallOptions):
         advice = f"Pass `{edited}` to {called}."
     else:
         advice = f"Call `.pin_memory()` on what {called} copies."
-    of_line = _Step(site, (Wish(site.line, callee, edited),), advice)
+    of_line = _EditStep(site, (Wish(site.line, callee, edited),), advice)
     in_library = _in_library(site, change, value, advice)
     if in_library is None:
         return of_line
@@ -273,11 +273,11 @@ def _step(site: Site, change: str, value: str, callee: str, edited: Callable[[cs
     return replace(in_library, ways=(*of_line.ways, *in_library.ways)) if by_line else in_library
 
 
-def _in_library(site: Site, change: str, value: str, advice: str) -> _Step | None:
+def _in_library(site: Site, change: str, value: str, advice: str) -> _EditStep | None:
     """Return a change to a call that a library makes, by the library's option or in words; None for other calls."""
     if not site.library:
         return None
     term = libraries.term(site.library, change, value)
     if term is None:
-        return _Step(site, (), f"{words.clean(site.library, 80)} does this for the program. {advice}")
-    return _Step(site, (Wish(None, libraries.TRAINING_ARGUMENTS, term.options),), term.advice)
+        return _EditStep(site, (), f"{words.clean(site.library, 80)} does this for the program. {advice}")
+    return _EditStep(site, (Wish(None, libraries.TRAINING_ARGUMENTS, term.options),), term.advice)

@@ -1,5 +1,7 @@
-"""Results of a program, as a digest that shows whether two runs are the same bit for bit, and as sketches that show how
-far apart different results are."""
+"""Results of a program, as a digest and sketches.
+
+The digest shows whether two runs are the same bit for bit, and the sketches how far apart different results are.
+"""
 
 from __future__ import annotations
 

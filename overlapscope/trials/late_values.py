@@ -67,8 +67,7 @@ def _why_needed(value: ast.expr, parents: dict[ast.AST, ast.AST], seen: frozense
 
 
 def _fate(value: ast.expr, parents: dict[ast.AST, ast.AST]) -> ast.expr | str:
-    """Return the expression that holds a value from here on, or a sentence on why it must come at once, empty if it
-    need not."""
+    """Return the expression that holds a value next, or else why it must come at once; empty if it need not."""
     node: ast.AST = value
     parent = parents[value]
     while _passes_on(parent, node):

@@ -15,8 +15,9 @@ _Settings = tuple[Setting, ...]
 
 
 def predict_sets(recording: Path, sets: Sequence[_Settings], plain_step_ns: int) -> Mapping[_Settings, Predicted]:
-    """Predict sets of changes in percent of the plain step, which takes `step_ns`; sets without a prediction are left
-    out.
+    """Predict sets of changes, in percent of the plain step of `step_ns`.
+
+    Sets without a prediction are left out.
 
     Raises:
         OverlapscopeError: The recording can't be read or has no GPU activity.

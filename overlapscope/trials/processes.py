@@ -1,4 +1,4 @@
-"""Runs of a program, one at a time, each in processes of its own, of which nothing is left."""
+"""Runs of a program, one at a time, each in processes of its own, none of which remain."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from overlapscope.trials.protocol import RankOutcome, Task
 
 OUTPUT: Final = "output.txt"
 _KEPT_BYTES: Final = 1 << 18
-"""The end of the output, in which a run says how it ended."""
+"""Bytes of output to keep from the end, where a run states how it ended."""
 _POLL_S: Final = 0.02
 _GRACE_S: Final = 3.0
-"""How long a program may take to end after its last step, before SIGTERM."""
+"""Maximum time for a program to end after its last step, before SIGTERM."""
 _TERM_S: Final = 10.0
-"""How long it may take to end after SIGTERM."""
+"""Maximum time for it to end after SIGTERM."""
 
 
 class CommandLine(msgspec.Struct, frozen=True):
-    """A command line that is run."""
+    """A command line to run."""
 
     options: tuple[str, ...]
-    """Of Python, which say what is run: `-m MODULE`, `-c CODE`, a script."""
+    """Python's options that state what to run: `-m MODULE`, `-c CODE`, or a script."""
     arguments: tuple[str, ...]
     launcher: tuple[str, ...]
-    """A command that starts Python itself, which is run with `arguments` then; else empty."""
+    """Command that starts Python itself, to run with `arguments`; else empty."""
     records: bool
-    """It makes its steps itself, and does not start others that do."""
+    """True if it makes its steps itself, and does not start other programs that do."""
     text: str
     root: Path
     stdin: bytes
-    """What each run reads there."""
+    """Standard input of each run."""
     scratch: bool
-    """Each run has an empty working directory."""
+    """True if each run has an empty working directory."""
 
     def run(self, task: Task, limit_s: float) -> EndedRun:
-        """As a person would start it, with this Python."""
+        """Run it as a person would, with this Python."""
         return self._run(self._command, {**os.environ, **environment(task)}, task.directory, limit_s)
 
     def alone(self, directory: str, limit_s: float) -> EndedRun:
@@ -54,7 +54,7 @@ class CommandLine(msgspec.Struct, frozen=True):
         return self._run(self._command, dict(os.environ), directory, limit_s)
 
     def record(self, task: Task, limit_s: float, options: Sequence[str]) -> EndedRun:
-        """The same under `overlapscope run`."""
+        """Run it under `overlapscope run`."""
         recorder = (sys.executable, "-m", "overlapscope", "run", "--stop-after-recording", *options)
         command = (*recorder, *self.options, *self.arguments)
         return self._run(command, {**os.environ, **environment(task)}, task.directory, limit_s)
@@ -66,7 +66,7 @@ class CommandLine(msgspec.Struct, frozen=True):
     def _run(self, command: Sequence[str], variables: dict[str, str], directory: str, limit_s: float) -> EndedRun:
         if not self.scratch:
             return run(command, variables, Path(directory), Path.cwd(), self.stdin, limit_s)
-        # Modules are found where they were.
+        # Keep finding modules in the former working directory.
         path = [part for part in variables.get("PYTHONPATH", "").split(os.pathsep) if part]
         here = [""] if self.options[0] in ("-m", "-c") else []
         variables["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, [*path, *here]))
@@ -77,7 +77,10 @@ class CommandLine(msgspec.Struct, frozen=True):
 def run(
     command: Sequence[str], variables: Mapping[str, str], directory: Path, cwd: Path, stdin: bytes, limit_s: float
 ) -> EndedRun:
-    """Run a command until its steps are made or it ends, at most so long. Outcomes and output are in `directory`."""
+    """Run a command until its steps are made, it ends, or the limit is over.
+
+    Outcomes and output are in `directory`.
+    """
     began = time.monotonic()
     with TemporaryFile() as entered, open(directory / OUTPUT, "wb") as output:
         entered.write(stdin)
@@ -86,7 +89,7 @@ def run(
         try:
             stopped = not _wait(child, directory, began + limit_s)
         finally:
-            # After SIGTERM a launcher ends its ranks, which have sessions of their own.
+            # After SIGTERM, a launcher ends its ranks, which have sessions of their own.
             child.end(term_s=_TERM_S)
     return EndedRun(
         _outcomes(directory),
@@ -97,14 +100,14 @@ def run(
 
 
 def _end_of(path: Path) -> str:
-    """The last of what is printed, which may be more than fits into memory."""
+    """Return the end of the output, which may be larger than memory."""
     with open(path, "rb") as output:
         output.seek(max(0, output.seek(0, os.SEEK_END) - _KEPT_BYTES))
         return output.read(_KEPT_BYTES).decode(errors="replace")
 
 
 def _wait(child: Child, directory: Path, until: float) -> bool:
-    """Until it ends, or a while after its ranks have told that they are done. False where it took too long."""
+    """Wait until it ends, or briefly after its ranks have finished. Return False if it took too long."""
     while child.poll() is None:
         now = time.monotonic()
         if now >= until:
@@ -117,6 +120,6 @@ def _wait(child: Child, directory: Path, until: float) -> bool:
 
 
 def _outcomes(directory: Path) -> tuple[RankOutcome, ...]:
-    """What ranks have told so far; each writes its file at once."""
-    told = (msgspec.json.decode(path.read_bytes(), type=RankOutcome) for path in directory.glob("rank*.json"))
-    return tuple(sorted(told, key=lambda outcome: outcome.rank))
+    """Return the outcomes that ranks have reported so far; each writes its file at once."""
+    outcomes = (msgspec.json.decode(path.read_bytes(), type=RankOutcome) for path in directory.glob("rank*.json"))
+    return tuple(sorted(outcomes, key=lambda outcome: outcome.rank))

@@ -43,8 +43,7 @@ class Wish(Struct, frozen=True):
 
     @property
     def several(self) -> bool:
-        """True if all of several such calls with the same arguments may be edited: the option does no harm to other
-        copies to that device."""
+        """True if several such calls with the same arguments may all be edited: the option harms none of them."""
         return self.callee in ("to", "cuda") and isinstance(self.change, CallOptions)
 
 

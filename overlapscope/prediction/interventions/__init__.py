@@ -1,5 +1,4 @@
-"""The interventions: changes that a prediction can make, each in a module, and their texts, such as `pin` or `no-sync
-cudaStreamSynchronize`."""
+"""The interventions, a module each, and the texts that ask for them, such as `no-sync cudaStreamSynchronize`."""
 
 from __future__ import annotations
 

@@ -170,8 +170,7 @@ def waits_of_copies(graph: Graph, *, values: bool = False) -> I64:
 
 
 def _within_one_op(graph: Graph, copy: I64, sync: I64) -> Bool:
-    """Return whether both calls are inside the same `copy_`; other ops that copy and wait, such as `item()`, read a
-    value."""
+    """Return whether both calls are inside the same `copy_`, unlike those of `item()`, which reads a value."""
     calls, ops = graph.calls, graph.trace.cpu_ops
     thread = graph.trace.runtime_calls.thread[calls.row[copy]]
     inside = around(ops, thread, calls.start_ns[copy])

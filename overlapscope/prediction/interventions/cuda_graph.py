@@ -177,8 +177,7 @@ def _together(graph: Graph) -> I64:
 
 
 def _divides(graph: Graph, stance: Stance) -> Bool:
-    """Return a mask of the calls preceded by work that no graph can hold: loading data, pinning memory; at worst, long
-    work."""
+    """Return a mask of the calls after work that no graph can hold: loading, pinning; at worst, any long work."""
     divides = (graph.calls.before_ns >= LONG_WORK_NS) & (stance == Stance.WORST)
     for find in (loading, pinning):
         divides |= time_in(graph.recorded, find) > 0

@@ -43,7 +43,7 @@ def why_not(kind: type[Optimizer], params: Iterable[object]) -> str:
         if issubclass(kind, torch.optim.Adagrad) and parameter.is_cuda:
             return "There is no fused Adagrad for a GPU."
         if not parameter.is_floating_point():
-            return "A parameter is no floating-point number."
+            return "A parameter is not a floating-point number."
         if parameter.device.type not in ("cuda", "cpu", "mps", "xpu"):
             return f"There is no fused optimizer for parameters on {parameter.device.type}."
     return ""

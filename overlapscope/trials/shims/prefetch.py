@@ -19,8 +19,7 @@ _LEARNT_FROM = 2
 
 
 def start(value: str, note: Note) -> Undo:
-    """Learn from a loader's first batches which tensors the program uploads, and where; then upload later batches
-    ahead."""
+    """Learn from a loader's first batches which tensors the program uploads, and upload later batches ahead."""
     habits: weakref.WeakKeyDictionary[Any, _Habit] = weakref.WeakKeyDictionary()
 
     def iterate(make: Callable[..., Iterator[Any]], loader: DataLoader[Any]) -> Iterator[Any]:
