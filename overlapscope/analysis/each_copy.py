@@ -91,4 +91,4 @@ def peak_gb_per_s(copies: EachCopy, direction: Kind) -> float | None:
 def issuers(trace: Trace, device: DeviceAnalysis, rows: I64) -> list[CallSite]:
     """Return the call site of each of the given rows of `Timeline.ops`."""
     sites = sites_of_calls(trace, device.timeline.ops.launch[rows])
-    return [sites.told(trace, number) for number in range(len(rows))]
+    return [sites.site_at(trace, number) for number in range(len(rows))]

@@ -75,7 +75,7 @@ def _ranked(
     evidence = []
     for number in np.lexsort((pieces.start_ns[example], -time))[:MOST].tolist():
         first = int(example[number])
-        site = sites.told(trace, first)
+        site = sites.site_at(trace, first)
         evidence.append(
             Evidence(
                 subject=subject,

@@ -185,7 +185,7 @@ def find_stalls(
     costs = _in_steps(group_of[blamed.call], blamed.start_ns, blamed.end_ns, steps, shape)
     stalls = []
     for number, which in enumerate(groups):
-        site, members = sites.told(trace, int(which[0])), rows[which]
+        site, members = sites.site_at(trace, int(which[0])), rows[which]
         stalls.append(
             HostStall(
                 call=site.call or "",

@@ -222,7 +222,7 @@ class Sites(Columns, frozen=True):
     call: I64
     line: I64
 
-    def told(self, trace: Trace, row: int) -> CallSite:
+    def site_at(self, trace: Trace, row: int) -> CallSite:
         """Return one of them as text."""
         op, call, line = (int(column[row]) for column in (self.op, self.call, self.line))
         return CallSite(name_text(trace, op), name_text(trace, call), line_text(trace, line))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 import numpy as np
 from msgspec.structs import replace
@@ -12,7 +11,7 @@ from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.timeline import Timeline
 from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import I64, Bool
-from overlapscope.base.words import check_known, listed
+from overlapscope.base.words import check_known, listed, number_runs
 from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import HostEvents, Trace
 
@@ -59,19 +58,8 @@ def check_step(source: str, asked: str, annotations: HostEvents) -> None:
     if not steps or _STEP.fullmatch(asked) is None:
         check_known(source, "step", asked, steps)
     elif asked not in steps:
-        numbers = listed(_runs(int(name.rpartition("#")[2]) for name in steps), _RUNS)
+        numbers = listed(number_runs(int(name.rpartition("#")[2]) for name in steps), _RUNS)
         raise NotInTrace(f"{source}: there is no step {asked.rpartition('#')[2]}; steps: {numbers}.")
-
-
-def _runs(numbers: Iterable[int]) -> list[str]:
-    """Return runs of numbers as text, such as `3 to 6` and `9` for 3, 4, 5, 6 and 9."""
-    runs: list[list[int]] = []
-    for number in sorted({*numbers}):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return [f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
 
 
 def judged_steps(trace: Trace) -> I64:

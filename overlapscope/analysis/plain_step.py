@@ -52,7 +52,7 @@ def measured(steps: PlainSteps, recorded_ns: int) -> PlainStep | None:
     the machine's speed changed, and only the other side is comparable with the recording. The interval contains the 95%
     intervals of all medians, by order statistics (Conover, Practical Nonparametric Statistics, 3.2).
     """
-    sides = [sorted(lengths) for side in (steps.before, steps.after) if len(lengths := _lengths(side)) >= FEWEST]
+    sides = [sorted(lengths) for side in (steps.before, steps.after) if len(lengths := lengths_of(side)) >= FEWEST]
     if not sides:
         return None
     medians = [statistics.median(side) for side in sides]
@@ -61,7 +61,7 @@ def measured(steps: PlainSteps, recorded_ns: int) -> PlainStep | None:
     return PlainStep(round(statistics.fmean(alike)), min(ends), max(ends), "measured")
 
 
-def _lengths(side: TimedSteps) -> tuple[int, ...]:
+def lengths_of(side: TimedSteps) -> tuple[int, ...]:
     """Return lengths by the device's clock if known; the host's clock only shows when steps were launched."""
     return side.device_ns or side.host_ns
 

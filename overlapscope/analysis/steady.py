@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from overlapscope.analysis.periods import Periods, judged_steps
+from overlapscope.analysis.plain_step import lengths_of
 from overlapscope.analysis.results import Check
 from overlapscope.base.columns import quantile
 from overlapscope.base.drift import FEWEST_PLAIN, drifted, middle_half_ns
 from overlapscope.base.intervals import I64, covered, union
-from overlapscope.trace.model import HostEvents, TimedSteps, Trace
+from overlapscope.trace.model import HostEvents, Trace
 
 SHORTER = 0.03
 """Maximum shortfall of recorded steps against plain ones that is ignored. Recording only ever adds work."""
@@ -108,7 +109,7 @@ def _trend(spans: I64) -> Iterator[str]:
 
 def _before_after(trace: Trace) -> Iterator[str]:
     """Yield a sentence if plain steps differ before and after the recording."""
-    sides = [_lengths(side) for side in (trace.plain_steps.before, trace.plain_steps.after)]
+    sides = [lengths_of(side) for side in (trace.plain_steps.before, trace.plain_steps.after)]
     if drifted(*sides):
         before, after = (statistics.median(side) for side in sides)
         yield (
@@ -147,12 +148,8 @@ def _loader_waits(trace: Trace) -> I64 | None:
 
 def _sides(trace: Trace) -> list[tuple[int, ...]]:
     """Return the plain steps before and after the recording, if enough were timed; by the device's clock if known."""
-    both = (_lengths(side) for side in (trace.plain_steps.before, trace.plain_steps.after))
+    both = (lengths_of(side) for side in (trace.plain_steps.before, trace.plain_steps.after))
     return [side for side in both if len(side) >= FEWEST_PLAIN]
-
-
-def _lengths(side: TimedSteps) -> tuple[int, ...]:
-    return side.device_ns or side.host_ns
 
 
 def _ms(ns: float) -> str:

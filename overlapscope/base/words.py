@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import pairwise
 from typing import Final
 
 from overlapscope.errors import NotInTrace
@@ -265,3 +266,13 @@ def check_device(source: str, device: int | None, known: Collection[int]) -> Non
     if device is not None and device not in known:
         did = listed(known) or "none"
         raise NotInTrace(f"{source}: there is no device {device}; devices that did anything: {did}.")
+
+
+def number_runs(numbers: Iterable[int]) -> list[str]:
+    """Return numbers as text, three or more consecutive ones as one run: `3`, `8 to 15`, `17`."""
+    ordered = sorted({*numbers})
+    breaks = [place for place, (number, following) in enumerate(pairwise(ordered), 1) if following != number + 1]
+    texts: list[str] = []
+    for start, end in pairwise([0, *breaks, len(ordered)]):
+        texts += [f"{ordered[start]} to {ordered[end - 1]}"] if end - start > 2 else map(str, ordered[start:end])
+    return texts

@@ -213,7 +213,7 @@ def _copy_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterato
     where = sites_of_calls(trace, ops.launch[pieces.copy])
     for number, (start, end) in enumerate(_times(pieces)):
         cause, copy = COPY_CAUSES[pieces.cause[number]], clean(ops.name(int(pieces.copy[number])))
-        yield track.piece(f"exposed copy: {cause}", start, end, copy=copy, **_told(where.told(trace, number)))
+        yield track.piece(f"exposed copy: {cause}", start, end, copy=copy, **_told(where.site_at(trace, number)))
 
 
 def _idle_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
@@ -221,7 +221,7 @@ def _idle_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterato
     where = sites(trace, pieces.call, pieces.thread, pieces.host_ns)
     for number, (start, end) in enumerate(_times(pieces)):
         cause = IDLE_CAUSES[pieces.cause[number]]
-        yield track.piece(f"idle: {cause}", start, end, **_told(where.told(trace, number)))
+        yield track.piece(f"idle: {cause}", start, end, **_told(where.site_at(trace, number)))
 
 
 def _told(site: CallSite) -> dict[str, str]:

@@ -18,7 +18,7 @@ from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.history.entry import MOST_PACKED, SUFFIX, Entry, pack, unpack
 from overlapscope.history.figures import contradicted
 from overlapscope.history.store import Store
-from overlapscope.ranks.files import filesystem_of, is_url, said, shown_url
+from overlapscope.ranks.files import error_text, filesystem_of, is_url, shown_url
 
 _NAME: Final = re.compile(rf"([0-9a-f]{{32}}){re.escape(SUFFIX)}")
 
@@ -40,7 +40,7 @@ def put(entry: Entry, where: str | Path) -> None:
         place.write(f"{entry.id}{SUFFIX}", pack(entry))
     except Exception as error:
         # Each plugin of fsspec has errors of its own.
-        raise UsageError(f"{place.shown}: nothing can be written there ({said(error)}).") from None
+        raise UsageError(f"{place.shown}: nothing can be written there ({error_text(error)}).") from None
 
 
 def pull(store: Store, where: str | Path) -> Pulled:
@@ -52,7 +52,7 @@ def pull(store: Store, where: str | Path) -> Pulled:
     try:
         names = sorted(place.names())
     except Exception as error:
-        raise UsageError(f"{place.shown}: cannot be listed ({said(error)}); check the path.") from None
+        raise UsageError(f"{place.shown}: cannot be listed ({error_text(error)}); check the path.") from None
     found = {match[1]: name for name in names if (match := _NAME.fullmatch(name))}
     new = sorted(found.keys() - store.known())
     added, bad = 0, []
@@ -94,7 +94,7 @@ def _read(place: _Place, name: str, shown: str) -> Entry:
     try:
         packed = place.read(name)
     except Exception as error:
-        raise UnreadableTrace(f"{clean(shown)}: cannot be read ({said(error)}).") from None
+        raise UnreadableTrace(f"{clean(shown)}: cannot be read ({error_text(error)}).") from None
     if len(packed) > MOST_PACKED:
         raise UnreadableTrace(f"{clean(shown)}: is larger than {size(MOST_PACKED)}, and no entry of a history is.")
     entry = unpack(packed, clean(shown))

@@ -294,7 +294,7 @@ def _places(trace: Trace, rows: I64) -> tuple[str, ...]:
     _, first, times = np.unique(groups_of((sites.line, sites.op)), return_index=True, return_counts=True)
     counts = Counter[str]()
     for number, many in zip(first.tolist(), times.tolist(), strict=True):
-        site = sites.told(trace, number)
+        site = sites.site_at(trace, number)
         if place := site.line or site.op:
             counts[place] += many
     return tuple(sorted(counts, key=lambda place: (-counts[place], place))[:_PLACES])

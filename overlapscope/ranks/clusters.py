@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 import overlapscope
 from overlapscope.base.extras import how_to_install
 from overlapscope.errors import ClusterFailed, MissingPackage
-from overlapscope.ranks.files import said
+from overlapscope.ranks.files import error_text
 
 if TYPE_CHECKING:
     from distributed import Client, LocalCluster
@@ -80,7 +80,7 @@ class Cluster(ABC):
         """Check the workers, given the number of threads of each. Raise ClusterFailed if one can't do this work."""
 
 
-class _Own(Cluster):
+class _LocalCluster(Cluster):
     """Worker processes on this machine, for this command only."""
 
     larger = "fewer --workers"
@@ -117,7 +117,7 @@ class _Own(Cluster):
         self._cluster.scale(self._processes)
 
 
-class _Foreign(Cluster):
+class _RemoteCluster(Cluster):
     """A cluster managed by others."""
 
     larger = "workers with more memory"
@@ -131,18 +131,18 @@ class _Foreign(Cluster):
             empty=f"{address}: the cluster has no worker; start some with `dask worker {address}`.",
         )
         self._address = address
-        self._known: set[str] = set()
+        self._checked: set[str] = set()
         """Workers that were checked."""
 
     def _look_at(self, threads: Mapping[str, int]) -> None:
         """Check new workers, because Dask treats a worker without a package as if its task had killed it."""
-        self._compare_new(threads.keys() - self._known)
-        self._known |= threads.keys()
+        self._compare_new(threads.keys() - self._checked)
+        self._checked |= threads.keys()
 
     def _compare_new(self, workers: Set[str]) -> None:
         if not workers:
             return
-        if not self._known:
+        if not self._checked:
             # The scheduler unpickles the tasks too.
             self._compare({"its scheduler": self.client.run_on_scheduler(pydoc.locate, _VERSION)})
         answers = self.client.run(pydoc.locate, _VERSION, workers=list(workers), on_error="return")
@@ -165,7 +165,7 @@ class _Foreign(Cluster):
 
 
 @contextmanager
-def own(workers: int | None, files: int) -> Iterator[Cluster]:
+def local_workers(workers: int | None, files: int) -> Iterator[Cluster]:
     """Start worker processes of one thread each: `workers`, or one for each core and file.
 
     Raises:
@@ -214,8 +214,8 @@ def own(workers: int | None, files: int) -> Iterator[Cluster]:
                 stack.enter_context(cluster)
                 client = stack.enter_context(Client(cluster, set_as_default=False))
         except (OSError, RuntimeError) as error:
-            raise ClusterFailed(f"cannot start processes to read the traces ({said(error)}).") from None
-        processes_here = _Own(client, cluster, processes)
+            raise ClusterFailed(f"cannot start processes to read the traces ({error_text(error)}).") from None
+        processes_here = _LocalCluster(client, cluster, processes)
         processes_here.start()
         yield processes_here
 
@@ -236,11 +236,11 @@ def connected(address: str) -> Iterator[Cluster]:
             client = Client(address, timeout=_ANSWER_S, set_as_default=False, name="overlapscope")
         except (OSError, ValueError, RuntimeError) as error:
             raise ClusterFailed(
-                f"{address}: no Dask scheduler answers there ({said(error)}); start one with `dask scheduler`, and its "
-                "workers with `dask worker ADDRESS`."
+                f"{address}: no Dask scheduler answers there ({error_text(error)}); start one with `dask scheduler`, "
+                "and its workers with `dask worker ADDRESS`."
             ) from None
         with client:
-            yield _Foreign(client, address)
+            yield _RemoteCluster(client, address)
 
 
 def scratch() -> str | None:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec.structs import replace
 
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
-from overlapscope.ranks.clusters import Cluster, connected, has_dask, own, scratch
-from overlapscope.ranks.files import Location, fetched, said
+from overlapscope.ranks.clusters import Cluster, connected, has_dask, local_workers, scratch
+from overlapscope.ranks.files import Location, error_text, fetched
 from overlapscope.ranks.reduced import ReducedRank, reduce
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import LIMIT_BYTES, load
@@ -76,7 +76,7 @@ def reduce_all(
         for location in locations:
             yield _reduce_here(location, limit_bytes)
         return
-    with own(workers, len(locations)) if scheduler is None else connected(scheduler) as cluster:
+    with local_workers(workers, len(locations)) if scheduler is None else connected(scheduler) as cluster:
         yield from _Run(cluster, limit_bytes).outcomes(locations)
 
 
@@ -114,7 +114,7 @@ def _reduce_here(location: Location, limit_bytes: int) -> Outcome:
 
 
 def _given_up(location: Location, error: Exception) -> Unreadable:
-    reason = f"could not be read in {_RETRIES + 1} tries ({said(error)})."
+    reason = f"could not be read in {_RETRIES + 1} tries ({error_text(error)})."
     return Unreadable(source=location.source, reason=reason)
 
 

@@ -112,7 +112,7 @@ def fetched(
         except PermissionError as error:
             raise UnreadableTrace(
                 location.source,
-                f"access is denied ({said(error)}); check the credentials on the machine that reads it.",
+                f"access is denied ({error_text(error)}); check the credentials on the machine that reads it.",
             ) from None
         yield target
 
@@ -127,7 +127,7 @@ def shown_url(url: str) -> str:
     return f"{re.sub(r'//[^/@]*@', '//', protocol)}{separator}{rest}"
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return a library's error as a short line without the secrets of URLs."""
     text = re.sub(r"[\w.+-]+://[^\s'\"<>]+", lambda url: shown_url(url[0]), " ".join(str(error).split()))
     return f"{type(error).__name__}: {shorten(text, _LONGEST_WORDS)}" if text else type(error).__name__
@@ -171,7 +171,7 @@ def _of_url(url: str) -> list[Location]:
             raise UnreadableTrace(shown, "the file or directory does not exist; check the URL.") from None
         error = error.__cause__ if isinstance(error.__cause__, Exception) else error
         raise UnreadableTrace(
-            shown, f"cannot be accessed ({said(error)}); check the URL and the credentials."
+            shown, f"cannot be accessed ({error_text(error)}); check the URL and the credentials."
         ) from None
     if not paths:
         raise UnreadableTrace(shown, f"{wrong}.")
@@ -197,12 +197,12 @@ def filesystem_of(url: str) -> tuple[Any, str]:
         raise _no_plugin(shown_url(url), protocol, error) from None
     except ValueError as error:
         raise UsageError(
-            f"{shown_url(url)}: fsspec does not understand this URL ({said(error)}); name a file, or a URL of a "
+            f"{shown_url(url)}: fsspec does not understand this URL ({error_text(error)}); name a file, or a URL of a "
             "protocol that it or one of its plugins knows."
         ) from None
     except Exception as error:
         raise UnreadableTrace(
-            shown_url(url), f"cannot be reached ({said(error)}); check the URL and the credentials."
+            shown_url(url), f"cannot be reached ({error_text(error)}); check the URL and the credentials."
         ) from None
     return filesystem, path
 
@@ -222,7 +222,7 @@ def _options(protocol: str) -> dict[str, Any]:
 def _no_plugin(shown: str, protocol: str, error: ImportError) -> MissingPackage:
     plugin = _PLUGINS.get(protocol)
     remedy = f"pip install {plugin}" if plugin else "install the missing package"
-    return MissingPackage(shown, f"fsspec lacks its plugin for {protocol}:// here ({said(error)}); {remedy}.")
+    return MissingPackage(shown, f"fsspec lacks its plugin for {protocol}:// here ({error_text(error)}); {remedy}.")
 
 
 def _protocols(filesystem: Any) -> set[str]:

@@ -72,20 +72,20 @@ METRICS: Final[dict[str, RankMetric]] = {
 }
 
 
-def known(report: RanksReport, metric: RankMetric) -> list[float]:
+def values_of(report: RanksReport, metric: RankMetric) -> list[float]:
     """Return the values of the ranks that have one."""
     return [value for row in report.ranks if (value := metric.of(row)) is not None]
 
 
 def shown(report: RanksReport) -> tuple[RankMetric, ...]:
     """Return the metrics that at least one rank has, the most useful first."""
-    return tuple(metric for metric in METRICS.values() if known(report, metric))
+    return tuple(metric for metric in METRICS.values() if values_of(report, metric))
 
 
 def first(report: RanksReport) -> RankMetric | None:
     """Return the metric to show first: waiting for others if there is any, otherwise the first that isn't zero."""
     metrics = shown(report)
-    return next((metric for metric in metrics if any(known(report, metric))), next(iter(metrics), None))
+    return next((metric for metric in metrics if any(values_of(report, metric))), next(iter(metrics), None))
 
 
 def unit_of(metric: RankMetric, values: Iterable[float]) -> Unit:

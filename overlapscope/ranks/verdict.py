@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import PurePath
 from statistics import median_low
 from typing import Final, Literal
 
 from msgspec import Struct
 
-from overlapscope.base.words import Unit, clean, listed, percent, plural, unit_for
+from overlapscope.base.words import Unit, clean, listed, number_runs, percent, plural, unit_for
 from overlapscope.ranks.result import LEAST_PCT, LateIn, Meeting, RankRow, RankSpread, RanksReport, Straggler
 
 Level = Literal["good", "fair", "poor", "unknown", "unusable"]
@@ -214,14 +213,9 @@ def _more(count: int, noun: str, suffix: str = "") -> list[str]:
 
 
 def runs(ranks: Sequence[int]) -> str:
-    """Return ascending numbers as text, such as `3, 8 to 15, 17`."""
-    edges = [0, *(place for place, (rank, after) in enumerate(pairwise(ranks), 1) if after != rank + 1), len(ranks)]
-    parts = []
-    for start, end in pairwise(edges):
-        first, last = ranks[start], ranks[end - 1]
-        parts += [f"{first} to {last}"] if last > first + 1 else [str(rank) for rank in ranks[start:end]]
-    others = len(parts) - _MOST_RANGES
-    return f"{', '.join(parts[:_MOST_RANGES])}{' and more' if others > 0 else ''}"
+    """Return ranks as text, such as `3, 8 to 15, 17`; `and more` if there are too many."""
+    texts = number_runs(ranks)
+    return f"{', '.join(texts[:_MOST_RANGES])}{' and more' if len(texts) > _MOST_RANGES else ''}"
 
 
 def listed_rows(rows: Sequence[RankRow]) -> str:

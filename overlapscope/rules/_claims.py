@@ -136,7 +136,7 @@ class ClaimedPieces(Columns, frozen=True):
         # Places whose names look the same in words are one place.
         rows_by_site: dict[CallSite, I64] = {}
         for _, alike in rows_by(groups_of((where.op, where.call, where.line))):
-            site = where.told(trace, int(alike[0]))
+            site = where.site_at(trace, int(alike[0]))
             rows_by_site[site] = np.append(rows_by_site.get(site, placed[:0]), placed[alike])
         places = [
             Place(

@@ -319,7 +319,7 @@ def by_cause(causes: dict[str, int]) -> str:
 
 def _code(trace: Trace, thread: int, at_ns: int) -> Facts:
     """Return the innermost CPU op and the Python line around an instant of a thread."""
-    site = sites(trace, np.array([-1]), np.array([thread], np.int64), np.array([at_ns], np.int64)).told(trace, 0)
+    site = sites(trace, np.array([-1]), np.array([thread], np.int64), np.array([at_ns], np.int64)).site_at(trace, 0)
     return [[word, clean(text)] for word, text in (("CPU op", site.op), ("line", site.line)) if text is not None]
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from overlapscope.errors import MissingPackage, OverlapscopeError, UnreadableTrace, UsageError
 from overlapscope.ranks.engine import reduce_all, reduce_one
-from overlapscope.ranks.files import expand_urls, fetched, said, shown_url
+from overlapscope.ranks.files import error_text, expand_urls, fetched, shown_url
 from overlapscope.ranks.result import Unreadable
 from tests.support.dask_processes import PATIENCE_S
 
@@ -191,4 +191,4 @@ def test_a_missing_plugin_is_named() -> None:
 )
 def test_what_is_shown_of_a_url_holds_no_secret(url: str, shown: str) -> None:
     assert shown_url(url) == shown
-    assert said(OSError(f"cannot get '{url}'\nnow")) == f"OSError: cannot get '{shown}' now"
+    assert error_text(OSError(f"cannot get '{url}'\nnow")) == f"OSError: cannot get '{shown}' now"
