@@ -216,7 +216,7 @@ class Job:
                 ruling = judge(place, self._baseline, only=len(self.report.devices) == 1)
             # A default budget is dropped if neither the traces nor the baseline have anything to compare.
             if not (ruling.nothing and budget.origin == DEFAULT_ORIGIN):
-                yield self._exemptions.apply(budget.title, budget.metric, ruling)
+                yield self._exemptions.apply(budget.metric, budget.title, ruling)
 
 
 def _of_all(

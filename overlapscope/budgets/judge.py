@@ -14,7 +14,7 @@ from overlapscope.budgets.baseline import STEPS, Baseline, BaselineDevice
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.missing import lacking
 from overlapscope.budgets.places import JudgedPlace, place_words
-from overlapscope.budgets.quantity import distinct, show
+from overlapscope.budgets.quantity import as_difference, distinct, show
 from overlapscope.budgets.reasons import reasons_of
 from overlapscope.budgets.rulings import WORST_FIRST, Ruling, counts
 from overlapscope.budgets.samples import Measurements, Series, Spent, noise_floor, series, spent
@@ -155,8 +155,7 @@ def _comparison(budget: Budget, value: float, base: float, bound: float, floor: 
         return f"{budget.metric} is {value_text}, as in the baseline"
     demand = _demand(budget, bound_text)
     if floor is not None:
-        # The noise floor of a percentage is a difference, so it has percentage points.
-        demand += f", because up to {show(floor, budget.what.unit).replace('%', ' points')} is noise"
+        demand += f", because up to {as_difference(show(floor, budget.what.unit), budget.what.unit)} is noise"
     return f"{budget.metric} is {value_text}, {_change(value, base)} than the baseline's {base_text} ({demand})"
 
 
