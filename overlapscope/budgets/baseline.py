@@ -56,7 +56,7 @@ class BaselineDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class BaselineSeries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Values of one metric on one device, by step or by occurrence of a range."""
+    """Values of a metric on a device, by step or by occurrence of a range."""
 
     rank: int | None = None
     device: int

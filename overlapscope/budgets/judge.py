@@ -1,4 +1,4 @@
-"""Judgement of a budget with one limit, first at each place and then for all ranks and devices together."""
+"""Judgement of a budget with a single limit, first at each place and then for all ranks and devices together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def judge(place: JudgedPlace, baseline: Baseline | None, *, only: bool) -> Rulin
     """Judge a budget at one place.
 
     Args:
-        place: The budget, with one limit, and its samples.
+        place: The budget, with a single limit, and its samples.
         baseline: Figures that a relative limit compares with.
         only: Whether the report has a single device. It is compared with a single device of the baseline even if
             their ranks or numbers differ.
@@ -46,7 +46,7 @@ def judge(place: JudgedPlace, baseline: Baseline | None, *, only: bool) -> Rulin
 
 
 def _spent_now(place: JudgedPlace) -> Spent:
-    """Return the mean times of a place's samples, of which there is at least one."""
+    """Return the mean times of a place's samples, which must not be empty."""
     return spent(partial(series, place.samples), place.budget.direction)
 
 

@@ -91,7 +91,7 @@ def exact(value: float, unit: Unit) -> str:
 
 
 def distinct(values: Iterable[float], unit: Unit) -> tuple[str, ...]:
-    """Format several quantities of one unit with enough digits to set different values apart.
+    """Format several quantities of the same unit with enough digits to set different values apart.
 
     Only zero is written as 0, and only exactly 100 percent as 100%.
     """

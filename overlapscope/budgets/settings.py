@@ -139,7 +139,7 @@ class Budget(Narrowed, frozen=True, kw_only=True):
         """True if a limit compares with the baseline."""
         return not set(self.limits).isdisjoint(RELATIVE)
 
-    # -- Budgets with one limit ---------------------------------------------------------------
+    # -- Budgets with a single limit ------------------------------------------------------------
 
     @property
     def bound(self) -> float:
@@ -200,7 +200,7 @@ class Budget(Narrowed, frozen=True, kw_only=True):
 
 
 class Override(Narrowed, frozen=True, kw_only=True):
-    """Other values for some fields of the budgets of one metric, where its patterns match."""
+    """Other values for some fields of the budgets of a metric, where its patterns match."""
 
     metric: str
     step: str | None = None

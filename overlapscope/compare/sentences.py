@@ -1,4 +1,4 @@
-"""Summary of a diff in one sentence."""
+"""Summary of a diff in a sentence."""
 
 from __future__ import annotations
 
