@@ -1,4 +1,4 @@
-"""The small Python API, which is also what the command line uses."""
+"""Functions of the Python API."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["analyze", "check", "diff", "load", "sql", "whatif"]
 
 Job = Report | Source | Iterable[Source]
-"""A report; or the traces of one job, or the files, directories or patterns that hold them, to make one of."""
+"""A report; or the traces of a job, or files, directories or patterns with them, to make a report from."""
 
 
 def analyze(
@@ -37,30 +37,40 @@ def analyze(
     range: str | None = None,
     plain_step_ns: int | None = None,
 ) -> Report:
-    """Analyse a trace, or the traces of one job, into a report; where files hold them, these are read.
+    """Analyse a trace, or the traces of a job, and return a report.
 
-    `device`, `step` and `range` narrow every figure to one device, step or range; causes are found on the
-    whole recording all the same. `plain_step_ns` tells what a step takes while nothing is recorded, for a trace whose
-    recorder did not time that (`docs/how-it-works/numbers.md`).
+    Args:
+        traces: Traces or their files.
+        device: Ordinal of a GPU to narrow all figures to. Causes are found in the whole recording in any case.
+        step: Name of a step to narrow all figures to.
+        range: Name of a range to narrow all figures to.
+        plain_step_ns: Step time without the profiler in nanoseconds, for a trace whose recorder did not measure it
+            (`docs/how-it-works/numbers.md`).
 
-    Raises UnreadableTrace where a file cannot be read, NotInTrace where no device has what was asked for, UsageError
-    where the plain step cannot be, or is told of a step or range.
+    Raises:
+        UnreadableTrace: A file can't be read.
+        NotInTrace: No device has this step or range, or the device doesn't exist.
+        UsageError: The plain step is impossible, or was given together with a step or range.
     """
     analyses = [analyze_trace(trace, device=device, step=step, range=range) for trace in read_traces(traces)]
     return build(analyses, scope=step or range or "window", plain_step_ns=plain_step_ns)
 
 
 def diff(before: Job, after: Job, *, plain_step_ns: tuple[int, int] | None = None) -> Diff:
-    """What changed from one recording of a program to another, by how much, and why (`docs/guides/diff.md`).
+    """Compare two recordings of a program: what changed, by how much, and why (`docs/guides/diff.md`).
 
-    `plain_step_ns` tells what a step takes while nothing is recorded, before and after.
+    Args:
+        before: Report or traces before the change.
+        after: Report or traces after the change.
+        plain_step_ns: Step times without the profiler in nanoseconds, before and after.
 
-    Raises UnreadableTrace where a file cannot be read.
+    Raises:
+        UnreadableTrace: A file can't be read.
     """
     from overlapscope.compare import diff as comparing
 
-    told = plain_step_ns or (None, None)
-    return comparing.diff(_report(before, told[0]), _report(after, told[1]))
+    step_before_ns, step_after_ns = plain_step_ns or (None, None)
+    return comparing.diff(_report(before, step_before_ns), _report(after, step_after_ns))
 
 
 def check(
@@ -72,16 +82,23 @@ def check(
     allow_predicted: bool = False,
     other_program: bool = False,
 ) -> CheckResult:
-    """Hold a recording to budgets (`docs/guides/check.md`).
+    """Check a recording against budgets (`docs/guides/check.md`).
 
-    `settings` has the keys of a configuration file: `{"budgets": {"efficiency_pct": {"min": "80%"}}}`. Without it,
-    what `overlapscope check` does by default: the rules on data that does not move while the GPU computes, or, with a
-    `baseline`, nothing may have become longer. A baseline is a file of `overlapscope baseline write`, or a recording.
-    `plain_step_ns` tells what a step of the job takes while nothing is recorded. Timelines that `whatif` predicted are
-    refused unless `allow_predicted` says otherwise. `other_program` compares with a baseline of another program, too.
+    Args:
+        job: Report or traces to judge.
+        settings: Keys of a configuration file, such as `{"budgets": {"efficiency_pct": {"min": "80%"}}}`. The default
+            is that of `overlapscope check`: copies must overlap with compute, or, with a `baseline`, the program must
+            not have become slower.
+        baseline: A file of `overlapscope baseline write`, or a recording.
+        plain_step_ns: Step time without the profiler in nanoseconds.
+        allow_predicted: Whether to accept timelines predicted by `whatif`.
+        other_program: Whether to compare with a baseline of another program.
 
-    Raises ConfigError for settings that make no sense, UsageError where a budget needs a baseline and none is given or
-    a recording cannot serve as one, and for a prediction, UnreadableTrace where the baseline's file cannot be read.
+    Raises:
+        ConfigError: The settings are wrong.
+        UsageError: A budget needs a baseline and none is given, a recording can't serve as a baseline, or a timeline
+            was predicted.
+        UnreadableTrace: A file can't be read.
     """
     from overlapscope.budgets import baseline as baselines
     from overlapscope.budgets import check as checking
@@ -89,14 +106,14 @@ def check(
     from overlapscope.budgets.settings import Settings
     from overlapscope.inputs import read_baseline
 
-    told = Settings() if settings is None else from_mapping(settings, "settings")
-    told = replace(told, allow_predicted=allow_predicted, other_program=other_program)
+    parsed = Settings() if settings is None else from_mapping(settings, "settings")
+    parsed = replace(parsed, allow_predicted=allow_predicted, other_program=other_program)
     past = None
     if isinstance(baseline, str | os.PathLike):
-        past = read_baseline(os.fspath(baseline), ranges=told.compared_ranges, allow_predicted=allow_predicted)
+        past = read_baseline(os.fspath(baseline), ranges=parsed.compared_ranges, allow_predicted=allow_predicted)
     elif baseline is not None:
-        past = baselines.of(_report(baseline), ranges=told.compared_ranges, allow_predicted=allow_predicted)
-    return checking.check(_report(job, plain_step_ns), told, baseline=past)
+        past = baselines.of(_report(baseline), ranges=parsed.compared_ranges, allow_predicted=allow_predicted)
+    return checking.check(_report(job, plain_step_ns), parsed, baseline=past)
 
 
 def whatif(
@@ -107,18 +124,23 @@ def whatif(
     calibration: Calibration | str | os.PathLike[str] | None = None,
     plain_step_ns: int | None = None,
 ) -> WhatIf:
-    """What a step of a recording would take, in nanoseconds, had the program been changed (`docs/guides/whatif.md`).
+    """Predict the step time of a changed program, in nanoseconds (`docs/guides/whatif.md`).
 
-    `trace` may be the file that holds it. `interventions` are written as on the command line: `["pin", "side-stream",
-    "no-sync cudaStreamSynchronize"]`.
-    `calibration` is what `overlapscope scenarios calibrate` measured on the GPU, or the file that holds it; without it
-    the constants come from the trace and the shipped table. `plain_step_ns` tells what a step takes while nothing is
-    recorded, where the recorder did not time it. Where the replay does not explain the recording,
-    `replay.valid` is False and `predicted_step_ns` None.
+    If the replay doesn't explain the recording, `replay.valid` is False and `predicted_step_ns` is None.
 
-    Raises UnreadableTrace where the trace cannot be read, UsageError for an intervention that does not exist or lacks
-    its argument, a trace without GPU activity and a file that holds no calibration, NotInTrace where an intervention
-    names what the trace does not have, or there is no such device.
+    Args:
+        trace: The trace or its file.
+        interventions: Changes as on the command line: `["pin", "side-stream", "no-sync cudaStreamSynchronize"]`.
+        device: Ordinal of the GPU; by default the busiest.
+        calibration: Result of `overlapscope scenarios calibrate` for the GPU, or its file. By default, constants come
+            from the trace and the shipped table.
+        plain_step_ns: Step time without the profiler in nanoseconds, if the recorder did not measure it.
+
+    Raises:
+        UnreadableTrace: The trace can't be read.
+        UsageError: An intervention doesn't exist or lacks its argument, the trace has no GPU activity, or the file is
+            not a calibration.
+        NotInTrace: The trace lacks the device, or something that an intervention names.
     """
     from overlapscope.prediction import predict
     from overlapscope.prediction.calibration import read
@@ -134,13 +156,20 @@ def whatif(
 
 
 def sql(traces: Source | Iterable[Source], statement: str, *, timeout_s: float | None = None) -> pd.DataFrame:
-    """What a SELECT statement finds in traces and in their results, as a data frame (`docs/guides/query.md`).
+    """Run a SELECT statement on traces and their results, and return a data frame (`docs/guides/query.md`).
 
-    Its `attrs["notes"]` say which program the figures are of, and which traces are in doubt. NULL becomes `pd.NA` in
-    columns of whole numbers.
+    Its `attrs["notes"]` state the program that figures are of, and doubtful traces. NULL becomes `pd.NA` in columns of
+    whole numbers.
 
-    Raises UnreadableTrace where a file cannot be read, UsageError where the statement is refused, fails or takes longer
-    than `timeout_s`, MissingPackage without DuckDB.
+    Args:
+        traces: Traces or their files.
+        statement: The SELECT statement.
+        timeout_s: Time limit in seconds.
+
+    Raises:
+        UnreadableTrace: A file can't be read.
+        UsageError: The statement is refused, fails, or exceeds the time limit.
+        MissingPackage: DuckDB isn't installed.
     """
     from overlapscope.query import engine
     from overlapscope.query.rows import QueriedTraces
@@ -151,7 +180,7 @@ def sql(traces: Source | Iterable[Source], statement: str, *, timeout_s: float |
 
 
 def files_of(job: Job) -> list[str]:
-    """The traces' files; those of a report are the ones that it is of."""
+    """Return the files of a job's traces."""
     if isinstance(job, Report):
         return [trace.source for trace in job.traces]
     files: list[str] = []
@@ -169,6 +198,6 @@ def _report(job: Job, plain_step_ns: int | None = None) -> Report:
     files = [os.fspath(source) for source in sources if not isinstance(source, Trace)]
     if len(files) == len(sources):
         return read_report(files, plain_step_ns=plain_step_ns)
-    # To be compared or judged, which rests on what was measured.
+    # Comparing and judging use measurements only, so no replay is needed.
     analyses = [analyze_trace(trace) for trace in read_traces(sources)]
     return build(analyses, replayed=False, plain_step_ns=plain_step_ns)

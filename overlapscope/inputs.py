@@ -1,4 +1,4 @@
-"""From what a user names to what it holds: traces, directories of ranks, patterns, or files written by us."""
+"""Inputs that users name: traces, directories of ranks, patterns, or files written by overlapscope."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ _WRITTEN: Final[dict[Kind, str]] = {
     "laboratory": "a laboratory's results",
     "hta": "a result of HTA",
     "doctor": "a diagnosis of an installation",
-    "trial": "what `overlapscope try` found",
+    "trial": "a result of `overlapscope try`",
     "query": "the answer to a query",
 }
-"""The files that this package writes, by their kind."""
+"""Descriptions of files that overlapscope writes, by kind."""
 _Report = TypeVar("_Report", "Report", "RanksReport", "CheckResult")
 
 Source = Trace | str | os.PathLike[str]
-"""A trace, or the file that holds it; where several are meant, also the directory or pattern that holds them."""
+"""A trace or its file; for several traces, also a directory or a pattern."""
 
 TOLD_OF_A_REPORT = (
     "--plain-step needs a trace, but this is a report; pass the option to `overlapscope analyze` instead."
 )
 
 CALIBRATION = Path("overlapscope-laboratory") / "calibration.json"
-"""Where `overlapscope scenarios calibrate` leaves its result, from the working directory."""
+"""File where `overlapscope scenarios calibrate` writes its result, relative to the working directory."""
 
 
 def each(sources: Source | Iterable[Source]) -> list[Source]:
-    """What is named, one by one."""
+    """Return the sources as a list."""
     return [sources] if isinstance(sources, Trace | str | os.PathLike) else list(sources)
 
 
 def read_traces(sources: Source | Iterable[Source]) -> list[Trace]:
-    """The traces that are meant, read where they are files. Raises UnreadableTrace."""
+    """Return the traces, reading those in files. Raises UnreadableTrace."""
     traces: list[Trace] = []
     for source in each(sources):
         traces += [source] if isinstance(source, Trace) else load_all(os.fspath(source))
@@ -63,9 +63,12 @@ def read_traces(sources: Source | Iterable[Source]) -> list[Trace]:
 def read_trace(
     source: Source, *, limit_bytes: int | None = None, cache: bool = True, steps_by: str | None = None
 ) -> Trace:
-    """The one trace that is meant; `limit_bytes`, `cache` and `steps_by` as of `load`.
+    """Return a single trace, reading it from a file if needed. The options are those of `load`.
 
-    Raises UnreadableTrace, NotInTrace, and UsageError for a directory.
+    Raises:
+        UsageError: The source is a directory.
+        UnreadableTrace: The file can't be read.
+        NotInTrace: The trace has no range that matches `steps_by`.
     """
     if isinstance(source, Trace):
         return source
@@ -84,13 +87,19 @@ def read_report(
     plain_step_ns: int | None = None,
     replayed: bool = False,
 ) -> Report:
-    """One report over all that is named: the ranks of one job. `limit_bytes`, `cache` and `steps_by` as of `load`,
-    `plain_step_ns` as of `report.build`, of traces alone.
+    """Return a report about all ranks of a job.
 
-    To be compared or judged, which rests on what was measured, traces need not be `replayed` for what fixes save.
+    Args:
+        paths: Traces, directories, patterns and reports.
+        limit_bytes: As in `load`.
+        cache: As in `load`.
+        steps_by: As in `load`.
+        plain_step_ns: As in `report.build`; only for traces.
+        replayed: Whether to predict the savings of fixes by replay. Comparing and judging reports doesn't need them.
 
-    Raises UnreadableTrace for the first file that is neither a trace nor a report of this version, UsageError where a
-    plain step is told of a report, which has its own or none.
+    Raises:
+        UnreadableTrace: A file is neither a trace nor a report of this version.
+        UsageError: `plain_step_ns` was given for a report, whose plain step can't be changed.
     """
     from overlapscope.analysis import analyze_trace
     from overlapscope.analysis.jobs import mixture
@@ -116,7 +125,9 @@ def read_report(
     return Report(
         traces=traces,
         findings=tuple(sorted(findings, key=costliest_first)),
-        notes=tuple(dict.fromkeys((*looked.notes, *(note for one in reports for note in one.notes), *mixture(traces)))),
+        notes=tuple(
+            dict.fromkeys((*looked.notes, *(note for report in reports for note in report.notes), *mixture(traces)))
+        ),
     )
 
 
@@ -128,10 +139,18 @@ def read_baseline(
     cache: bool = True,
     allow_predicted: bool = False,
 ) -> Baseline:
-    """The baseline in a file, or the one that the traces or the report there make, with these `ranges` besides steps;
-    of predictions where that is allowed.
+    """Return the baseline in a file, or make one from traces or a report.
 
-    Raises UnreadableTrace where it is none of these, UsageError where the traces cannot serve as one.
+    Args:
+        path: The file or directory.
+        ranges: Patterns of ranges to include besides steps.
+        limit_bytes: As in `load`.
+        cache: As in `load`.
+        allow_predicted: Whether to accept predictions.
+
+    Raises:
+        UnreadableTrace: The path is not a baseline, trace or report.
+        UsageError: The traces can't serve as a baseline.
     """
     from overlapscope.budgets import baseline
 
@@ -142,10 +161,12 @@ def read_baseline(
 
 
 def read_calibration(path: Path | None, trace: Trace, *, device: int | None = None) -> Calibration | None:
-    """The calibration in a file; without one that of the working directory's laboratory, if it is of the GPU that the
-    trace is of. None where there is none: the trace and the shipped table have to do then.
+    """Return the calibration in a file, or by default that of the working directory's laboratory if its GPU matches.
 
-    Raises UsageError where the file cannot be read, or is of another GPU.
+    Without a calibration, return None. Predictions then use constants from the trace and the shipped table.
+
+    Raises:
+        UsageError: The file can't be read, or is for another GPU.
     """
     from overlapscope.prediction import calibration
 
@@ -164,10 +185,7 @@ def read_calibration(path: Path | None, trace: Trace, *, device: int | None = No
 
 
 def read_ranks_report(path: Path) -> RanksReport:
-    """The report that `overlapscope ranks --format json` wrote.
-
-    Raises UnreadableTrace where it is not one of this version.
-    """
+    """Read a report of `overlapscope ranks --format json`. Raises UnreadableTrace unless it is of this version."""
     from overlapscope.ranks.result import SCHEMA_VERSION, from_json
 
     again = "write it again with `overlapscope ranks --format json`"
@@ -175,10 +193,7 @@ def read_ranks_report(path: Path) -> RanksReport:
 
 
 def read_check(path: Path) -> CheckResult:
-    """The result that `overlapscope check --format json` wrote.
-
-    Raises UnreadableTrace where it is not one of this version.
-    """
+    """Read a result of `overlapscope check --format json`. Raises UnreadableTrace unless it is of this version."""
     from overlapscope.base.saved import decode
     from overlapscope.budgets.verdicts import SCHEMA_VERSION, CheckResult
 
@@ -190,16 +205,16 @@ def _read_written(path: Path, kind: Kind) -> Report:
     from overlapscope.report.model import SCHEMA_VERSION, from_json
 
     if kind != "report":
-        or_else = ", or open it with `overlapscope dashboard`" if kind == "ranks" else ""
+        alternative = ", or open it with `overlapscope dashboard`" if kind == "ranks" else ""
         raise UnreadableTrace(
-            f"{path}: is {_WRITTEN[kind]}, which cannot be compared or judged; name the traces{or_else}."
+            f"{path}: is {_WRITTEN[kind]}, which cannot be compared or judged; name the traces{alternative}."
         )
     again = "analyze its traces again with `overlapscope analyze --format json`"
     return _of_this_version(path, from_json, SCHEMA_VERSION, _WRITTEN["report"], again)
 
 
 def _of_this_version(path: Path, from_json: Callable[[bytes], _Report], version: int, what: str, again: str) -> _Report:
-    """Raises UnreadableTrace, with what to do, where a file cannot be read or another version wrote it."""
+    """Read a file. Raises UnreadableTrace, with advice, if it can't be read or another version wrote it."""
     import msgspec
 
     try:

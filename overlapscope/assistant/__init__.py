@@ -1,1 +1,1 @@
-"""Answers assistants that ask over the Model Context Protocol (MCP): small, read-only, of given directories alone."""
+"""Server for assistants over the Model Context Protocol (MCP): small answers, read-only, about given directories."""

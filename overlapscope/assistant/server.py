@@ -1,4 +1,4 @@
-"""The server of `overlapscope mcp`: tools, pages about words, and what people ask most, over stdin and stdout."""
+"""Server of `overlapscope mcp`, over stdin and stdout: tools, pages about words, and prompts."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _HERE: Final = {
     "allow more with --timeout": "aggregate",
     "`overlapscope explain` lists all words": "explain lists all words for the word `words`",
 }
-"""What errors say of the command line, and what it is called here."""
+"""Words of the command line in errors, and their replacements for assistants."""
 _INTERRUPTED: Final = 130
-"""Exit code, as of the command line."""
-_MOST_SAID: Final = 1_000
-"""Characters of an error."""
+"""Exit code after Ctrl-C, as on the command line."""
+_MOST_CHARACTERS: Final = 1_000
+"""Maximum length of an error."""
 _TOOLS: Final = (
     *("list_traces", "open_trace", "verdict", "findings", "explain", "timeline", "query", "tables"),
     *("whatif", "diff", "check", "ranks", "history"),
@@ -55,11 +55,11 @@ _READ_ONLY: Final = ToolAnnotations(
 
 
 def serve(folders: Folders) -> NoReturn:
-    """Answer on stdin and stdout until stdin ends, or Ctrl-C; then the process ends at once.
+    """Answer on stdin and stdout until stdin ends or Ctrl-C, and then end the process at once.
 
-    A call that is still at work would hold it up, and as nothing is written, nothing is lost.
+    Calls that are still running would delay the exit. They write nothing, so nothing is lost.
     """
-    # What the SDK logs is for its developers; stderr is for people.
+    # The SDK's logs are for its developers, and stderr is for users.
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
     build(folders).run("stdio")
@@ -67,23 +67,22 @@ def serve(folders: Folders) -> NoReturn:
 
 
 def build(folders: Folders) -> MCPServer:
-    """The server, which has not begun."""
+    """Return the server before its start."""
     server = MCPServer("overlapscope", version=__version__, instructions=INSTRUCTIONS)
     tools = Tools(folders)
     for name in _TOOLS:
         tool = getattr(tools, name)
         text = re.sub(r"\s+", " ", tool.__doc__).strip()
         server.add_tool(
-            _told(tool, folders), name=name, description=text, annotations=_READ_ONLY, structured_output=False
+            _wrapped(tool, folders), name=name, description=text, annotations=_READ_ONLY, structured_output=False
         )
     _resources(server)
     _prompts(server)
     return server
 
 
-def _told(tool: Callable[..., str], folders: Folders) -> Callable[..., Awaitable[str]]:
-    """With files by their names, and errors as the sentences that the command line prints; on a thread that may be
-    left behind."""
+def _wrapped(tool: Callable[..., str], folders: Folders) -> Callable[..., Awaitable[str]]:
+    """Return a tool that runs on a thread, names files relatively, and raises ToolError with a sentence."""
 
     @functools.wraps(tool)
     async def call(**arguments: object) -> str:
@@ -91,20 +90,20 @@ def _told(tool: Callable[..., str], folders: Folders) -> Callable[..., Awaitable
             work = functools.partial(tool, **arguments)
             return folders.relative(await anyio.to_thread.run_sync(work, abandon_on_cancel=True))
         except OverlapscopeError as error:
-            said = str(error)
+            message = str(error)
         except OSError as error:
-            said = f"the file cannot be read ({error.strerror or type(error).__name__})."
+            message = f"the file cannot be read ({error.strerror or type(error).__name__})."
         except Exception as error:
-            said = f"this is a defect of overlapscope ({type(error).__name__}: {error}); ask in another way."
+            message = f"this is a defect of overlapscope ({type(error).__name__}: {error}); ask in another way."
         for command_line, here in _HERE.items():
-            said = said.replace(command_line, here)
-        raise ToolError(shorten(clean(folders.relative(said)), _MOST_SAID))
+            message = message.replace(command_line, here)
+        raise ToolError(shorten(clean(folders.relative(message)), _MOST_CHARACTERS))
 
     return call
 
 
 def _resources(server: MCPServer) -> None:
-    causes: list[str] = [cause.id for known in CAUSES.values() for cause in known.values()]
+    causes: list[str] = [cause.id for by_id in CAUSES.values() for cause in by_id.values()]
     kinds = {"causes": causes, "rules": list(RULES)}
     for kind, words in kinds.items():
         for word in dict.fromkeys(words):

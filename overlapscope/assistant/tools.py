@@ -1,4 +1,4 @@
-"""What an assistant can ask. Each tool answers with one page of JSON; their docstrings are what the assistant reads."""
+"""Tools for assistants. Each returns a page of JSON. Assistants read the tools' docstrings."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from overlapscope.query.engine import Answer
 
 _KEPT: Final = 4
-"""Traces that are read and analysed once while they do not change."""
+"""Number of analysed traces, or sets of traces, to keep while their files don't change."""
 _MOST_TRACES: Final = 64
-"""Read together; `ranks` takes more, one after the other."""
+"""Maximum number of traces to read together. `ranks` reads any number in turn."""
 _FEW: Final = 8
-"""Of what is named in one item."""
+"""Maximum number of names in an item."""
 _TIMEOUT_S: Final = 20.0
 _MOST_ROWS: Final = 10_000
-"""Of a statement; who needs more asks for less."""
+"""Maximum number of rows of a statement."""
 _IN_SPAN: Final = """
 SELECT start_ns, end_ns, kind AS what, name, stream, bytes, NULL AS cause, op FROM gpu_ops
 WHERE device = {device} AND end_ns > {start} AND start_ns < {end}
@@ -49,36 +49,34 @@ WHERE device = {device} AND end_ns > {start} AND start_ns < {end}
 ORDER BY start_ns, end_ns, what, stream
 """
 _WIDTH: Final = 100
-"""Of explanations, in characters."""
+"""Width of explanations, in characters."""
 _RECORDED: Final = OF["recorded"]
 _NO_PLAIN: Final = (
-    "What a step takes without the profiler is not known: the recorder did not time it, and this recording does not "
-    "let it be estimated. Pass plain_step_ns if you know it."
+    "The step time without the profiler is unknown: the recorder did not measure it, and this recording does not "
+    "allow an estimate. Pass plain_step_ns if you know it."
 )
 _SPOKEN: Final = OF["spoken"]
 
 Trace = Annotated[str, Field(description="name of a trace, as list_traces gives it")]
 Job_ = Annotated[str, Field(description="name of a trace, of a directory with the traces of a job, or of a report")]
 PageNumber = Annotated[int, Field(description="page of the answer, from 1")]
-PlainStep = Annotated[
-    int | None, Field(description="what a step takes without the profiler, where the user measured it", gt=0)
-]
-Ordinal = Annotated[int | None, Field(description="ordinal of the GPU; needed where there are several")]
+PlainStep = Annotated[int | None, Field(description="step time without the profiler, if the user measured it", gt=0)]
+Ordinal = Annotated[int | None, Field(description="ordinal of the GPU; needed if there are several")]
 
 
 class Tools(msgspec.Struct, frozen=True):
-    """All of them, for some directories."""
+    """Tools for some directories."""
 
     folders: Folders
 
     def list_traces(self, page: PageNumber = 1) -> str:
-        """List the files that can be asked about: traces, reports, baselines and histories."""
+        """List the files to ask about: traces, reports, baselines and histories."""
         items = [{"path": name, "kind": kind, "bytes": size} for name, kind, size in self.folders.listing()]
         head = {"directories": [str(root) for root in self.folders.roots]}
         return answer(head, items, figures="none", called="files", page=page)
 
     def open_trace(self, path: Trace, page: PageNumber = 1) -> str:
-        """What was recorded: the program that recorded, GPUs, ranks, steps, streams, and whether it can be trusted."""
+        """Describe a recording: recorder, GPUs, rank, steps, streams, and whether it can be trusted."""
         [trace] = self._job(path).report.traces
         head = {
             "rank": trace.rank,
@@ -96,8 +94,8 @@ class Tools(msgspec.Struct, frozen=True):
         plain_step_ns: PlainStep = None,
         page: PageNumber = 1,
     ) -> str:
-        """Does data move while the GPU computes, and if not, why: for each GPU the verdict, the five buckets (they add
-        up to span_ns), overlap, causes (they add up to their bucket), and what a step takes without the profiler.
+        """State whether data moves while the GPU computes, and if not, why: for each GPU the verdict, the five buckets
+        (they add up to span_ns), overlap, causes (they add up to their bucket), and the step time without the profiler.
         """
         report = self._report(path, plain_step_ns)
         sections = [
@@ -110,11 +108,11 @@ class Tools(msgspec.Struct, frozen=True):
         items = []
         for section in sections:
             verdict = judge(section)
-            said = {"rank": section.trace.rank, "level": verdict.level, "verdict": verdict.text}
+            result = {"rank": section.trace.rank, "level": verdict.level, "verdict": verdict.text}
             plain = verdict.plain.replace("--plain-step", "plain_step_ns")
             doubts = {"plain": plain, "steps": verdict.steps, "doubt": verdict.doubt}
-            found = {} if section.device is None else _figures(section.device)
-            items.append({**said, **{name: text for name, text in doubts.items() if text}, **found})
+            measured = {} if section.device is None else _figures(section.device)
+            items.append({**result, **{name: text for name, text in doubts.items() if text}, **measured})
         figures = "of the recording under recorded, of a step without the profiler under plain_step"
         return answer({}, items, figures=figures, unknown=_doubts(report, device), called="verdicts", page=page)
 
@@ -125,31 +123,31 @@ class Tools(msgspec.Struct, frozen=True):
         plain_step_ns: PlainStep = None,
         page: PageNumber = 1,
     ) -> str:
-        """What costs time and what to change, the costliest first: evidence, advice, saving and place in the code."""
+        """List what costs time, the costliest first, with evidence, what to change, saving and place in the code."""
         if rule is not None and rule not in RULES:
             raise UsageError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}; rules: {', '.join(RULES)}.")
         report = self._report(path, plain_step_ns)
         items = [
             {
-                "rule": one.rule,
-                "severity": one.severity,
-                **({} if one.rank is None else {"rank": one.rank}),
-                "device": one.device,
-                "cost_ns": one.cost_ns,
-                "cost_from": one.cost_from,
-                "figures": "recorded" if one.plain_bound_ns is None else "plain",
-                "title": one.title,
-                "detail": one.detail,
-                "advice": one.advice,
-                "fix": one.fix,
-                "where": one.where,
-                "example": one.example,
-                **({"doubt": one.doubt} if one.doubt else {}),
+                "rule": finding.rule,
+                "severity": finding.severity,
+                **({} if finding.rank is None else {"rank": finding.rank}),
+                "device": finding.device,
+                "cost_ns": finding.cost_ns,
+                "cost_from": finding.cost_from,
+                "figures": "recorded" if finding.plain_bound_ns is None else "plain",
+                "title": finding.title,
+                "detail": finding.detail,
+                "advice": finding.advice,
+                "fix": finding.fix,
+                "where": finding.where,
+                "example": finding.example,
+                **({"doubt": finding.doubt} if finding.doubt else {}),
             }
-            for one in report.findings
-            if rule in (None, one.rule)
+            for finding in report.findings
+            if rule in (None, finding.rule)
         ]
-        head = {"cost_ns": "saved by the fix over all that was recorded: by replay, or at most (bound); do not add up"}
+        head = {"cost_ns": "saved by the fix in the whole recording: by replay, or at most (bound); do not add up"}
         return answer(head, items, figures=_SPOKEN, unknown=_doubts(report), called="findings", page=page)
 
     def explain(
@@ -157,7 +155,7 @@ class Tools(msgspec.Struct, frozen=True):
         word: Annotated[str, Field(description="a rule, cause, metric, bucket, trust check or change")],
         page: PageNumber = 1,
     ) -> str:
-        """What a word in an answer means, how it is computed, and how it is fixed. `words` lists all words."""
+        """Explain a word in an answer: its meaning, its computation, and the fix. `words` lists all words."""
         from overlapscope import glossary
         from overlapscope.render import terminal
 
@@ -176,14 +174,14 @@ class Tools(msgspec.Struct, frozen=True):
         device: Ordinal = None,
         page: PageNumber = 1,
     ) -> str:
-        """Everything that ran on a GPU in a step or span, and each piece of exposed copy and idle time with its cause,
-        in order. Give `step`, or `start_ns` and `end_ns`.
+        """List everything that ran on a GPU in a step or span, and each piece of exposed copy and idle time with its
+        cause, in order. Give `step`, or `start_ns` and `end_ns`.
         """
         job = self._job(path)
-        found = _device_of(job.report, path, device)
-        begin, end = _span(found, step, start_ns, end_ns)
-        asked, rows = _ask(job, _IN_SPAN.format(device=found.device, start=begin, end=end))
-        head = {"device": found.device, "start_ns": begin, "end_ns": end}
+        chosen = _device_of(job.report, path, device)
+        begin, end = _span(chosen, step, start_ns, end_ns)
+        asked, rows = _ask(job, _IN_SPAN.format(device=chosen.device, start=begin, end=end))
+        head = {"device": chosen.device, "start_ns": begin, "end_ns": end}
         return answer(
             head,
             [dict(zip(asked.rows.column_names, row, strict=True)) for row in rows],
@@ -199,8 +197,8 @@ class Tools(msgspec.Struct, frozen=True):
         sql: Annotated[str, Field(description="one SELECT statement in DuckDB's dialect, over the tables of `tables`")],
         page: PageNumber = 1,
     ) -> str:
-        """Ask SQL of a trace, or of all traces in a directory, for what the other tools do not say. Aggregate in SQL,
-        and use LIMIT. The tool `tables` lists tables and columns.
+        """Query a trace, or all traces in a directory, with SQL, for questions that no other tool answers. Aggregate
+        in SQL, and use LIMIT. The tool `tables` lists tables and columns.
         """
         job = self._jobs(path)
         asked, rows = _ask(job, sql)
@@ -217,16 +215,20 @@ class Tools(msgspec.Struct, frozen=True):
         table: Annotated[str | None, Field(description="a table, whose columns are listed")] = None,
         page: PageNumber = 1,
     ) -> str:
-        """The tables of `query`; of one table the columns, with their units and meanings."""
+        """List the tables of `query`, or the columns of one table with their units and meanings."""
         if table is None:
-            items = [{"table": one.name, "a_row_is": one.rows, "figures": one.figures} for one in TABLES.values()]
+            items = [{"table": each.name, "a_row_is": each.rows, "figures": each.figures} for each in TABLES.values()]
             return answer({}, items, figures="as each table says", called="tables", page=page)
         if table not in TABLES:
             raise UsageError(f"there is no table {table!r}; tables: {', '.join(TABLES)}.")
-        of = TABLES[table]
-        columns = [f"{one.name} ({one.type}): {one.meaning}" for one in of.columns]
+        chosen = TABLES[table]
+        columns = [f"{each.name} ({each.type}): {each.meaning}" for each in chosen.columns]
         return answer(
-            {"table": of.name, "a_row_is": of.rows}, columns, figures=OF[of.figures], called="columns", page=page
+            {"table": chosen.name, "a_row_is": chosen.rows},
+            columns,
+            figures=OF[chosen.figures],
+            called="columns",
+            page=page,
         )
 
     def whatif(
@@ -243,8 +245,8 @@ class Tools(msgspec.Struct, frozen=True):
         plain_step_ns: PlainStep = None,
         page: PageNumber = 1,
     ) -> str:
-        """What a step would take with some changes, predicted by replaying the trace, as an interval. Without changes,
-        it finds those that save most, one after the other.
+        """Predict the step time with some changes, as an interval, by replaying the trace. Without changes, find those
+        that save most, one after another.
         """
         from overlapscope.prediction import best, predict
         from overlapscope.prediction.interventions import check_names
@@ -268,39 +270,39 @@ class Tools(msgspec.Struct, frozen=True):
             "buckets": {name: figure.predicted.value for name, figure in result.buckets.items()},
         }
         items: list[Any] = [
-            {"change": one.intervention, "what": one.what, "how": one.advice} for one in result.interventions
+            {"change": each.intervention, "what": each.what, "how": each.advice} for each in result.interventions
         ]
-        items += [{"assumption": one.text, "cost_ns": one.cost_ns} for one in result.assumptions if one.shown]
+        items += [{"assumption": each.text, "cost_ns": each.cost_ns} for each in result.assumptions if each.shown]
         figures = "a prediction, low to high, for a step " + (
             "of the recording" if result.plain is None else f"without the profiler ({result.plain.origin})"
         )
         return answer(head, items, figures=figures, unknown=result.replay.reasons, called="changes", page=page)
 
     def diff(self, before: Job_, after: Job_, page: PageNumber = 1) -> str:
-        """What changed from one recording of a program to another, by how much, and what is more than noise."""
+        """Compare two recordings of a program: what changed, by how much, and what is more than noise."""
         from overlapscope.compare.diff import diff
 
         result = diff(self._compared(before), self._compared(after))
         items: list[Any] = []
         for device in result.devices:
-            of = {} if device.rank is None else {"rank": device.rank}
-            of |= {"device": device.device}
+            place = {} if device.rank is None else {"rank": device.rank}
+            place |= {"device": device.device}
             figures = device.figures
             groups = (
                 [figures.span],
                 *(figures.buckets, figures.overlap, figures.exposed_copy_by_cause, figures.idle_by_cause),
             )
-            items.append({**of, "verdict": device.verdict, "over": device.basis})
+            items.append({**place, "verdict": device.verdict, "over": device.basis})
             items += [
-                {**of, **_without(one, {"noise_floor": None})}
+                {**place, **_without(each, {"noise_floor": None})}
                 for group in groups
-                for one in group
-                if one.before or one.after
+                for each in group
+                if each.before or each.after
             ]
             items += [
-                {**of, "finding": one.rule, "standing": one.standing, "cost_ns": one.cost.after}
-                for one in device.findings
-                if one.standing != "same"
+                {**place, "finding": each.rule, "standing": each.standing, "cost_ns": each.cost.after}
+                for each in device.findings
+                if each.standing != "same"
             ]
         figures_of = "of a step without the profiler" if result.of == "plain" else "of the recordings"
         doubts = [doubt.detail for doubt in result.doubts]
@@ -315,13 +317,13 @@ class Tools(msgspec.Struct, frozen=True):
             list[str] | None,
             Field(
                 description="such as 'efficiency_pct >= 80%', or 'step_time increase <= 5%' with a baseline; leave out "
-                "to fail where copies do not overlap with compute"
+                "to fail if copies do not overlap with compute"
             ),
         ] = None,
         baseline: Annotated[str | None, Field(description="a trace, report or baseline to compare with")] = None,
         page: PageNumber = 1,
     ) -> str:
-        """Hold a recording to budgets, as in CI: pass, fail or inconclusive, with values, limits and reasons."""
+        """Check a recording against budgets, as in CI: pass, fail or inconclusive, with values, limits and reasons."""
         from overlapscope.budgets.baseline import of
         from overlapscope.budgets.check import check
         from overlapscope.budgets.config import expression
@@ -338,11 +340,11 @@ class Tools(msgspec.Struct, frozen=True):
         result = check(self._compared(path), settings, baseline=past)
         items = [
             {
-                **{name: getattr(one, name) for name in ("budget", "status", "value", "limit", "unit", "message")},
-                "subject": _without(one.subject, {"source": ...}),
-                "reasons": [{"time_ns": why.time_ns, "title": why.title} for why in one.reasons[:_FEW]],
+                **{name: getattr(verdict, name) for name in ("budget", "status", "value", "limit", "unit", "message")},
+                "subject": _without(verdict.subject, {"source": ...}),
+                "reasons": [{"time_ns": reason.time_ns, "title": reason.title} for reason in verdict.reasons[:_FEW]],
             }
-            for one in result.verdicts
+            for verdict in result.verdicts
         ]
         head = {"outcome": result.outcome, "summary": result.summary, "exit_code": result.exit_code}
         figures = _RECORDED if result.program is None else OF["plain"]
@@ -351,7 +353,7 @@ class Tools(msgspec.Struct, frozen=True):
     def ranks(
         self, path: Annotated[str, Field(description="directory with a trace of each rank")], page: PageNumber = 1
     ) -> str:
-        """Which rank delays the others, and how each rank spends its time."""
+        """Find the rank that delays the others, and show how each rank spends its time."""
         from overlapscope.ranks.engine import reduce_all
         from overlapscope.ranks.files import expand_urls
         from overlapscope.ranks.join import Joined
@@ -360,8 +362,8 @@ class Tools(msgspec.Struct, frozen=True):
         joined = Joined()
         for location in expand_urls(self.folders.files(path)):
             for outcome in reduce_all([location]):
-                for one in [outcome] if isinstance(outcome, Unreadable) else outcome:
-                    joined.add(one)
+                for reduced in [outcome] if isinstance(outcome, Unreadable) else outcome:
+                    joined.add(reduced)
         result = joined.report()
         straggler = result.straggler
         head = {
@@ -374,7 +376,7 @@ class Tools(msgspec.Struct, frozen=True):
         }
         less = {"source": ..., "step_spans_ns": ..., "device_name": ..., "doubts": (), "doubt_ids": ...}
         rows = [_without(row, less) for row in result.ranks]
-        unknown = [*(f"{one.source}: {one.reason}" for one in result.unreadable), *result.notes]
+        unknown = [*(f"{reduced.source}: {reduced.reason}" for reduced in result.unreadable), *result.notes]
         return answer(head, rows, figures=_RECORDED, unknown=unknown, called="ranks", page=page)
 
     def history(
@@ -384,29 +386,36 @@ class Tools(msgspec.Struct, frozen=True):
         job: Annotated[str | None, Field(description="default: the job that ran last")] = None,
         page: PageNumber = 1,
     ) -> str:
-        """Since which commit or hour a figure of a job is better or worse: its levels, and the changes between."""
+        """Show since which commit or hour a figure of a job is better or worse: its levels and their changes."""
         from overlapscope.history.course import DEFAULT, courses
         from overlapscope.history.store import Query, Store
 
         with Store.open(self.folders.path(path), read_only=True, traceless=True) as store:
-            found = courses(store, Query(job=job), DEFAULT if metric is None else (metric,), "report")
+            result = courses(store, Query(job=job), DEFAULT if metric is None else (metric,), "report")
         items: list[Any] = []
-        for course in found.courses:
+        for course in result.courses:
             groups = course.levels.groups
-            of = {"metric": course.metric, "unit": course.unit, "figures": "plain" if course.plain else "recorded"}
+            metric_of = {
+                "metric": course.metric,
+                "unit": course.unit,
+                "figures": "plain" if course.plain else "recorded",
+            }
             items += [
-                {**of, **_without(level, {}), "reports": level.end - level.first, **_since(groups[level.first])}
+                {**metric_of, **_without(level, {}), "reports": level.end - level.first, **_since(groups[level.first])}
                 for level in course.levels.levels
             ]
-            items += [{**of, "change": _without(one, {}), **_since(groups[one.first])} for one in course.levels.changes]
-        unknown = [f"{one.metric}: {one.levels.unknown}." for one in found.courses if one.levels.unknown]
-        head = {"job": found.job}
+            items += [
+                {**metric_of, "change": _without(each, {}), **_since(groups[each.first])}
+                for each in course.levels.changes
+            ]
+        unknown = [f"{each.metric}: {each.levels.unknown}." for each in result.courses if each.levels.unknown]
+        head = {"job": result.job}
         return answer(head, items, figures="as each item says", unknown=unknown, called="levels", page=page)
 
-    # -- what is read ---------------------------------------------------------------------------------
+    # -- Reading --------------------------------------------------------------------------------------
 
     def _job(self, path: str) -> QueriedTraces:
-        """One trace. Raises UsageError for a directory, and what reading raises."""
+        """Read a single trace. Raises UsageError for a directory, and errors of reading."""
         files = self.folders.files(path)
         if len(files) != 1:
             names = listed(map(self.folders.name, files), 20)
@@ -414,7 +423,7 @@ class Tools(msgspec.Struct, frozen=True):
         return _read((_version(files[0]),))
 
     def _jobs(self, path: str) -> QueriedTraces:
-        """All traces of a directory, or one. Raises UsageError for very many, and what reading raises."""
+        """Read a trace, or all traces of a directory. Raises UsageError for too many, and errors of reading."""
         files = self.folders.files(path)
         if len(files) > _MOST_TRACES:
             raise UsageError(
@@ -424,7 +433,7 @@ class Tools(msgspec.Struct, frozen=True):
         return _read(tuple(map(_version, files)))
 
     def _report(self, path: str, plain_step_ns: int | None = None) -> Report:
-        """As `overlapscope analyze` makes it, or wrote it."""
+        """Return the report that `overlapscope analyze` makes or wrote."""
         saved = self._saved(path)
         if saved is None:
             job = self._jobs(path)
@@ -434,19 +443,19 @@ class Tools(msgspec.Struct, frozen=True):
         return saved
 
     def _compared(self, path: str) -> Report:
-        """As `diff` and `check` make it: nobody asks what fixes save."""
+        """Return a report for `diff` and `check`, without the savings of fixes."""
         return self._saved(path) or build(self._jobs(path).analyses, replayed=False)
 
     def _saved(self, path: str) -> Report | None:
-        """What one of our commands wrote; None where it is a trace."""
+        """Return a report written by overlapscope; None for a trace."""
         place = self.folders.path(path)
         return read_report([place], cache=False) if place.is_file() and kind_of(place) else None
 
 
-# -- traces -----------------------------------------------------------------------------------------
+# -- Traces -----------------------------------------------------------------------------------------
 
 _Version = tuple[Path, int, int, int]
-"""A file, which one it is, when it was changed, and its bytes."""
+"""Path, inode, time of change and size of a file."""
 
 
 def _version(path: Path) -> _Version:
@@ -460,15 +469,15 @@ def _read(versions: tuple[_Version, ...]) -> QueriedTraces:
 
 
 def _ask(job: QueriedTraces, sql: str) -> tuple[Answer, list[tuple[Any, ...]]]:
-    """What the statement gave, and its first rows."""
+    """Return the result of a statement, and its first rows."""
     from overlapscope.query.engine import ask
     from overlapscope.query.written import values
 
-    found = ask(job, sql, most_rows=_MOST_ROWS, timeout_s=_TIMEOUT_S)
-    return found, list(values(found))
+    result = ask(job, sql, most_rows=_MOST_ROWS, timeout_s=_TIMEOUT_S)
+    return result, list(values(result))
 
 
-# -- shapes -----------------------------------------------------------------------------------------
+# -- Items ------------------------------------------------------------------------------------------
 
 
 def _in_doubt(trace: TraceResult) -> Iterator[str]:
@@ -478,16 +487,16 @@ def _in_doubt(trace: TraceResult) -> Iterator[str]:
 
 
 def _doubts(report: Report, device: int | None = None) -> list[str]:
-    """Of the traces of one device, or of all."""
-    traces = [trace for trace in report.traces if device is None or device in {one.device for one in trace.devices}]
-    said = [
+    """Return the doubts about the traces of a device, or about all traces."""
+    traces = [trace for trace in report.traces if device is None or device in {each.device for each in trace.devices}]
+    doubts = [
         f"rank {trace.rank}, {sentence}" if len(report.traces) > 1 and trace.rank is not None else sentence
         for trace in traces
         for sentence in _in_doubt(trace)
     ]
-    if any(one.plain is None for trace in traces for one in trace.devices):
-        said.append(_NO_PLAIN)
-    return [*said, *report.notes]
+    if any(each.plain is None for trace in traces for each in trace.devices):
+        doubts.append(_NO_PLAIN)
+    return [*doubts, *report.notes]
 
 
 def _opened(device: Device) -> dict[str, Any]:
@@ -528,14 +537,14 @@ def _figures(device: Device) -> dict[str, Any]:
 
 
 def _plain(plain: Plain) -> dict[str, Any]:
-    told = {name: getattr(plain, name) for name in ("step_ns", "low_ns", "high_ns", "origin", "recorded_step_ns")}
+    fields = {name: getattr(plain, name) for name in ("step_ns", "low_ns", "high_ns", "origin", "recorded_step_ns")}
     if plain.buckets is None:
-        return told
+        return fields
     causes = {
         "exposed_copy_by_cause": _some(plain.exposed_copy_by_cause),
         "idle_by_cause": _some(plain.idle_by_cause),
     }
-    return {**told, **msgspec.structs.asdict(plain.buckets), **causes}
+    return {**fields, **msgspec.structs.asdict(plain.buckets), **causes}
 
 
 def _some(by_cause: dict[str, int]) -> dict[str, int]:
@@ -543,9 +552,9 @@ def _some(by_cause: dict[str, int]) -> dict[str, int]:
 
 
 def _without(value: Any, less: dict[str, Any]) -> dict[str, Any]:
-    """A record as JSON has it, without some fields: those that are what is given, or whatever they are (`...`)."""
+    """Return a structure for JSON without fields that have the given values, or any value for `...`."""
     fields: dict[str, Any] = msgspec.to_builtins(value)
-    return {name: one for name, one in fields.items() if name not in less or less[name] not in (..., one)}
+    return {name: field for name, field in fields.items() if name not in less or less[name] not in (..., field)}
 
 
 def _since(group: Any) -> dict[str, Any]:
@@ -553,12 +562,12 @@ def _since(group: Any) -> dict[str, Any]:
 
 
 def _device_of(report: Report, path: str, ordinal: int | None) -> Device:
-    devices = [one for trace in report.traces for one in trace.devices if ordinal in (None, one.device)]
+    devices = [each for trace in report.traces for each in trace.devices if ordinal in (None, each.device)]
     if len(devices) == 1:
         return devices[0]
     if not devices:
         raise NotInTrace(f"{path}: has no {'GPU activity' if ordinal is None else f'device {ordinal}'}.")
-    raise UsageError(f"{path}: has several devices ({', '.join(str(one.device) for one in devices)}); name one.")
+    raise UsageError(f"{path}: has several devices ({', '.join(str(each.device) for each in devices)}); name one.")
 
 
 def _span(device: Device, step: str | None, start_ns: int | None, end_ns: int | None) -> tuple[int, int]:

@@ -56,7 +56,7 @@ class BaselineDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class BaselineSeries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Values of one metric on one device, by step or by occurrence of a range."""
+    """Values of a metric on a device, by step or by occurrence of a range."""
 
     rank: int | None = None
     device: int
@@ -403,13 +403,13 @@ def from_json(data: bytes, source: str) -> Baseline:
 
 def _check_line(line: BaselineSeries, device: BaselineDevice | None, samples: int, source: str) -> None:
     """Raise UnreadableTrace if a series contradicts the rest of the file, even if the digest is right."""
-    what = f"{source}: {clean(line.metric, 80)} of device {line.device}"
+    series = f"{source}: {clean(line.metric, 80)} of device {line.device}"
     metric = METRICS.get(line.metric)
     if device is None or metric is None:
-        raise UnreadableTrace(f"{what}: there is no such {'device' if device is None else 'metric'}; {_ANEW}.")
+        raise UnreadableTrace(f"{series}: there is no such {'device' if device is None else 'metric'}; {_ANEW}.")
     for steps in (len(device.steps) if line.scope == STEPS else len(line.steps or ()), samples):
         if len(line.values) != steps:
-            raise UnreadableTrace(f"{what}: has {len(line.values)} values for {steps} steps; {_ANEW}.")
+            raise UnreadableTrace(f"{series}: has {len(line.values)} values for {steps} steps; {_ANEW}.")
     most = 100 if metric.unit == "pct" else MOST
     if not all(0 <= value <= most for value in line.values if value is not None):
-        raise UnreadableTrace(f"{what}: has an impossible value; {_ANEW}.")
+        raise UnreadableTrace(f"{series}: has an impossible value; {_ANEW}.")

@@ -68,7 +68,7 @@ class Judgement(Struct, frozen=True, eq=False):
 
     verdict: BudgetVerdict
     budget: Budget | None = None
-    """The budget, with one limit."""
+    """The budget, narrowed to a single limit."""
     rulings: tuple[Ruling, ...] = ()
 
 
@@ -171,7 +171,7 @@ class Job:
             yield Judgement(judge_rule(self.report, rule, self._settings, self._absent, self._exemptions))
 
     def _judged(self) -> Iterator[tuple[Budget, list[Ruling]]]:
-        """Yield each group of rulings that makes a verdict, with its budget narrowed to one limit.
+        """Yield each group of rulings that makes a verdict, with its budget narrowed to a single limit.
 
         A limit makes several verdicts if overrides or ranges set places apart, or if each rank has its own.
         """
@@ -216,7 +216,7 @@ class Job:
                 ruling = judge(place, self._baseline, only=len(self.report.devices) == 1)
             # A default budget is dropped if neither the traces nor the baseline have anything to compare.
             if not (ruling.nothing and budget.origin == DEFAULT_ORIGIN):
-                yield self._exemptions.apply(budget.title, budget.metric, ruling)
+                yield self._exemptions.apply(budget.metric, budget.title, ruling)
 
 
 def _of_all(

@@ -22,9 +22,9 @@ from overlapscope.budgets.settings import LIMITS, Budget, Exemption, Override, S
 from overlapscope.budgets.tables import (
     BudgetContent,
     BudgetTable,
+    ConfigLocation,
     ExceptionTable,
     LimitsTable,
-    Location,
     NarrowedTable,
     OverrideTable,
     TopTable,
@@ -118,7 +118,7 @@ def from_mapping(content: Mapping[str, Any], source: str, path: tuple[str, ...] 
         raise ConfigError(
             f"{source}: tool: belongs in {PROJECT}; leave out tool.overlapscope here, and write [budgets]."
         )
-    location = Location(source, path)
+    location = ConfigLocation(source, path)
     top = read_table(content, TopTable, location)
     defaults = _given(top, *_DEFAULTS)
     budgets = tuple(
@@ -143,7 +143,7 @@ def from_mapping(content: Mapping[str, Any], source: str, path: tuple[str, ...] 
 
 def expression(text: str) -> Budget:
     """Return the budget in `[AGGREGATE] [DIRECTION] METRIC [increase|decrease] OP LIMIT`. Raises ConfigError."""
-    location = Location(f"--budget {text!r}")
+    location = ConfigLocation(f"--budget {text!r}")
     match = _EXPRESSION.fullmatch(text)
     words = match["left"].split() if match else []
     if match is None or not words:
@@ -163,7 +163,7 @@ def expression(text: str) -> Budget:
     return _budget(content, metric, {}, location)
 
 
-def _limit_key(operator: str, change: str | None, metric: Metric, location: Location) -> str:
+def _limit_key(operator: str, change: str | None, metric: Metric, location: ConfigLocation) -> str:
     """Return the key that an operator stands for, after `increase`, `decrease` or neither."""
     if operator not in ("<=", ">="):
         raise location.error(f"{operator!r} is not supported; write <= or >=, which include the limit")
@@ -197,7 +197,9 @@ def _patterns(table: NarrowedTable, *keys: str) -> dict[str, Any]:
     return {key: str(value) for key, value in _given(table, *keys, *_PATTERNS).items()}
 
 
-def _budget_tables(tables: Mapping[str, Any], location: Location) -> Iterator[tuple[str, dict[str, Any], Location]]:
+def _budget_tables(
+    tables: Mapping[str, Any], location: ConfigLocation
+) -> Iterator[tuple[str, dict[str, Any], ConfigLocation]]:
     """Yield the metric of each budget, its table and its location. A metric has a table or a list of tables."""
     for metric, value in tables.items():
         if metric not in METRICS:
@@ -209,7 +211,7 @@ def _budget_tables(tables: Mapping[str, Any], location: Location) -> Iterator[tu
             yield metric, content, at
 
 
-def _budget(content: Mapping[str, Any], metric: Metric, defaults: Mapping[str, Any], at: Location) -> Budget:
+def _budget(content: Mapping[str, Any], metric: Metric, defaults: Mapping[str, Any], at: ConfigLocation) -> Budget:
     table = read_table(content, BudgetTable, at)
     fields = {**defaults, **_given(table, "name", "scope"), **_adjustable(table, metric, at)}
     budget = Budget(metric=metric.id, origin=str(at), **fields, **_patterns(table, "step"))
@@ -228,7 +230,7 @@ def _budget(content: Mapping[str, Any], metric: Metric, defaults: Mapping[str, A
     return budget
 
 
-def _adjustable(table: LimitsTable, metric: Metric, at: Location) -> dict[str, Any]:
+def _adjustable(table: LimitsTable, metric: Metric, at: ConfigLocation) -> dict[str, Any]:
     """Return the fields of a `Budget` that both budgets and overrides set."""
     fields = _given(table, *_DEFAULTS, "level")
     for name in LIMITS:
@@ -246,7 +248,7 @@ def _adjustable(table: LimitsTable, metric: Metric, at: Location) -> dict[str, A
     return fields
 
 
-def _limit(key: str, quantity: str | float, metric: Metric, at: Location) -> float:
+def _limit(key: str, quantity: str | float, metric: Metric, at: ConfigLocation) -> float:
     change = key.startswith("max_")
     if change and key != _relative_key(metric):
         raise at.error(f"{_better(metric)}; write {_relative_key(metric)}")
@@ -257,7 +259,7 @@ def _limit(key: str, quantity: str | float, metric: Metric, at: Location) -> flo
     return value
 
 
-def _parsed(quantity: str | float, unit: Unit, at: Location) -> float:
+def _parsed(quantity: str | float, unit: Unit, at: ConfigLocation) -> float:
     try:
         return parse(quantity, unit)
     except ConfigError as error:
@@ -272,7 +274,7 @@ def _better(metric: Metric) -> str:
     return f"for {metric.id}, {'more' if metric.more_is_better else 'less'} is better"
 
 
-def _overrides(content: Mapping[str, Any], budgets: tuple[Budget, ...], at: Location) -> list[Override]:
+def _overrides(content: Mapping[str, Any], budgets: tuple[Budget, ...], at: ConfigLocation) -> list[Override]:
     """Return an override for each metric that matches and has a budget."""
     table = read_table(content, OverrideTable, at)
     patterns = _patterns(table, "step")
@@ -293,7 +295,7 @@ def _overrides(content: Mapping[str, Any], budgets: tuple[Budget, ...], at: Loca
     return [Override(metric=metric, changes=changed, origin=str(at), **patterns) for metric, changed in changes.items()]
 
 
-def _exemption(content: Mapping[str, Any], at: Location) -> Exemption:
+def _exemption(content: Mapping[str, Any], at: ConfigLocation) -> Exemption:
     table = read_table(content, ExceptionTable, at)
     if (table.budget is None) == (table.rule is None):
         raise at.error("needs either a budget or a rule, from which it is an exception")

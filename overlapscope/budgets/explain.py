@@ -96,8 +96,8 @@ def _way(budget: Budget) -> str:
     if budget.sample == "window":
         parts = ["the whole window after the lead-in"]
     else:
-        what = "occurrences of the range" if budget.sample == "occurrence" else "steps"
-        parts = [f"{'the ' if budget.aggregate[0] != 'p' else ''}{budget.aggregate} of the {what}"]
+        samples = "occurrences of the range" if budget.sample == "occurrence" else "steps"
+        parts = [f"{'the ' if budget.aggregate[0] != 'p' else ''}{budget.aggregate} of the {samples}"]
     ranks = {"worst": "of the worst rank and device", "median": "the median of the ranks and devices"}
     parts.append(ranks.get(budget.ranks, "each rank and device separately"))
     if budget.skip_steps:

@@ -1,4 +1,4 @@
-"""Judgement of a budget with one limit, first at each place and then for all ranks and devices together."""
+"""Judgement of a budget with a single limit, first at each place and then for all ranks and devices together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from overlapscope.budgets.baseline import STEPS, Baseline, BaselineDevice
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.missing import lacking
 from overlapscope.budgets.places import JudgedPlace, place_words
-from overlapscope.budgets.quantity import distinct, show
+from overlapscope.budgets.quantity import as_difference, distinct, show
 from overlapscope.budgets.reasons import reasons_of
 from overlapscope.budgets.rulings import WORST_FIRST, Ruling, counts
 from overlapscope.budgets.samples import Measurements, Series, Spent, noise_floor, series, spent
@@ -28,7 +28,7 @@ def judge(place: JudgedPlace, baseline: Baseline | None, *, only: bool) -> Rulin
     """Judge a budget at one place.
 
     Args:
-        place: The budget, with one limit, and its samples.
+        place: The budget, with a single limit, and its samples.
         baseline: Figures that a relative limit compares with.
         only: Whether the report has a single device. It is compared with a single device of the baseline even if
             their ranks or numbers differ.
@@ -46,7 +46,7 @@ def judge(place: JudgedPlace, baseline: Baseline | None, *, only: bool) -> Rulin
 
 
 def _spent_now(place: JudgedPlace) -> Spent:
-    """Return the mean times of a place's samples, of which there is at least one."""
+    """Return the mean times of a place's samples, which must not be empty."""
     return spent(partial(series, place.samples), place.budget.direction)
 
 
@@ -155,8 +155,7 @@ def _comparison(budget: Budget, value: float, base: float, bound: float, floor: 
         return f"{budget.metric} is {value_text}, as in the baseline"
     demand = _demand(budget, bound_text)
     if floor is not None:
-        # The noise floor of a percentage is a difference, so it has percentage points.
-        demand += f", because up to {show(floor, budget.what.unit).replace('%', ' points')} is noise"
+        demand += f", because up to {as_difference(show(floor, budget.what.unit), budget.what.unit)} is noise"
     return f"{budget.metric} is {value_text}, {_change(value, base)} than the baseline's {base_text} ({demand})"
 
 

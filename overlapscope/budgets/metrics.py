@@ -21,7 +21,7 @@ Blame = Literal["exposed-copy", "idle", "exposed-comm", "copies", "kernels"]
 
 
 class Moved(Struct, frozen=True):
-    """Copies in one direction that begin in a sample and whose size is known."""
+    """Copies in the same direction that begin in a sample and whose size is known."""
 
     bytes: float
     duration_ns: float
@@ -37,7 +37,7 @@ class Sample(Struct, frozen=True):
 
 
 Amount = Callable[[Sample, Direction | None], float]
-"""Function that reads an amount from a sample, for copies in one direction or in both."""
+"""Function that reads an amount from a sample, for copies in a given direction or in both."""
 
 
 class Metric(Struct, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ class Metric(Struct, frozen=True, kw_only=True):
     """Divisor in nanoseconds; None for a metric that is a time."""
     blames: tuple[Blame, ...] = ()
     needs: Literal["copies", "comm", ""] = ""
-    """Ops without which the metric means nothing. Metrics that need copies can be narrowed to one direction."""
+    """Ops without which the metric means nothing. Metrics that need copies can be narrowed to a direction."""
     by_range: bool = True
     of_host: bool = False
     """True if the metric exists only for the host's steps of programs without GPU activity.

@@ -67,7 +67,7 @@ def absent_ranks(report: Report, expected: Collection[int]) -> dict[int, str]:
 
 def absence_notes(absent: Mapping[int, str]) -> Iterator[str]:
     """Yield a sentence about each of the first absent ranks, and a sentence about the others."""
-    yield from (f"rank {rank}: {why}." for rank, why in islice(absent.items(), _NOTED))
+    yield from (f"rank {rank}: {reason}." for rank, reason in islice(absent.items(), _NOTED))
     if len(absent) > _NOTED:
         more = len(absent) - _NOTED
         # More ranks than are listed may be absent.

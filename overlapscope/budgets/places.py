@@ -70,8 +70,8 @@ def find_places(
     report: Report, budget: Budget, overrides: Sequence[Override], absent: Mapping[int, str]
 ) -> Iterator[JudgedPlace]:
     """Yield every place at which to judge a budget. An absent rank is a place that states why it is missing."""
-    mine = tuple(override for override in overrides if override.metric == budget.metric and override.changes)
-    finder, anywhere = _PlaceFinder(budget, mine), False
+    relevant = tuple(override for override in overrides if override.metric == budget.metric and override.changes)
+    finder, anywhere = _PlaceFinder(budget, relevant), False
     for subject, trace, device in subjects(report, scope=budget.scope, direction=budget.direction):
         if replace(budget, range=None).matches(subject):
             anywhere = True
@@ -79,9 +79,9 @@ def find_places(
     if not anywhere:
         yield JudgedPlace(budget, Subject(scope=budget.scope), missing="there is no such trace, rank or device")
     if budget.rank is None and budget.trace is None and budget.device is None:
-        for rank, why in absent.items():
+        for rank, reason in absent.items():
             subject = Subject(rank=rank, scope=budget.scope, direction=budget.direction)
-            yield JudgedPlace(finder.overridden(subject), subject, missing=why)
+            yield JudgedPlace(finder.overridden(subject), subject, missing=reason)
 
 
 class _PlaceFinder:

@@ -73,6 +73,11 @@ def show(value: float | None, unit: Unit) -> str:
     return "unknown" if value is None else distinct([value], unit)[0]
 
 
+def as_difference(text: str, unit: Unit) -> str:
+    """Return a formatted quantity as a difference. Percentages differ by points: `5 points`."""
+    return f"{text.removesuffix('%')} points" if unit == "pct" else text
+
+
 def exact(value: float, unit: Unit) -> str:
     """Format a quantity with all significant digits, so that `parse` returns the same value: `38.80671 ms`."""
     number, name = Decimal(repr(value)), "GB/s" if unit == "gb_per_s" else ""
@@ -86,7 +91,7 @@ def exact(value: float, unit: Unit) -> str:
 
 
 def distinct(values: Iterable[float], unit: Unit) -> tuple[str, ...]:
-    """Format several quantities of one unit with enough digits to set different values apart.
+    """Format several quantities of the same unit with enough digits to set different values apart.
 
     Only zero is written as 0, and only exactly 100 percent as 100%.
     """

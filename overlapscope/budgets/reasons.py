@@ -87,7 +87,7 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
     """Mean times of the baseline; None without comparison."""
 
     def reasons(self, blame: Blame) -> Iterator[FailureReason]:
-        """Yield the reasons of one kind, in no order."""
+        """Yield the reasons of a kind, in no order."""
         match blame:
             case "exposed-copy" | "idle":
                 yield from self._causes(blame)

@@ -78,11 +78,14 @@ class Exemptions:
         self._met: set[int] = set()
         self._needed: set[int] = set()
 
-    def apply(self, budget: str, metric: str, ruling: Ruling) -> Ruling:
-        """Return the ruling after exceptions, with a sentence if one matters. Only a failure can be accepted."""
+    def apply(self, metric: str, budget: str | None, ruling: Ruling) -> Ruling:
+        """Return the ruling after exceptions, with a sentence if one matters. Only a failure can be accepted.
+
+        `metric` and `budget` are those of `Exemption.covers`.
+        """
         ended = ""
         for number, exemption in enumerate(self._exemptions):
-            if not exemption.covers(budget, metric) or not exemption.matches(ruling.subject):
+            if not exemption.covers(metric, budget) or not exemption.matches(ruling.subject):
                 continue
             self._met.add(number)
             if ruling.status != "fail":
@@ -113,10 +116,10 @@ def judge_rule(
 ) -> BudgetVerdict:
     """Return the verdict on a forbidden rule for all traces."""
     name = f"forbid {rule}"
-    rulings = [exemptions.apply(name, rule, ruling) for ruling in _rulings(report, rule, settings.forbid_floor_pct)]
+    rulings = [exemptions.apply(rule, None, ruling) for ruling in _rulings(report, rule, settings.forbid_floor_pct)]
     rulings += [
-        Ruling(subject=Subject(rank=rank, scope="window"), status="unknown", sentence=f"rank {rank}: {why}")
-        for rank, why in absent.items()
+        Ruling(subject=Subject(rank=rank, scope="window"), status="unknown", sentence=f"rank {rank}: {reason}")
+        for rank, reason in absent.items()
     ]
     worst = min(rulings, key=lambda ruling: (WORST_FIRST[ruling.status], -_largest_ns(ruling.findings)))
     # If the rule fails at one place, the verdict is not about places where its findings are accepted.

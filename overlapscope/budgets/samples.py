@@ -160,7 +160,7 @@ class Spent(Struct, frozen=True):
 
 
 def spent(measured: Measurements, direction: Direction | None) -> Spent:
-    """Return the mean times at a place. `direction` narrows the copies to one direction."""
+    """Return the mean times at a place. `direction` narrows the copies."""
 
     def mean(metric: str, direction: Direction | None = None, cause: str | None = None) -> float:
         numbers = measured(METRICS[metric], direction, cause).numbers

@@ -139,7 +139,7 @@ class Budget(Narrowed, frozen=True, kw_only=True):
         """True if a limit compares with the baseline."""
         return not set(self.limits).isdisjoint(RELATIVE)
 
-    # -- Budgets with one limit ---------------------------------------------------------------
+    # -- Budgets with a single limit ------------------------------------------------------------
 
     @property
     def bound(self) -> float:
@@ -200,7 +200,7 @@ class Budget(Narrowed, frozen=True, kw_only=True):
 
 
 class Override(Narrowed, frozen=True, kw_only=True):
-    """Other values for some fields of the budgets of one metric, where its patterns match."""
+    """Other values for some fields of the budgets of a metric, where its patterns match."""
 
     metric: str
     step: str | None = None
@@ -226,14 +226,17 @@ class Exemption(Narrowed, frozen=True, kw_only=True):
     """The last day on which the failure is accepted."""
     origin: str = ""
 
-    def covers(self, budget: str, metric: str) -> bool:
-        """Return whether the exemption is for this budget."""
-        if self.rule is not None:
-            return budget == f"forbid {metric}" and fnmatchcase(metric, self.rule)
+    def covers(self, metric: str, budget: str | None) -> bool:
+        """Return whether the exemption is for a budget, or for a forbidden rule.
+
+        Args:
+            metric: The budget's metric, or the rule.
+            budget: The budget's name; None for a rule.
+        """
+        if budget is None or self.rule is not None:
+            return budget is None and self.rule is not None and fnmatchcase(metric, self.rule)
         pattern = self.budget or ""
-        return not budget.startswith("forbid ") and (
-            budget == pattern or fnmatchcase(budget, pattern) or fnmatchcase(metric, pattern)
-        )
+        return budget == pattern or fnmatchcase(budget, pattern) or fnmatchcase(metric, pattern)
 
 
 class Settings(Struct, frozen=True, kw_only=True):

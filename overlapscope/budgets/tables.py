@@ -103,15 +103,15 @@ class TopTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     exceptions: Annotated[tuple[dict[str, Any], ...] | None, Meta(description=_LIST.format("exceptions"))] = None
 
 
-class Location(NamedTuple):
+class ConfigLocation(NamedTuple):
     """A table of a file, or another source of settings."""
 
     source: str
     path: tuple[str, ...] = ()
 
-    def at(self, *keys: str) -> Location:
+    def at(self, *keys: str) -> ConfigLocation:
         """Return the location of a key."""
-        return Location(self.source, (*self.path, *keys))
+        return ConfigLocation(self.source, (*self.path, *keys))
 
     def error(self, problem: str) -> ConfigError:
         """Return the error to raise about this location."""
@@ -125,7 +125,7 @@ class Location(NamedTuple):
 AnyTable = TypeVar("AnyTable", bound=Struct)
 
 
-def read_table(content: Mapping[str, Any], table: type[AnyTable], location: Location) -> AnyTable:
+def read_table(content: Mapping[str, Any], table: type[AnyTable], location: ConfigLocation) -> AnyTable:
     """Convert a table into a structure. Raises ConfigError that names a wrong key, or the key of a wrong value."""
     try:
         return msgspec.convert(content, table, builtin_types=_DATES)
@@ -133,7 +133,7 @@ def read_table(content: Mapping[str, Any], table: type[AnyTable], location: Loca
         raise _error(content, table, location) from None
 
 
-def _error(content: Mapping[str, Any], table: type[Struct], location: Location) -> ConfigError:
+def _error(content: Mapping[str, Any], table: type[Struct], location: ConfigLocation) -> ConfigError:
     """Return the error about the first unknown key, or else about the first wrong value."""
     types = {field.name: field.type for field in msgspec.structs.fields(table)}
     for key in content:
@@ -143,7 +143,7 @@ def _error(content: Mapping[str, Any], table: type[Struct], location: Location) 
     return next(error for key, value in content.items() if (error := wrong_value(value, types[key], location.at(key))))
 
 
-def wrong_value(value: object, type_: Any, location: Location) -> ConfigError | None:
+def wrong_value(value: object, type_: Any, location: ConfigLocation) -> ConfigError | None:
     """Return the error about a value that is not of a described type; None for a right value."""
     try:
         msgspec.convert(value, type_, builtin_types=_DATES)

@@ -72,7 +72,7 @@ class DeviceVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of one budget on one subject."""
+    """Result of a budget on a subject."""
 
     budget: str
     """Name of the budget: `efficiency_pct >= 80%`, `forbid pageable-copy`, `environment`."""
@@ -97,7 +97,7 @@ class BudgetVerdict(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
     """Number of judged steps, or occurrences of the range, that have a value."""
     message: str
-    """The verdict in one sentence, with enough digits to set the value and the limit apart."""
+    """The verdict in a sentence, with enough digits to set the value and the limit apart."""
     parts: tuple[DeviceVerdict, ...] = ()
     """Results by rank and device. `subject` is the decisive one, or all of them together."""
     reasons: tuple[FailureReason, ...] = ()

@@ -29,13 +29,13 @@ COMMANDS = {
     "run": "run a script, record a trace, and report whether copies overlap with compute",
     "ps": "list the running processes that can be recorded",
     "record": "record a running process for a few steps, and report",
-    "attach": "have a running process watched that was started without (Python 3.14)",
+    "attach": "watch a running process that was started without overlapscope (Python 3.14)",
     "analyze": "report whether copies overlap with compute, and if not, why",
     "diff": "show what changed between two traces, and whether it is more than noise",
     "whatif": "predict the step time with pinned memory, side streams, a CUDA graph...",
-    "try": "run a program with each change that may help, and say which pay",
+    "try": "run a program with each change that may help, and report which pay",
     "ranks": "compare the ranks of a job, and name the rank that delays the others",
-    "query": "ask SQL of traces and of what was found in them",
+    "query": "query traces and analysis results with SQL",
     "check": "check traces against budgets, for CI: fail if overlap was lost",
     "baseline": "write or show a baseline for relative budgets",
     "history": "keep reports over time, with their commits, and list them",
@@ -52,14 +52,14 @@ COMMANDS = {
     "completion": "print a completion script for bash, zsh or fish",
     "scenarios": "run experiments with known outcomes, and compare",
 }
-"""One line for each subcommand: its name, and its help."""
+"""Names and help texts of all subcommands."""
 
 _READING = ("analyze", "diff", "whatif", "check", "baseline", "query", "history", "ranks")
-"""Those that compute on traces, and run no program of the user's, here or in a process of its own."""
+"""Commands that compute on traces and run no program of the user."""
 
 DONE, WRONG_INPUT, INTERRUPTED = 0, 2, 130
 DEFECT = 70
-"""EX_SOFTWARE of sysexits.h: none of the codes by which a command answers."""
+"""EX_SOFTWARE of sysexits.h, which no command uses as a result."""
 BROKEN_PIPE = 128 + 13
 
 _DESCRIPTION = """Does data move while the GPU computes? If not, why not, and what would a fix save?
@@ -76,7 +76,7 @@ Run `overlapscope COMMAND --help` for help on a command."""
 
 
 class ProgramInterrupted(BaseException):
-    """Ctrl-C ended the program that was run, so it has to end this process as well."""
+    """Ctrl-C ended the program that a command ran, so it must also end this process."""
 
 
 class Subcommand(Protocol):
@@ -86,7 +86,7 @@ class Subcommand(Protocol):
         """Add the command's arguments."""
 
     def run(self, args: argparse.Namespace) -> int:
-        """Do the work and return the exit code. Raises OverlapscopeError with a sentence for the user."""
+        """Run the command and return the exit code. Raises OverlapscopeError with a sentence for the user."""
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -98,14 +98,14 @@ def main(args: Sequence[str] | None = None) -> int:
     except OverlapscopeError as error:
         return _refused(str(error))
     except BrokenPipeError:
-        # Whoever read the output has seen enough.
+        # The reader of the output has closed it, for example `head`.
         return BROKEN_PIPE
     except OSError as error:
-        # What the system refuses where nothing more can be said of it: a full disk, a directory that is gone.
+        # Errors of the system without a better message elsewhere, such as a full disk or a removed directory.
         where = f"{error.filename}: " if error.filename is not None else ""
         return _refused(f"{where}{error.strerror or error}.")
     except ProgramInterrupted:
-        # Left to Python, which dies by SIGINT then, as whoever started it expects. The traceback has been shown.
+        # Python ends by SIGINT, as the parent process expects. The traceback has already been printed.
         sys.excepthook = lambda *_: None
         raise KeyboardInterrupt from None
     except KeyboardInterrupt:
@@ -119,30 +119,30 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def tell_defect(error: Exception) -> None:
-    """Say that what happened is nobody's fault but overlapscope's, and what to do with it."""
+    """Print an internal error with its traceback, and ask the user to report it."""
     import traceback
 
     with contextlib.suppress(RecursionError):
         for line in "".join(traceback.format_exception(error)).splitlines():
             streams.tell(line)
-    what = f"{type(error).__name__}: {error}".strip(".: ")
+    description = f"{type(error).__name__}: {error}".strip(".: ")
     streams.tell(
-        f"overlapscope: internal error: {what}. Please report this bug of overlapscope {__version__}, with the lines "
-        "above, at https://github.com/overlapscope/overlapscope/issues."
+        f"overlapscope: internal error: {description}. Please report this bug of overlapscope {__version__}, with the "
+        "lines above, at https://github.com/overlapscope/overlapscope/issues."
     )
 
 
 def console() -> int:
-    """`main` for a process that ends with it."""
+    """Run `main` in a process that ends afterwards."""
     streams.hold_places()
     if sys.argv[1:2] and sys.argv[1] in _READING:
-        # The threads that numpy's OpenBLAS starts keep the other cores busy looking for work, which reading needs (a
-        # tenth of a second of CPU on two cores), and nothing here multiplies matrices.
+        # OpenBLAS's threads wait busily for work at start, which costs a tenth of a second of CPU that reading needs.
+        # These commands don't multiply matrices.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     code = main()
     streams.settle()
-    # The interpreter's last collection would walk over all that the process takes along anyway. DuckDB complains on
-    # stderr of what is left without it.
+    # Freezing skips the last garbage collection, which only costs time at exit. DuckDB needs it, since it reports
+    # leaked objects on stderr.
     if "duckdb" not in sys.modules:
         gc.freeze()
     return code
@@ -156,30 +156,30 @@ def _refused(sentence: str) -> int:
 def _run(arguments: list[str]) -> int:
     if any("\0" in argument for argument in arguments):
         raise UsageError("an argument contains a NUL character; remove it.")
-    asked = next(iter(arguments), "")
-    if asked and not asked.startswith("-") and asked not in COMMANDS:
-        if os.path.isfile(asked) or asked.endswith((".py", ".ipynb")):
+    name = next(iter(arguments), "")
+    if name and not name.startswith("-") and name not in COMMANDS:
+        if os.path.isfile(name) or name.endswith((".py", ".ipynb")):
             raise UsageError(
-                f"there is no command {asked!r}; to run it, use `{shlex.join(['overlapscope', 'run', *arguments])}`."
+                f"there is no command {name!r}; to run it, use `{shlex.join(['overlapscope', 'run', *arguments])}`."
             )
         raise UsageError(
-            f"there is no command {asked!r}{did_you_mean(asked, COMMANDS)}; commands: {', '.join(COMMANDS)}."
+            f"there is no command {name!r}{did_you_mean(name, COMMANDS)}; commands: {', '.join(COMMANDS)}."
         )
-    parser, own, command = _parser(asked)
+    parser, subparser, command = _parser(name)
     try:
         parsed, unknown = parser.parse_known_args(arguments)
         if unknown:
-            own.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(own, unknown)}")
+            subparser.error(f"unrecognized arguments: {' '.join(unknown)}{_suggestion(subparser, unknown)}")
     except SystemExit as stop:
         return int(stop.code or 0)
     return command.run(parsed) if command is not None else DONE
 
 
-def _meant(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
-    """A hint at the option that was meant."""
+def _suggestion(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
+    """Return a suggestion of the option that the user may have meant."""
     option = next((argument.partition("=")[0] for argument in unknown if argument.startswith("--")), "")
-    known = [spelled for action in parser._actions for spelled in action.option_strings]
-    return did_you_mean(option, known) if option else ""
+    options = [spelling for action in parser._actions for spelling in action.option_strings]
+    return did_you_mean(option, options) if option else ""
 
 
 def subcommand(name: str) -> Subcommand:
@@ -189,8 +189,8 @@ def subcommand(name: str) -> Subcommand:
     return command
 
 
-def _parser(asked: str) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser, Subcommand | None]:
-    """The parser, that of the one command that is asked for, else the same again, and the command."""
+def _parser(chosen: str) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser, Subcommand | None]:
+    """Return the parser, the parser of the chosen command (without one, the same), and the command."""
     import inspect
 
     formatter = _formatter()
@@ -202,26 +202,26 @@ def _parser(asked: str) -> tuple[argparse.ArgumentParser, argparse.ArgumentParse
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"overlapscope {__version__}")
-    # A parser for each of the others is only needed to list them. `prog` keeps argparse from asking its formatter for
-    # one, which would import all of rich.
+    # Parsers of other commands are only needed to list them. Without `prog`, argparse would ask its formatter for it,
+    # which would import all of rich.
     parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="overlapscope")
     command: Subcommand | None = None
-    own = parser
+    subparser = parser
     for name, summary in COMMANDS.items():
-        if name != asked:
-            if asked not in COMMANDS:
+        if name != chosen:
+            if chosen not in COMMANDS:
                 parsers.add_parser(name, help=summary)
             continue
         command = loaded = subcommand(name)
-        own = parsers.add_parser(
+        subparser = parsers.add_parser(
             name,
             help=summary,
             description=inspect.cleandoc(type(loaded).__doc__ or ""),
             formatter_class=formatter,
             allow_abbrev=False,
         )
-        loaded.prepare_parser(own)
-    return parser, own, command
+        loaded.prepare_parser(subparser)
+    return parser, subparser, command
 
 
 def _formatter() -> type[argparse.HelpFormatter]:

@@ -1,4 +1,4 @@
-"""The options that commands share: one name, one help sentence and one way to be read for each."""
+"""Options that commands share, so that their names, help texts and types are the same everywhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMATS = ("text", "json", "markdown", "html")
 
 
 def add_traces(parser: argparse.ArgumentParser, *, reports: bool = False) -> None:
-    """What is to be analysed, as `args.traces`."""
+    """Add `TRACE...` as `args.traces`."""
     kinds = (
         "trace, directory of traces, glob pattern, report"
         if reports
@@ -26,31 +26,31 @@ def add_traces(parser: argparse.ArgumentParser, *, reports: bool = False) -> Non
 
 
 def add_format(parser: argparse.ArgumentParser, formats: Sequence[str] = FORMATS) -> None:
-    """`--format`."""
+    """Add `--format`."""
     parser.add_argument(
         "--format", type=format_name, choices=formats, default="text", help="output format (default: text)"
     )
 
 
 def format_name(text: str) -> str:
-    """The name of a format: what is printed to a terminal is `text`."""
+    """Return the name of a format; `terminal` is an alias of `text`."""
     return "text" if text == "terminal" else text
 
 
 def add_output(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    """`--output` and `--force`."""
+    """Add `--output` and `--force`."""
     where = "write to FILE" if required else "write to FILE instead of stdout"
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=required, help=where)
     parser.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
 
 
 def add_verbose(parser: argparse.ArgumentParser, what: str) -> None:
-    """`--verbose`: `what` is shown as well."""
+    """Add `--verbose`. `what` is its help text."""
     parser.add_argument("-v", "--verbose", action="store_true", help=what)
 
 
 def add_plain_step(parser: argparse.ArgumentParser, *, sides: tuple[str, ...] = ()) -> None:
-    """`--plain-step` as `args.plain_step`, in ns, None where it is not given; of several sides, one for each."""
+    """Add `--plain-step` as `args.plain_step`, in nanoseconds or None; with `sides`, a tuple with a value for each."""
     several: dict[str, Any] = {"nargs": len(sides), "default": (None,) * len(sides)} if sides else {}
     each = f", {words.listed(side.lower() for side in sides)}" if sides else ""
     parser.add_argument(
@@ -63,7 +63,7 @@ def add_plain_step(parser: argparse.ArgumentParser, *, sides: tuple[str, ...] = 
 
 
 def add_allow_predicted(parser: argparse.ArgumentParser) -> None:
-    """`--allow-predicted`."""
+    """Add `--allow-predicted`."""
     parser.add_argument(
         "--allow-predicted",
         action="store_true",
@@ -72,7 +72,7 @@ def add_allow_predicted(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
-    """`--max-size`, for `size_limit`, and `--no-cache` as `args.cache`."""
+    """Add `--max-size`, for `size_limit`, and `--no-cache` as `args.cache`."""
     add_max_size(parser)
     parser.add_argument(
         "--no-cache",
@@ -83,7 +83,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
 
 
 def add_max_size(parser: argparse.ArgumentParser) -> None:
-    """`--max-size` as `args.max_size`, None where it is not given: what it is then is known to what reads."""
+    """Add `--max-size` as `args.max_size`; None means the reader's default."""
     parser.add_argument(
         "--max-size",
         metavar="SIZE",
@@ -93,44 +93,44 @@ def add_max_size(parser: argparse.ArgumentParser) -> None:
 
 
 def size_limit(args: argparse.Namespace) -> int:
-    """How much may be read of one file, in bytes."""
+    """Return the maximum unpacked size of a file, in bytes."""
     from overlapscope.reading import LIMIT_BYTES
 
     return LIMIT_BYTES if args.max_size is None else int(args.max_size)
 
 
 def add_steps_by(parser: argparse.ArgumentParser) -> None:
-    """`--steps-by` as `args.steps_by`, for `load`."""
+    """Add `--steps-by` as `args.steps_by`, for `load`."""
     parser.add_argument(
         "--steps-by",
         metavar="PATTERN",
-        help="take the ranges of this name for steps; * and ? stand for any characters, as in 'iteration*'",
+        help="use ranges with this name as steps; * and ? stand for any characters, as in 'iteration*'",
     )
 
 
 def add_analysis(parser: argparse.ArgumentParser, *, sides: tuple[str, ...] = ()) -> None:
-    """How traces are read and their steps known, for `report_of`: `add_plain_step`, `add_steps_by`, `add_reading`."""
+    """Add the options of `report_of`: `add_plain_step`, `add_steps_by` and `add_reading`."""
     add_plain_step(parser, sides=sides)
     add_steps_by(parser)
     add_reading(parser)
 
 
 def report_of(sources: Sequence[str], args: argparse.Namespace, **otherwise: Any) -> Report:
-    """The report over what is named, as `inputs.read_report` reads it with these options. Raises as it does."""
+    """Return the report that `inputs.read_report` makes with these options. Raises like it."""
     from overlapscope.inputs import read_report
 
-    told = {"plain_step_ns": args.plain_step} | otherwise
-    return read_report(sources, limit_bytes=args.max_size, cache=args.cache, steps_by=args.steps_by, **told)
+    options = {"plain_step_ns": args.plain_step} | otherwise
+    return read_report(sources, limit_bytes=args.max_size, cache=args.cache, steps_by=args.steps_by, **options)
 
 
 class AddAction(Protocol):
-    """Adds an action by its name, its help as a phrase, and what its description says besides that."""
+    """Function that adds an action from its name, its help as a phrase, and further sentences of its description."""
 
     def __call__(self, name: str, phrase: str, more: str = "") -> argparse.ArgumentParser: ...
 
 
 def add_actions(parser: argparse.ArgumentParser, *, required: bool = True) -> AddAction:
-    """What a command is to do, as `args.action`."""
+    """Add `ACTION` as `args.action`, and return a function that adds actions."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=required)
 
     def add(name: str, phrase: str, more: str = "") -> argparse.ArgumentParser:
@@ -146,7 +146,7 @@ def add_actions(parser: argparse.ArgumentParser, *, required: bool = True) -> Ad
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as `20GB`, `1.5 GiB` or `4096`; raises ArgumentTypeError."""
+    """Return the bytes of a size such as `20GB`, `1.5 GiB` or `4096`. Raises ArgumentTypeError."""
     try:
         size = words.parse_size(text)
     except ValueError as error:
@@ -157,7 +157,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_step(text: str) -> int:
-    """Nanoseconds of a step's length such as `31.8ms`; raises ArgumentTypeError."""
+    """Return the nanoseconds of a step time such as `31.8ms`. Raises ArgumentTypeError."""
     from overlapscope.budgets.quantity import parse
     from overlapscope.errors import ConfigError
 
@@ -171,7 +171,7 @@ def parse_step(text: str) -> int:
 
 
 def whole_number(what: str, least: int, most: int) -> Callable[[str], int]:
-    """Reads a number of a range, which is said to be no `what` otherwise; raises ArgumentTypeError."""
+    """Return a parser of numbers in a range, whose ArgumentTypeError states that a text is not `what`."""
 
     def parse(text: str) -> int:
         number = int(text) if text.isdecimal() and len(text) < 16 else -1

@@ -1,4 +1,4 @@
-"""Where a command's output goes: stdout, or a file that is not overwritten by accident."""
+"""Output of commands to stdout, or to files that are not overwritten by accident."""
 
 from __future__ import annotations
 
@@ -19,8 +19,15 @@ if TYPE_CHECKING:
 
 
 def check_output(output: Path | None, *, force: bool, inputs: Iterable[str | Path | None] = ()) -> None:
-    """Find out before the work, not after it, that its result could not be kept, or would take the place of one of the
-    `inputs`: files, directories of traces, patterns. Raises UsageError.
+    """Check before the work that its result can be written and overwrites none of the inputs.
+
+    Args:
+        output: The file; None for stdout.
+        force: Whether the file may be overwritten.
+        inputs: Files, directories and patterns.
+
+    Raises:
+        UsageError: The result can't be written.
     """
     if output is None:
         return
@@ -59,12 +66,12 @@ def _files(named: str | Path) -> list[Path]:
     try:
         return [file_and_part(path)[0] for path in expand([named])]
     except UnreadableTrace:
-        # Said by whoever reads it.
+        # Reading the input raises this error again.
         return []
 
 
 def make_directory(directory: Path) -> None:
-    """Create a directory for output where there is none. Raises UsageError."""
+    """Create a directory for output if it doesn't exist. Raises UsageError."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -72,14 +79,14 @@ def make_directory(directory: Path) -> None:
 
 
 def same_file(path: Path, other: Path) -> bool:
-    """Whether two outputs would be one file."""
+    """Return whether two outputs would be the same file."""
     return os.path.realpath(path) == os.path.realpath(other) and not disk.is_written_in_place(path)
 
 
 def drawn(document: Document, args: argparse.Namespace, *, verbose: bool = True) -> bytes:
-    """A document in `args.format`, for `args.output` or else as stdout takes it.
+    """Return a document in `args.format`, for `args.output` or for stdout.
 
-    As text and markdown it is the short form (`brief`), unless `verbose`.
+    Text and markdown use the short form (`brief`) unless `verbose`.
     """
     if not verbose and args.format in ("text", "markdown"):
         from overlapscope.documents.model import brief
@@ -96,7 +103,7 @@ def drawn(document: Document, args: argparse.Namespace, *, verbose: bool = True)
 def present(
     result: object, document: Callable[[], Document], args: argparse.Namespace, *, verbose: bool = True
 ) -> None:
-    """Write a result to `args.output` or stdout: as JSON, or its document in any other `args.format` (`drawn`)."""
+    """Write a result as JSON, or its document in another `args.format`, to `args.output` or stdout."""
     if args.format == "json":
         from overlapscope.base.saved import encode
 
@@ -107,7 +114,7 @@ def present(
 
 
 def write(data: bytes, output: Path | None, *, force: bool = False) -> None:
-    """Write to the file, and say so on stderr; or to stdout."""
+    """Write to a file and report this on stderr, or write to stdout."""
     if output is None:
         write_output(data)
     else:
@@ -115,13 +122,13 @@ def write(data: bytes, output: Path | None, *, force: bool = False) -> None:
 
 
 def write_file(blocks: Iterable[bytes], output: Path, *, force: bool = False) -> None:
-    """Write to the file, block by block, and say so on stderr."""
+    """Write to a file block by block, and report this on stderr."""
     try:
         disk.write(output, blocks, over=force)
     except FileExistsError:
         raise UsageError(f"{output}: already exists; use --force to overwrite it.") from None
     except OSError as error:
-        kept = " and is unchanged" if output.is_file() else ""
+        unchanged = " and is unchanged" if output.is_file() else ""
         reason = error.strerror or error
-        raise UsageError(f"{output}: cannot be written ({reason}){kept}; choose another file.") from None
+        raise UsageError(f"{output}: cannot be written ({reason}){unchanged}; choose another file.") from None
     tell(f"Wrote {os.fsencode(output).decode(errors='backslashreplace')}")

@@ -1,4 +1,4 @@
-"""How a command is told which program to run: as Python is."""
+"""Arguments that name a program to run, as for Python."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _LAUNCHERS = {
     "accelerate": "accelerate launch",
     "accelerate.commands.launch": "accelerate launch",
 }
-"""Programs that start others, which are those that a user means."""
+"""Launchers of other programs, with the names that users know."""
 
 
 def add_program(parser: argparse.ArgumentParser, command: str) -> None:
-    """`args.script`, `args.arguments`, and `args.module` or `args.code` where the script is one."""
+    """Add `args.script` and `args.arguments`, with `args.module` and `args.code` for the kind of script."""
     parser.usage = (
         f"overlapscope {command} [options] SCRIPT [ARGUMENTS...]\n"
         f"       overlapscope {command} [options] -m MODULE [ARGUMENTS...]\n"
@@ -42,20 +42,20 @@ def add_program(parser: argparse.ArgumentParser, command: str) -> None:
 
 
 def launcher_of(args: argparse.Namespace) -> str | None:
-    """What starts the program's processes, as it is called, where the program is such a launcher."""
+    """Return the name of the launcher if the program is one."""
     if args.code:
         return None
     return _LAUNCHERS.get(args.script if args.module else Path(args.script).name)
 
 
 def check_not_python(args: argparse.Namespace) -> None:
-    """Raises UsageError where the program is Python itself."""
+    """Raise UsageError if the program is Python itself."""
     if not (args.module or args.code) and _PYTHON.fullmatch(Path(args.script).name) and not _is_text(args.script):
         raise UsageError(f"overlapscope starts Python itself; leave out {args.script}.")
 
 
 def _is_text(path: str) -> bool:
-    """Whether a file may be written in Python: an interpreter's is not text."""
+    """Return whether a file is text, and so may be a script instead of an interpreter."""
     with suppress(OSError), open(path, "rb") as file:
         return b"\0" not in file.read(1024)
     return False

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from overlapscope.trace.model import Trace
 
 _NAMED = 5
-"""Files that cannot be read, by name."""
+"""Maximum number of unreadable files to name."""
 
 
 class AnalyzeCommand:
@@ -66,14 +66,15 @@ class AnalyzeCommand:
 
 
 def _read(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[Trace], list[str]]:
-    """The traces, and a sentence about the files of directories and patterns that cannot be read as such.
+    """Read the traces. Return them with sentences about unreadable files in directories and patterns.
 
-    Raises UnreadableTrace for a file that was named, and where there is no trace at all.
+    Raises:
+        UnreadableTrace: A file that the user named can't be read, or no file can.
     """
     from overlapscope.reading import load
     from overlapscope.reading.files import named
 
-    limit, asked = size_limit(args), {*map(named, args.traces)}
+    limit, named_files = size_limit(args), {*map(named, args.traces)}
     traces: list[Trace] = []
     unread: dict[Path, UnreadableTrace] = {}
     for path in files:
@@ -82,7 +83,7 @@ def _read(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[Trace],
                 load(path, limit_bytes=limit, cache=args.cache, steps_by=args.steps_by, meanwhile=_import_the_rest)
             )
         except UnreadableTrace as error:
-            if path in asked:
+            if path in named_files:
                 raise
             unread[path] = error
     if not traces:
@@ -111,7 +112,10 @@ def _analyze(args: argparse.Namespace, traces: Sequence[Trace]) -> tuple[list[Tr
 
 
 def _import_the_rest() -> None:
-    """What comes after reading, while other processes read: a tenth of the time that a trace of 250 MB takes."""
+    """Import modules for the work after reading, while other processes read.
+
+    This saves a tenth of the time for a trace of 250 MB.
+    """
     for module in ("analysis", "report.model", "report.document", "render.terminal"):
         registry.load(f"overlapscope.{module}")
     from overlapscope.rules import RULES

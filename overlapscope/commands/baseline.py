@@ -53,10 +53,10 @@ def _write(args: argparse.Namespace) -> int:
     from overlapscope.budgets import baseline
 
     report = report_of(args.traces, args)
-    made = baseline.of(report, ranges=settings.compared_ranges, allow_predicted=args.allow_predicted)
-    for doubt in baseline.doubts(made):
+    new = baseline.of(report, ranges=settings.compared_ranges, allow_predicted=args.allow_predicted)
+    for doubt in baseline.doubts(new):
         tell(f"overlapscope: warning: {doubt}")
-    write(baseline.to_json(made), args.output, force=args.force)
+    write(baseline.to_json(new), args.output, force=args.force)
     return DONE
 
 

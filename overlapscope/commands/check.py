@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Target(NamedTuple):
-    """A format, and the file that it goes to; stdout without one."""
+    """A format with the file to write; None for stdout."""
 
     format: str
     path: Path | None
@@ -148,7 +148,7 @@ class CheckCommand:
 
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:
-    """`--config`."""
+    """Add `--config`."""
     parser.add_argument(
         "--config",
         metavar="FILE",
@@ -158,7 +158,7 @@ def add_config_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def find_config(named: Path | None) -> Path | None:
-    """The configuration that is named, or the nearest one. Raises ConfigError."""
+    """Return the configuration file that the user named, or the nearest one. Raises ConfigError."""
     from overlapscope.budgets import config
 
     if named is not None:
@@ -173,7 +173,7 @@ def find_config(named: Path | None) -> Path | None:
 
 
 def read_settings(path: Path | None) -> Settings:
-    """The settings of a file; the empty ones where there is none. Raises ConfigError."""
+    """Read the settings from a file, or return empty ones without a file. Raises ConfigError."""
     from overlapscope.budgets import config
     from overlapscope.budgets.settings import Settings
 
@@ -210,24 +210,24 @@ def _target(text: str) -> Target:
     return Target(name, Path(path) if path else None)
 
 
-def _targets(asked: list[Target], inputs: Iterable[str | Path | None], *, explains: bool) -> list[Target]:
-    """What to write. Raises UsageError before the work where it could not be done after it."""
-    printed = [target.format for target in asked if target.path is None]
+def _targets(requested: list[Target], inputs: Iterable[str | Path | None], *, explains: bool) -> list[Target]:
+    """Return the formats to write. Raises UsageError if one could not be written after the work."""
+    printed = [target.format for target in requested if target.path is None]
     if len(printed) > 1 or (printed and explains):
         others = ", ".join(printed) + (" and --explain" if explains else "")
         raise UsageError(f"{others} cannot all be printed; write all but one to a file, such as {printed[-1]}:FILE.")
-    paths = [target.path for target in asked if target.path is not None]
+    paths = [target.path for target in requested if target.path is not None]
     for number, path in enumerate(paths):
         if os.path.realpath(path) in map(os.path.realpath, paths[:number]):
             raise UsageError(
                 f"{path}: is the output of two formats, and one would overwrite the other; name two files."
             )
         check_output(path, force=True, inputs=inputs)
-    return asked if asked or explains else [Target("text", None)]
+    return requested if requested or explains else [Target("text", None)]
 
 
 def drawn(result: CheckResult, format_name: str) -> str:
-    """The check in one of the formats that look the same everywhere."""
+    """Return the check in a format other than text."""
     from overlapscope.budgets import document
     from overlapscope.documents.model import Room
     from overlapscope.render import html, markdown
@@ -242,7 +242,7 @@ def drawn(result: CheckResult, format_name: str) -> str:
 
 
 def step_summary(result: CheckResult) -> str:
-    """The check as markdown, with all that fits, for `$GITHUB_STEP_SUMMARY`."""
+    """Return the check as markdown for `$GITHUB_STEP_SUMMARY`, with everything that fits."""
     from overlapscope.budgets import document
     from overlapscope.documents.model import Room
     from overlapscope.render import markdown
@@ -262,7 +262,7 @@ def _written(result: CheckResult, target: Target, *, verbose: bool) -> bytes:
 
 
 def _from_history(report: Report, args: argparse.Namespace, ranges: Iterable[str]) -> Baseline:
-    """The baseline that the report in the middle of the job's current level makes; says which one that is."""
+    """Make a baseline from the report in the middle of the job's current level, and print which report that is."""
     from overlapscope.base.words import clean
     from overlapscope.budgets import baseline
     from overlapscope.history.course import baseline_entry
@@ -290,7 +290,7 @@ def _explained(report: Report, settings: Settings, baseline: Baseline | None, bu
 
 
 def _summarize(result: CheckResult) -> None:
-    """Append to the summary of GitHub's step, where this runs in one."""
+    """Append to the summary of the step if this runs in GitHub Actions."""
     path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:
         return

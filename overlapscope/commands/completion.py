@@ -11,7 +11,7 @@ from overlapscope.commands._options import add_output
 from overlapscope.commands._output import check_output, write
 
 _FILES = ("TRACE", "BEFORE", "AFTER", "SOURCE", "SCRIPT", "FILE")
-"""What arguments are called that name files."""
+"""Metavars of arguments that are files."""
 
 
 class CompletionCommand:
@@ -27,7 +27,7 @@ class CompletionCommand:
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that reads it")
+        parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell to complete in")
         add_output(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -39,7 +39,7 @@ class CompletionCommand:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """The parser of all commands, whose arguments say what completes them."""
+    """Return a parser of all commands whose arguments have choices or completions."""
     import shtab
 
     from overlapscope.catalog.causes import CAUSES
@@ -49,9 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print the version")
     parsers = parser.add_subparsers()
     for name, summary in COMMANDS.items():
-        own = parsers.add_parser(name, help=summary)
-        subcommand(name).prepare_parser(own)
-        for action in _actions(own):
+        subparser = parsers.add_parser(name, help=summary)
+        subcommand(name).prepare_parser(subparser)
+        for action in _actions(subparser):
             if action.metavar == "WORD":
                 action.choices = [*RULES, *CAUSES]
             elif action.metavar == "RULE":

@@ -47,7 +47,7 @@ class DashboardCommand:
             "--history",
             metavar="PATH",
             help="stored reports to show on the page History: the file of a history, or a directory of reports "
-            "(default: the history of overlapscope history, where there is one)",
+            "(default: the history of overlapscope history, if there is one)",
         )
         parser.add_argument("--no-open", action="store_true", help="do not open a browser")
         add_reading(parser)

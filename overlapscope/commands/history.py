@@ -51,20 +51,20 @@ class HistoryCommand:
         action = add_actions(parser, required=False)
         add = action(
             "add",
-            "add reports, traces, or what other machines left in a directory",
+            "add reports, traces, or entries that other machines wrote to a directory",
             "Each SOURCE is a trace, a directory with the traces of one job, a report of `overlapscope analyze "
             "--format json`, or a directory or URL with entries of other machines.",
         )
         add.add_argument("sources", nargs="+", metavar="SOURCE", help="trace, directory, report, entry, or URL")
         add_origin(add)
-        add.add_argument("--check", metavar="FILE", help="what `overlapscope check --format json` wrote of it")
-        add.add_argument("--to", metavar="DIR|URL", help="leave the entries there as files, for other machines to add")
+        add.add_argument("--check", metavar="FILE", help="result of `overlapscope check --format json` for the report")
+        add.add_argument("--to", metavar="DIR|URL", help="write the entries there as files, for other machines to add")
         add_analysis(add)
         _add_store(add)
         check = action(
             "check",
             "check whether the newest report of a job is worse than its level",
-            "Exit codes: 0 no worse; 1 worse, and hardly by chance; 2 wrong input or usage; 3 it cannot be said.",
+            "Exit codes: 0 no worse; 1 worse, and unlikely by chance; 2 wrong input or usage; 3 unknown.",
         )
         _add_query(check, ("job", "branch"))
         _add_levels(check)
@@ -75,56 +75,45 @@ class HistoryCommand:
         export.add_argument("output", type=Path, metavar="FILE", help="file that ends in .csv or .parquet")
         export.add_argument("-f", "--force", action="store_true", help="overwrite FILE if it exists")
         _add_store(export)
-        prune = action("prune", "remove old entries, and give their space on the disk back")
+        prune = action("prune", "remove old entries, and free their disk space")
         which = prune.add_mutually_exclusive_group(required=True)
         which.add_argument("--older-than", metavar="AGE", type=_age_ns, help="entries older than 12h or 90d")
         which.add_argument("--keep", metavar="N", type=_MOST, help="all but the newest N entries of each job")
         _add_query(prune, ("job",))
         _add_store(prune)
-        predictions = action("predictions", "show how far predictions of `overlapscope try` were from what it measured")
+        predictions = action("predictions", "show the errors of predictions of `overlapscope try`")
         add_format(predictions, _FORMATS)
         add_output(predictions)
         _add_store(predictions)
         actions = {"add": add, "check": check, "export": export, "prune": prune, "predictions": predictions}
-        self._behind = {name: self._inherited(own) for name, own in actions.items()}
+        self._after = {name: self._inherited(subparser) for name, subparser in actions.items()}
 
-    def _inherited(self, own: argparse.ArgumentParser) -> set[str]:
-        """The options of an action. What stands before the action is not undone by what does not stand behind it."""
-        for option in own._actions:
+    def _inherited(self, subparser: argparse.ArgumentParser) -> set[str]:
+        """Return the options of an action, after changing their defaults so that they keep values from before it."""
+        for option in subparser._actions:
             if option.dest in self._before and option.option_strings:
                 option.default = argparse.SUPPRESS
-        return {option.dest for option in own._actions}
+        return {option.dest for option in subparser._actions}
 
     def _check_places(self, args: argparse.Namespace) -> None:
-        """Raises UsageError for an option before an action that has none of that name."""
+        """Raise UsageError for an option before an action that doesn't have it."""
         for dest, option in self._before.items():
             given = getattr(args, dest, option.default) != option.default
-            if args.action is not None and given and dest not in self._behind[args.action]:
-                spelled = option.option_strings[-1]
+            if args.action is not None and given and dest not in self._after[args.action]:
+                name = option.option_strings[-1]
                 raise UsageError(
-                    f"{spelled} is an option of `overlapscope history` alone when it stands before {args.action}; "
-                    f"`overlapscope history {args.action} --help` lists what can stand behind it."
+                    f"{name} before {args.action} is an option of `overlapscope history` without an action; "
+                    f"`overlapscope history {args.action} --help` lists the options of {args.action}."
                 )
 
     def run(self, args: argparse.Namespace) -> int:
         self._check_places(args)
-        match args.action:
-            case "predictions":
-                return _predictions(args)
-            case "add":
-                return _add(args)
-            case "check":
-                return _check(args)
-            case "export":
-                return _export(args)
-            case "prune":
-                return _prune(args)
-            case _:
-                return _list(args)
+        actions = {"add": _add, "check": _check, "export": _export, "prune": _prune, "predictions": _predictions}
+        return actions.get(args.action, _list)(args)
 
 
 def _add_store(parser: argparse.ArgumentParser) -> None:
-    """`--history` as `args.history`, before an action or behind it."""
+    """Add `--history` as `args.history`, before or after an action."""
     parser.add_argument(
         "--history",
         metavar="FILE",
@@ -135,10 +124,10 @@ def _add_store(parser: argparse.ArgumentParser) -> None:
 
 
 def add_origin(parser: argparse.ArgumentParser) -> None:
-    """What a report is of, for `origin_of`."""
-    parser.add_argument("--job", metavar="NAME", help="program that it is of (default: what the trace says)")
-    parser.add_argument("--commit", metavar="SHA", help="commit that it is of (default: what the trace says)")
-    parser.add_argument("--branch", metavar="NAME", help="branch that it is of (default: what the trace says)")
+    """Add the options of `origin_of`."""
+    parser.add_argument("--job", metavar="NAME", help="name of the program (default: as the trace states)")
+    parser.add_argument("--commit", metavar="SHA", help="commit of the program (default: as the trace states)")
+    parser.add_argument("--branch", metavar="NAME", help="branch of the program (default: as the trace states)")
     parser.add_argument(
         "--label", metavar="KEY=VALUE", type=_label, action="append", default=[], help="label; may be repeated"
     )
@@ -157,7 +146,10 @@ def _add_levels(parser: argparse.ArgumentParser) -> None:
         help="metric, or one of its causes such as idle_time/host-sync; may be repeated (default: those of overlap)",
     )
     parser.add_argument(
-        "--by", choices=("commit", "hour", "report"), default="report", help="what makes one value (default: report)"
+        "--by",
+        choices=("commit", "hour", "report"),
+        default="report",
+        help="combine values by commit, hour or report (default: report)",
     )
 
 
@@ -175,7 +167,7 @@ def _age_ns(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-# -- add ------------------------------------------------------------------------------------------
+# -- Add ------------------------------------------------------------------------------------------
 
 
 def _add(args: argparse.Namespace) -> int:
@@ -185,12 +177,12 @@ def _add(args: argparse.Namespace) -> int:
 
     check = None if args.check is None else read_check(Path(args.check))
     if check is not None and len(args.sources) > 1:
-        raise UsageError("--check is of one report; add reports with their checks one by one.")
+        raise UsageError("--check is for a single report; add reports with their checks one by one.")
     if args.to is not None:
         entries = [_entry(source, args, check) for source in args.sources]
         for entry in entries:
             put(entry, args.to)
-        tell(f"Left {_entries(len(entries))} in {args.to}.")
+        tell(f"Wrote {_entries(len(entries))} to {args.to}.")
         return DONE
     with Store.open(args.history) as store:
         return max([_add_one(store, source, args, check) for source in args.sources])
@@ -201,10 +193,10 @@ def _add_one(store: Store, source: str, args: argparse.Namespace, check: CheckRe
 
     if not is_drop(source):
         added = store.add(_entry(source, args, check))
-        tell(f"Added {source} to {store.path}." if added else f"{source}: is in {store.path} already.")
+        tell(f"Added {source} to {store.path}." if added else f"{source}: is already in {store.path}.")
         return DONE
-    if check is not None or _told(args):
-        raise UsageError(f"{source}: entries there say what they are of; leave out --job, --commit and the like.")
+    if check is not None or _has_origin(args):
+        raise UsageError(f"{source}: entries there state their origin; leave out --job, --commit and similar options.")
     pulled = pull(store, source)
     for sentence in pulled.bad:
         tell(f"overlapscope: warning: {sentence}")
@@ -213,7 +205,7 @@ def _add_one(store: Store, source: str, args: argparse.Namespace, check: CheckRe
     return WRONG_INPUT if pulled.bad else DONE
 
 
-def _told(args: argparse.Namespace) -> bool:
+def _has_origin(args: argparse.Namespace) -> bool:
     return any((args.job, args.commit, args.branch, args.label))
 
 
@@ -222,15 +214,15 @@ def _entry(source: str, args: argparse.Namespace, check: CheckResult | None) -> 
     from overlapscope.history.figures import entry
 
     if is_entry(source):
-        if check is not None or _told(args):
-            raise UsageError(f"{source}: says itself what it is of; leave out --job, --commit and the like.")
+        if check is not None or _has_origin(args):
+            raise UsageError(f"{source}: states its origin; leave out --job, --commit and similar options.")
         return read(source)
     report = report_of([source], args, replayed=True)
     return entry(report, origin_of(report, source, args), check)
 
 
 def origin_of(report: Report, source: str, args: argparse.Namespace) -> Origin:
-    """What options say of a report's origin, else the report itself. Raises UsageError where neither knows the job."""
+    """Return the origin that options or else the report state. Raises UsageError if neither states the job."""
     from overlapscope.history.origin import of_report
 
     file = Path(source)
@@ -249,7 +241,7 @@ def _entries(count: int) -> str:
     return f"{count:,} {'entry' if count == 1 else 'entries'}"
 
 
-# -- export, prune and list ---------------------------------------------------------------------------
+# -- Export, prune and list ---------------------------------------------------------------------------
 
 
 def _export(args: argparse.Namespace) -> int:
@@ -267,20 +259,20 @@ def _prune(args: argparse.Namespace) -> int:
     from overlapscope.history.store import Query, Store
 
     with Store.open(args.history, read_only=True) as store:
-        # Neither a file nor a job is made up by a slip of the pen.
+        # A typing error in the file or the job must be an error, and not create a file or delete nothing silently.
         job = None if args.of_job is None else job_of(store, args.of_job)
     with Store.open(args.history) as store:
         jobs = [job] if job is not None else store.jobs()
-        gone: list[str] = []
+        ids: list[str] = []
         if args.older_than is not None:
             before_ns = time.time_ns() - args.older_than
-            gone = [row.id for row in store.rows(Query(job=job, until_ns=before_ns))]
+            ids = [row.id for row in store.rows(Query(job=job, until_ns=before_ns))]
         else:
-            gone = [row.id for job in jobs for row in store.rows(Query(job=job))[: -args.keep]]
-        store.delete(gone)
-        if gone:
+            ids = [row.id for job in jobs for row in store.rows(Query(job=job))[: -args.keep]]
+        store.delete(ids)
+        if ids:
             store.compact()
-    tell(f"Removed {_entries(len(gone))} from {store.path}.")
+    tell(f"Removed {_entries(len(ids))} from {store.path}.")
     return DONE
 
 

@@ -18,7 +18,7 @@ class McpCommand:
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("directories", nargs="+", metavar="DIR", help="directory that may be read, with all below")
+        parser.add_argument("directories", nargs="+", metavar="DIR", help="directory to read, with its subdirectories")
 
     def run(self, args: argparse.Namespace) -> NoReturn:
         if missing("mcp"):

@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from overlapscope.query.engine import Answer
 
 SHOWN = 100
-"""Rows of text and markdown, unless --limit says otherwise."""
+"""Default limit on rows in text and markdown."""
 _MOST_ROWS = 10**9
 _MOST_SECONDS = 86_400
 
 
 class QueryCommand:
-    """Ask SQL of traces: their GPU ops, copies, calls and ranges, and what was
-    found in them: buckets, causes, stalls, findings, trust checks.
+    """Query traces with SQL: their GPU ops, copies, calls and ranges, and the
+    results of their analysis: buckets, causes, stalls, findings, trust checks.
 
-    The SQL stands last and is one SELECT statement in DuckDB's dialect. It can
-    read the tables that --schema lists, and nothing else: no files and no
-    network. Columns of `source` and `rank` tell several traces apart.
+    The last argument is a SELECT statement in DuckDB's dialect. It can read the
+    tables that --schema lists, and nothing else: no files and no network. The
+    columns `source` and `rank` set several traces apart.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
@@ -56,7 +56,7 @@ class QueryCommand:
             "--timeout",
             metavar="SECONDS",
             type=whole_number(f"a number from 1 to {_MOST_SECONDS:,}", 1, _MOST_SECONDS),
-            help="stop the statement after so many seconds (default: 60)",
+            help="time limit of the statement (default: 60)",
         )
         add_steps_by(parser)
         add_reading(parser)
@@ -66,7 +66,7 @@ class QueryCommand:
             check_output(args.output, force=args.force)
             write(_schema(args), args.output, force=args.force)
             return DONE
-        traces, statement = _asked(args)
+        traces, statement = _arguments(args)
         if args.format == "parquet" and args.output is None:
             raise UsageError("Parquet is binary; name a file for it with -o FILE.")
         check_output(args.output, force=args.force, inputs=[*traces, args.file])
@@ -90,8 +90,8 @@ class QueryCommand:
         return DONE
 
 
-def _asked(args: argparse.Namespace) -> tuple[list[str], str]:
-    """The traces and the statement."""
+def _arguments(args: argparse.Namespace) -> tuple[list[str], str]:
+    """Return the traces and the statement."""
     traces = list(args.given)
     if args.file is None and len(traces) < 2:
         raise UsageError('write: overlapscope query TRACE "SELECT ..."; --schema lists the tables.')

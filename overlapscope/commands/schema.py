@@ -24,20 +24,20 @@ WRITERS = {
     "history-levels": "history.course:JobCourse",
     "history-check": "history.course:HistoryCheck",
 }
-"""What is written for programs to read, and the structure that it has."""
+"""Structures of JSON output by kind."""
 
 
 def schema_of(kind: str) -> dict[str, Any]:
-    """The JSON schema (2020-12) of one of `WRITERS`."""
+    """Return the JSON schema (2020-12) of one of `WRITERS`."""
     from overlapscope.base.saved import published
 
     return published(load(f"overlapscope.{WRITERS[kind]}"), kind)
 
 
 class SchemaCommand:
-    """Print the JSON schema (2020-12) of what `overlapscope analyze`, `diff`,
-    `whatif`, `check`, `ranks`, `doctor`, `try` and `query` print with `--format
-    json`, of a baseline, or of what `overlapscope history` keeps and prints.
+    """Print the JSON schema (2020-12) of the output of `overlapscope analyze`,
+    `diff`, `whatif`, `check`, `ranks`, `doctor`, `try` or `query` with `--format
+    json`, of a baseline, or of the entries and output of `overlapscope history`.
     """
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:

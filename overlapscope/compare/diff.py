@@ -30,7 +30,7 @@ def diff(before: Report, after: Report) -> Diff:
     if not mixed:
         before, after = of_program(before), of_program(after)
     matches, unmatched = _matched(before, after)
-    devices = tuple(_device(one, other) for one, other in matches)
+    devices = tuple(_device(subject_before, subject_after) for subject_before, subject_after in matches)
     return Diff(
         verdict=of_all(devices),
         before=_side(before),
@@ -69,24 +69,28 @@ def _side(report: Report) -> Side:
 
 def _matched(before: Report, after: Report) -> tuple[list[tuple[_Subject, _Subject]], tuple[str, ...]]:
     """Return the pairs of devices, and descriptions of devices that only one side has or can use."""
-    one, other = _by_rank(before.traces), _by_rank(after.traces)
-    if len(one) == len(other) == 1:
+    traces_before, traces_after = _by_rank(before.traces), _by_rank(after.traces)
+    if len(traces_before) == len(traces_after) == 1:
         # The user wants to compare two single traces even if they state different ranks.
-        other = dict(zip(one, other.values(), strict=True))
+        traces_after = dict(zip(traces_before, traces_after.values(), strict=True))
     matches, unmatched = [], []
-    for key in dict.fromkeys([*one, *other]):
-        devices = [_subjects(report, traces.get(key)) for report, traces in ((before, one), (after, other))]
+    for key in dict.fromkeys([*traces_before, *traces_after]):
+        devices = [
+            _subjects(report, traces.get(key)) for report, traces in ((before, traces_before), (after, traces_after))
+        ]
         if len(devices[0]) == len(devices[1]) == 1:
             matches.append((devices[0][0], devices[1][0]))
             continue
         by_ordinal = [{subject.device.device: subject for subject in side} for side in devices]
         for ordinal in sorted({*by_ordinal[0], *by_ordinal[1]}):
-            mine, theirs = (side.get(ordinal) for side in by_ordinal)
-            if mine is not None and theirs is not None:
-                matches.append((mine, theirs))
+            subject_before, subject_after = (side.get(ordinal) for side in by_ordinal)
+            if subject_before is not None and subject_after is not None:
+                matches.append((subject_before, subject_after))
             else:
-                unmatched.append(f"{key}, device {ordinal}, is only in {'before' if mine is not None else 'after'}")
-        for name, traces, usable in (("before", one, devices[0]), ("after", other, devices[1])):
+                unmatched.append(
+                    f"{key}, device {ordinal}, is only in {'before' if subject_before is not None else 'after'}"
+                )
+        for name, traces, usable in (("before", traces_before, devices[0]), ("after", traces_after, devices[1])):
             if not usable and key in traces:
                 unmatched.append(f"{key} of {name} is unusable")
     return matches, tuple(unmatched)
@@ -128,8 +132,8 @@ def _device(before: _Subject, after: _Subject) -> DeviceDiff:
         steps = (), ()
     periods = _periods(before.device, steps[0]), _periods(after.device, steps[1])
     lost = lost_in(before.trace.trust) | lost_in(after.trace.trust)
-    one, other = (side([period.span_ns for period in mine]) for mine in periods)
-    pair = Pair(one, other, reliable=not lost & FIGURES)
+    side_before, side_after = (side([period.span_ns for period in mine]) for mine in periods)
+    pair = Pair(side_before, side_after, reliable=not lost & FIGURES)
     figures = compare(*periods, pair)
     findings = compare_findings(
         before.findings,
@@ -174,20 +178,20 @@ def _rules_floor_ns(device: Device, basis: Basis) -> int:
 
 def _ranges(before: Device, after: Device, *, reliable: bool) -> tuple[RangeDiff, ...]:
     """Compare the ranges by name, in the order in which they first appear."""
-    one, other = occurrences(before), occurrences(after)
+    periods_before, periods_after = occurrences(before), occurrences(after)
     ranges = []
-    for name in dict.fromkeys([*other, *one]):
-        mine, theirs = one.get(name, ()), other.get(name, ())
+    for name in dict.fromkeys([*periods_after, *periods_before]):
+        first, second = periods_before.get(name, ()), periods_after.get(name, ())
         figures = None
-        if mine and theirs:
-            first, second = (side([period.span_ns for period in periods]) for periods in (mine, theirs))
-            figures = compare(mine, theirs, Pair(first, second, reliable=reliable), copies_stay=False)
+        if first and second:
+            side_before, side_after = (side([period.span_ns for period in periods]) for periods in (first, second))
+            figures = compare(first, second, Pair(side_before, side_after, reliable=reliable), copies_stay=False)
         ranges.append(
             RangeDiff(
                 name=name,
-                standing="both" if figures else "gone" if mine else "new",
-                count_before=len(mine),
-                count_after=len(theirs),
+                standing="both" if figures else "gone" if first else "new",
+                count_before=len(first),
+                count_after=len(second),
                 figures=figures,
             )
         )

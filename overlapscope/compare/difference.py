@@ -161,7 +161,7 @@ class DeviceDiff(msgspec.Struct, frozen=True, kw_only=True):
     ops: tuple[OpChange, ...]
     """Ops that changed, the largest change of time first."""
     verdict: str
-    """The result in one sentence."""
+    """The result in a sentence."""
 
 
 class Doubt(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,7 +192,7 @@ class Diff(Shown, msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     verdict: str
-    """The result for all devices in one sentence."""
+    """The result for all devices in a sentence."""
     of: Literal["plain", "recorded"]
     """`plain` if both step times without the profiler are known, so that plain programs are compared."""
     before: Side

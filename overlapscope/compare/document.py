@@ -56,7 +56,7 @@ def document(diff: Diff, *, verbose: bool = False, room: Room | None = None) -> 
         devices.append(Section((verdict, *shown), name, "article") if several else Section(shown))
     kept = len(devices)
     if room is not None and several and not verbose:
-        kept = room.less(blocks).fitting([Section(brief(Document("", (one,))).blocks) for one in devices])
+        kept = room.less(blocks).fitting([Section(brief(Document("", (section,))).blocks) for section in devices])
     blocks += devices[:kept]
     if omitted := [section.title for section in devices[kept:]]:
         blocks.append(Text(f"Left out for lack of space: {listed(omitted, tables.MOST)}."))
@@ -102,8 +102,8 @@ def before_after(figures: Figures, dark: bool) -> Figure:
     colors = palette(dark)
     spans = [round(value or 0) for value in (figures.span.before, figures.span.after)]
     sides = [
-        [round(value or 0) for value in one]
-        for one in zip(*((b.before, b.after) for b in figures.buckets), strict=True)
+        [round(value or 0) for value in values]
+        for values in zip(*((b.before, b.after) for b in figures.buckets), strict=True)
     ]
     unit = unit_for(max(spans))
     shares = [bare_shares(parts, span) for parts, span in zip(sides, spans, strict=True)]

@@ -61,9 +61,9 @@ def find_doubts(
 
 
 def _trust(before: Report, after: Report) -> Iterator[Doubt]:
-    for name, mine, others in (("before", before, after), ("after", after, before)):
-        shared = {check.id for trace in others.traces for check in trace.trust.checks if check.status != "ok"}
-        for trace in mine.traces:
+    for name, report, other in (("before", before, after), ("after", after, before)):
+        shared = {check.id for trace in other.traces for check in trace.trust.checks if check.status != "ok"}
+        for trace in report.traces:
             where = clean(trace.source, 80)
             if trace.trust.verdict == "unusable":
                 failed = " ".join(check.detail for check in trace.trust.checks if check.status == "fail")

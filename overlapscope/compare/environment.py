@@ -49,17 +49,17 @@ def differences(before: Environment, after: Environment) -> tuple[Difference, ..
         ("driver", before.driver, after.driver),
         ("world-size", before.world_size, after.world_size),
     ]
-    found = [Difference(what, str(a), str(b)) for what, a, b in pairs if a is not None and b is not None and a != b]
+    differing = [Difference(what, str(a), str(b)) for what, a, b in pairs if a is not None and b is not None and a != b]
     if is_plain(before) != is_plain(after):
         return (
-            *found,
+            *differing,
             Difference("profiler", *("plain" if is_plain(side) else "recorded" for side in (before, after))),
         )
     unlike = [name for name in before.flags if name in after.flags and before.flags[name] != after.flags[name]]
     if unlike:
         sides = [_flags(side, unlike) for side in (before, after)]
-        found.append(Difference("profiler", *sides))
-    return tuple(found)
+        differing.append(Difference("profiler", *sides))
+    return tuple(differing)
 
 
 def is_plain(environment: Environment) -> bool:

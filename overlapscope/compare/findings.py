@@ -34,12 +34,14 @@ def compare_findings(
         reliable: Whether the recordings are complete enough to judge whether a cost changed.
     """
     changes = []
-    for rule, one, other in _matched(before, after):
-        cost = _cost(one, other, divide_by, floors_ns, span_ns)
+    for rule, finding_before, finding_after in _matched(before, after):
+        cost = _cost(finding_before, finding_after, divide_by, floors_ns, span_ns)
         if not reliable:
             cost = msgspec.structs.replace(cost, low=None, high=None, beyond_noise=None)
-        standing = _standing(one, other, cost)
-        changes.append(FindingChange(rule=rule, standing=standing, before=one, after=other, cost=cost))
+        standing = _standing(finding_before, finding_after, cost)
+        changes.append(
+            FindingChange(rule=rule, standing=standing, before=finding_before, after=finding_after, cost=cost)
+        )
     return tuple(sorted(changes, key=lambda each: (-max(each.cost.before or 0, each.cost.after or 0), each.rule)))
 
 

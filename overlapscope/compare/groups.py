@@ -28,7 +28,7 @@ def compare_copies(before: Device, after: Device, steps: tuple[Steps, Steps], pa
         summed((_copy_key(group, device), _copies(group, compared)) for group in device.copies)
         for device, compared in zip((before, after), steps, strict=True)
     )
-    found = [
+    copies = [
         CopyChange(
             direction=key[0],
             source_kind=key[1],
@@ -40,7 +40,7 @@ def compare_copies(before: Device, after: Device, steps: tuple[Steps, Steps], pa
         for key, changed in changes(both(first, second, pair), _copy_rows, pair)
     ]
     return tuple(
-        sorted(found, key=lambda change: (-larger(change.time), change.direction, change.source_kind, change.stream))
+        sorted(copies, key=lambda change: (-larger(change.time), change.direction, change.source_kind, change.stream))
     )
 
 
@@ -65,7 +65,7 @@ def compare_stalls(before: Device, after: Device, steps: tuple[Steps, Steps], pa
         summed(((stall.call, stall.op), _stall(stall, compared)) for stall in device.host_stalls)
         for device, compared in zip((before, after), steps, strict=True)
     )
-    found = [
+    stalls = [
         StallChange(
             call=key[0],
             op=key[1],
@@ -78,7 +78,7 @@ def compare_stalls(before: Device, after: Device, steps: tuple[Steps, Steps], pa
     ]
     return tuple(
         sorted(
-            found,
+            stalls,
             key=lambda change: (-larger(change.idle_caused), -larger(change.host_wait), change.call, change.op or ""),
         )
     )

@@ -38,11 +38,11 @@ def compare_kernels(before: Device, after: Device, steps: tuple[Steps, Steps], p
     by op only, since another version of a library may have other names.
     """
     matches = _matched(_tables(before, steps[0]), _tables(after, steps[1]), pair)
-    found = []
+    kernels = []
     for match, changed in changes(matches, _rows, pair):
         renamed = match.before is not None and match.after is not None and match.before != match.after
         how = _standing(match.before is not None, match.after is not None, **changed)
-        found.append(
+        kernels.append(
             KernelChange(
                 kernel=match.after or match.before or "",
                 renamed_from=match.before if renamed else None,
@@ -51,7 +51,7 @@ def compare_kernels(before: Device, after: Device, steps: tuple[Steps, Steps], p
                 **changed,
             )
         )
-    changed_ones = [change for change in found if change.standing != "same"]
+    changed_ones = [change for change in kernels if change.standing != "same"]
     return tuple(sorted(changed_ones, key=lambda change: (*_rank(change.time), change.kernel, change.op or "")))
 
 
@@ -70,13 +70,13 @@ def compare_ops(before: Device, after: Device, steps: tuple[Steps, Steps], pair:
         )
         for side in tables
     )
-    found = [
+    ops = [
         OpChange(op=op, standing=_standing(op in first, op in second, **changed), **changed)
         for op, changed in changes(both(first, second, pair), _rows, pair)
     ]
     return tuple(
         sorted(
-            (change for change in found if change.standing != "same"),
+            (change for change in ops if change.standing != "same"),
             key=lambda change: (*_rank(change.time), change.op),
         )
     )
@@ -95,7 +95,7 @@ def _tables(device: Device, steps: Steps) -> _Tables:
 
 def _matched(before: _Tables, after: _Tables, pair: Pair) -> list[tuple[_Match, F64, F64]]:
     alike = before.keys() & after.keys()
-    found = [(_Match(key[1], key[0], key[0]), before[key], after[key]) for key in sorted(alike, key=repr)]
+    matches = [(_Match(key[1], key[0], key[0]), before[key], after[key]) for key in sorted(alike, key=repr)]
     gone, new = _without(before, alike), _without(after, alike)
 
     # By name only, over all ops that launch the kernel.
@@ -104,20 +104,22 @@ def _matched(before: _Tables, after: _Tables, pair: Pair) -> list[tuple[_Match, 
     for name in sorted(moved):
         ops = {op for kernel, op in new if kernel == name}
         match = _Match(ops.pop() if len(ops) == 1 else None, name, name)
-        found.append((match, old_names[name], new_names[name]))
+        matches.append((match, old_names[name], new_names[name]))
     gone, new = (_without(side, {key for key in side if key[0] in moved}) for side in (gone, new))
 
     # By op only.
     renamed = _renamed(gone, new)
-    found += [
+    matches += [
         (_Match(old[1], old[0], renamed_to[0]), gone[old], new[renamed_to]) for old, renamed_to in renamed.items()
     ]
     gone, new = _without(gone, renamed), _without(new, set(renamed.values()))
 
-    for (kernel, op), one, other in both(gone, new, pair):
+    for (kernel, op), values_before, values_after in both(gone, new, pair):
         is_gone = (kernel, op) in gone
-        found.append((_Match(op, kernel if is_gone else None, None if is_gone else kernel), one, other))
-    return found
+        matches.append(
+            (_Match(op, kernel if is_gone else None, None if is_gone else kernel), values_before, values_after)
+        )
+    return matches
 
 
 def _moved(before: _Tables, after: _Tables) -> set[str]:

@@ -1,7 +1,7 @@
 """Noise of differences between two recordings: the noise floor, and the bootstrap over steps.
 
 The steps of a recording show how much steps differ, but not how much recordings of the same program differ: a host may
-be twice as fast on another day, and others use the link. `docs/evaluation/noise.md` has the measurements behind the
+be twice as fast on another day, and others use the link. `docs/evaluation/noise.md` has the measurements for the
 numbers of the floor.
 
 The bootstrap draws as many steps as there are, with replacement, many times, and measures how a figure varies: B.

@@ -82,10 +82,10 @@ class Pair(Struct, frozen=True, eq=False):
         return changes
 
     def _intervals(self, before: F64, after: F64) -> tuple[F64, F64] | None:
-        one, other = self.before, self.after
-        if one.weights is not None and other.weights is not None:
-            return interval(_ratio(one.weights @ before), _ratio(other.weights @ after))
-        if min(len(one.spans_ns), len(other.spans_ns)) > 1:
+        side_before, side_after = self.before, self.after
+        if side_before.weights is not None and side_after.weights is not None:
+            return interval(_ratio(side_before.weights @ before), _ratio(side_after.weights @ after))
+        if min(len(side_before.spans_ns), len(side_after.spans_ns)) > 1:
             # There are too few steps to resample, so the interval has the extreme differences of any two steps.
             first, second = _ratio(before), _ratio(after)
             return second.min(axis=0) - first.max(axis=0), second.max(axis=0) - first.min(axis=0)

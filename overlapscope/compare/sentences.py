@@ -1,4 +1,4 @@
-"""Summary of a diff in one sentence."""
+"""Summary of a diff in a sentence."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def of_device(basis: Basis, figures: Figures, findings: Sequence[FindingChange])
 
 def of_lost(lost: Collection[Part]) -> str:
     """Return the sentence about a device whose figures depend on lost parts of a recording."""
-    what = "parts of a recording" if set(lost) >= FIGURES else f"some {part_words(lost)}"
-    return f"Changes cannot be measured, because {what} are lost."
+    parts = "parts of a recording" if set(lost) >= FIGURES else f"some {part_words(lost)}"
+    return f"Changes cannot be measured, because {parts} are lost."
 
 
 def of_all(devices: Sequence[DeviceDiff]) -> str:
@@ -44,17 +44,17 @@ def of_all(devices: Sequence[DeviceDiff]) -> str:
 
 
 def _span(basis: Basis, span: FigureChange, unit: Unit) -> str:
-    what = "Step" if basis == "step" else "Window"
+    name = "Step" if basis == "step" else "Window"
     change, share = span.change or 0, span.change_pct
     both = f"{unit.number(round(span.before or 0))} to {unit.text(round(span.after or 0))}"
     if change == 0:
-        return f"{what} unchanged ({unit.text(round(span.after or 0))})"
+        return f"{name} unchanged ({unit.text(round(span.after or 0))})"
     if span.beyond_noise is False and abs(change) <= GPU_SHARE * max(span.before or 0, span.after or 0):
-        return f"{what} unchanged within noise ({both})"
+        return f"{name} unchanged within noise ({both})"
     faster = ("faster", "slower") if basis == "step" else ("shorter", "longer")
     sure = {True: "", False: ", which may be noise", None: ", noise unknown"}[span.beyond_noise]
     much = percent(abs(share)) if share is not None else unit.text(round(abs(change)))
-    return f"{what} {much} {faster[change > 0]}{sure} ({both})"
+    return f"{name} {much} {faster[change > 0]}{sure} ({both})"
 
 
 def _reasons(figures: Figures, unit: Unit) -> list[str]:
@@ -65,24 +65,24 @@ def _reasons(figures: Figures, unit: Unit) -> list[str]:
     overlap = {change.name: change for change in figures.overlap}
     engines = {change.name: change for change in figures.engines}
     buckets = {change.name: change for change in figures.buckets}
-    said = []
+    reasons = []
     for direction in ("H2D", "D2H"):
         exposed = overlap[f"exposed {direction}"]
-        said.append((exposed, _copies(direction, exposed, engines[direction], unit)))
+        reasons.append((exposed, _copies(direction, exposed, engines[direction], unit)))
     at_once = overlap["exposed at once"]
     now = "now" if (at_once.change or 0) > 0 else "no longer"
-    said.append((at_once, f"{unit.text(round(abs(at_once.change or 0)))} of H2D and D2H {now} run at once"))
+    reasons.append((at_once, f"{unit.text(round(abs(at_once.change or 0)))} of H2D and D2H {now} run at once"))
     idle = buckets["idle"]
-    said.append((idle, f"{_more(idle, unit)} idle{_cause(idle, figures.idle_by_cause)}"))
-    said += [(buckets[name], f"{_more(buckets[name], unit)} {name}") for name in ("exposed comm", "compute")]
+    reasons.append((idle, f"{_more(idle, unit)} idle{_cause(idle, figures.idle_by_cause)}"))
+    reasons += [(buckets[name], f"{_more(buckets[name], unit)} {name}") for name in ("exposed comm", "compute")]
     hidden = overlap["hidden copy"]
     alone = [(cause, f"{_more(cause, unit)} idle time from {cause.name}") for cause in figures.idle_by_cause]
     alone.append((hidden, f"{_more(hidden, unit)} copy time hidden"))
-    return _largest(said, figures.span) or _largest(alone, figures.span)
+    return _largest(reasons, figures.span) or _largest(alone, figures.span)
 
 
-def _largest(said: Sequence[tuple[FigureChange, str]], span: FigureChange) -> list[str]:
-    counted = sorted((loss for loss in said if _counts(loss[0], span)), key=lambda loss: -abs(loss[0].change or 0))
+def _largest(reasons: Sequence[tuple[FigureChange, str]], span: FigureChange) -> list[str]:
+    counted = sorted((loss for loss in reasons if _counts(loss[0], span)), key=lambda loss: -abs(loss[0].change or 0))
     return [sentence for _, sentence in counted[:_MOST_REASONS]]
 
 
@@ -117,13 +117,13 @@ def _counts(change: FigureChange, span: FigureChange) -> bool:
 
 
 def _findings(findings: Sequence[FindingChange]) -> list[str]:
-    said = [
+    sentences = [
         f"{finding.rule} {finding.standing}"
         for finding in findings
         if finding.standing in ("new", "gone") and finding.cost.beyond_noise
     ]
-    more = len(said) - _MOST_FINDINGS
-    return said[:_MOST_FINDINGS] + ([f"{plural(more, 'more finding')} new or gone"] if more > 0 else [])
+    more = len(sentences) - _MOST_FINDINGS
+    return sentences[:_MOST_FINDINGS] + ([f"{plural(more, 'more finding')} new or gone"] if more > 0 else [])
 
 
 def _signed(share: float) -> str:

@@ -193,27 +193,27 @@ def _exists(change: FigureChange) -> bool:
 
 
 def _kept(
-    found: Iterable[T],
+    candidates: Iterable[T],
     change: Callable[[T], FigureChange],
     verbose: bool,
     noun: str,
     also: Callable[[T], bool] = lambda _: False,
 ) -> tuple[list[T], str]:
     """Return the rows that changed, and a note about those left out."""
-    existing = [row for row in found if _exists(change(row)) or also(row)]
+    existing = [row for row in candidates if _exists(change(row)) or also(row)]
     shown = [row for row in existing if verbose or worth_showing(change(row)) or also(row)]
     return shown, _left_out([row for row in existing if _exists(change(row))], shown, noun)
 
 
-def _longest(found: Sequence[T], verbose: bool, noun: str) -> tuple[Sequence[T], str]:
+def _longest(sorted_rows: Sequence[T], verbose: bool, noun: str) -> tuple[Sequence[T], str]:
     """Return the first rows of a sorted list, and a note about those left out."""
-    shown = found if verbose else found[:MOST]
-    return shown, _left_out(found, shown, noun)
+    shown = sorted_rows if verbose else sorted_rows[:MOST]
+    return shown, _left_out(sorted_rows, shown, noun)
 
 
-def _left_out(found: Sequence[object], shown: Sequence[object], noun: str) -> str:
+def _left_out(candidates: Sequence[object], shown: Sequence[object], noun: str) -> str:
     """Return a note about the rows that are not shown; empty if all or none are."""
-    omitted = len(found) - len(shown)
+    omitted = len(candidates) - len(shown)
     return f"{plural(omitted, f'more {noun}')} changed less or not at all; {_MORE}." if omitted > 0 and shown else ""
 
 
@@ -236,8 +236,8 @@ def causes(device: DeviceDiff, *, verbose: bool) -> list[Table]:
     for name, by_cause in both.items():
         whole = _bucket(device.figures, name)
         if any(map(worth_showing, (whole, *by_cause))) or (verbose and _exists(whole)):
-            found = sorted(filter(_exists, by_cause), key=lambda cause: (-abs(cause.change or 0), cause.name))
-            lines = [*(_Line(cause.name, cause, "less") for cause in found), _Line("total", whole, "less")]
+            existing = sorted(filter(_exists, by_cause), key=lambda cause: (-abs(cause.change or 0), cause.name))
+            lines = [*(_Line(cause.name, cause, "less") for cause in existing), _Line("total", whole, "less")]
             title = f"Causes of the change in {name}"
             tables.append(_changes(title, [f"{name} by cause"], lines, _unit(device)))
     return tables

@@ -86,7 +86,7 @@ def interval(figure: FigureChange, unit: Unit) -> str:
 
 
 def pair(figure: FigureChange, unit: Unit) -> str:
-    """Return both sides in one cell: `3`, or `3 → 12`."""
+    """Return both sides in the same cell: `3`, or `3 → 12`."""
     first, second = number(figure.unit, figure.before, unit), number(figure.unit, figure.after, unit)
     return first if first == second else f"{first} → {second}"
 

@@ -1,1 +1,1 @@
-"""The history: figures of many reports, by job and commit, in one SQLite file, and since when one is worse."""
+"""History: figures of many reports in a SQLite file, by job and commit, and changes of their levels."""

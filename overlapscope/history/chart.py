@@ -1,4 +1,4 @@
-"""A metric over commits, hours or reports: each with the spread of its steps, the levels, and since when each is so."""
+"""Chart of a metric over commits, hours or reports, with the spread of its steps, its levels and their changes."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from overlapscope.history.levels import Group, LevelChange, Levels
 from overlapscope.history.thin import thin
 
 _COLUMNS: Final = 300
-"""Of a thinned chart: each of its points is some pixels wide."""
+"""Number of columns of a thinned chart, each a few pixels wide."""
 _FEW: Final = 150
-"""So many points are drawn large, with the ends of their bars."""
+"""Maximum number of points to draw large, with ends on their error bars."""
 _TICKS: Final = 12
-_MOST_TOLD: Final = 8
-"""Changes with words, the last ones: the table has all."""
+_MOST_MARKS: Final = 8
+"""Maximum number of labelled changes, the newest. The table has all."""
 
 
 def chart(course: Course, dark: bool, chosen: Collection[str] = ()) -> Figure:
-    """A metric with its levels, and since when each is so.
+    """Return a chart of a metric with its levels and their changes.
 
-    Each point's `customdata[0]` is the id of its newest report; those of `chosen` ids have a ring. Points that would be
-    drawn above one another are thinned; levels are those of all.
+    Each point's `customdata[0]` is the id of its newest report. Points of `chosen` ids have a ring. Points that would
+    hide each other are thinned, but levels are those of all points.
     """
-    colors, found, by = palette(dark), course.levels, course.by
-    groups = found.groups
+    colors, levels, by = palette(dark), course.levels, course.by
+    groups = levels.groups
     scale, unit = _scale(max(group.value for group in groups), course.unit)
     place: Callable[[int], Any] = (lambda row: row) if by == "commit" else (lambda row: _iso(groups[row].at_ns))
     where = np.array([row if by == "commit" else group.at_ns for row, group in enumerate(groups)], np.float64)
@@ -55,17 +55,17 @@ def chart(course: Course, dark: bool, chosen: Collection[str] = ()) -> Figure:
             "width": 3 if few else 0,
         },
         "marker": {"size": 8 if few else 4, "color": colors["muted"]},
-        "customdata": [[groups[row].ids[-1], _told(groups[row], course.unit)] for row in rows],
+        "customdata": [[groups[row].ids[-1], _hover_text(groups[row], course.unit)] for row in rows],
         "hovertemplate": "%{customdata[1]}<extra></extra>",
     }
     rings = _rings(groups, ringed, place, scale, colors)
-    marks = [_mark(change, course, place, scale, colors) for change in found.changes[-_MOST_TOLD:]]
+    marks = [_mark(change, course, place, scale, colors) for change in levels.changes[-_MOST_MARKS:]]
     return figure(
-        [points, *_levels(found, place, scale, colors), *([rings] if ringed else [])],
+        [points, *_levels(levels, place, scale, colors), *([rings] if ringed else [])],
         dark,
         height=360,
         hovermode="closest",
-        # A page that is drawn anew stays as it was zoomed.
+        # A redrawn chart keeps its zoom.
         uirevision=f"{course.metric} {by}",
         annotations=marks,
         xaxis=axis(dark, showgrid=False, **(_commits(groups) if by == "commit" else {"type": "date"})),
@@ -76,7 +76,7 @@ def chart(course: Course, dark: bool, chosen: Collection[str] = ()) -> Figure:
 def _rings(
     groups: Sequence[Group], rows: Sequence[int], place: Callable[[int], Any], scale: float, colors: dict[str, str]
 ) -> dict[str, Any]:
-    """Around those that were chosen."""
+    """Return the rings around chosen points."""
     return {
         "type": "scatter",
         "mode": "markers",
@@ -91,7 +91,7 @@ def _rings(
 def _mark(
     change: LevelChange, course: Course, place: Callable[[int], Any], scale: float, colors: dict[str, str]
 ) -> dict[str, Any]:
-    """Since when a level is so, in words."""
+    """Return the label at the beginning of a level."""
     return {
         "x": place(change.first),
         "y": change.after / scale,
@@ -106,7 +106,7 @@ def _mark(
 
 
 def _scale(largest: float, unit: Unit) -> tuple[float, str]:
-    """What a value is divided by to be drawn, and the name of that unit."""
+    """Return the divisor of values to draw, and the name of their unit."""
     if unit == "ns":
         time = unit_for(round(largest))
         return time.ns, time.name
@@ -117,15 +117,15 @@ def _iso(at_ns: int) -> str:
     return datetime.fromtimestamp(at_ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def _told(group: Group, unit: Unit) -> str:
-    """What stands beside the pointer."""
+def _hover_text(group: Group, unit: Unit) -> str:
+    """Return the text beside the pointer."""
     lines = [f"commit {escape(short(group.commit))}"] if group.commit is not None else []
     lines += [f"{moment(group.at_ns)} UTC", show(group.value, unit)]
     return "<br>".join([*lines, *([plural(len(group.ids), "report")] if len(group.ids) > 1 else [])])
 
 
 def _since(group: Group, change: LevelChange, course: Course) -> str:
-    """`since 4f2a91c07e, +12.3%`; of a percentage, by how many of its points."""
+    """Return `since 4f2a91c07e, +12.3%`, with points instead if the metric is a percentage."""
     since = short(group.commit) if course.by == "commit" and group.commit else f"{moment(group.at_ns)} UTC"
     difference = change.after - change.before
     if course.unit == "pct":
@@ -133,11 +133,11 @@ def _since(group: Group, change: LevelChange, course: Course) -> str:
     return f"since {since}" + (f", {100 * difference / change.before:+.1f}%" if change.before else "")
 
 
-def _levels(found: Levels, place: Callable[[int], Any], scale: float, colors: dict[str, str]) -> list[dict[str, Any]]:
-    """A line for each level, on the band of its interval where that is known."""
+def _levels(series: Levels, place: Callable[[int], Any], scale: float, colors: dict[str, str]) -> list[dict[str, Any]]:
+    """Return a line for each level, and a band for its interval if that is known."""
     x: list[Any] = []
     y, across, band = list(x), list(x), list(x)
-    for level in found.levels:
+    for level in series.levels:
         first, last, value = place(level.first), place(level.end - 1), level.value / scale
         x += [first, last, None]
         y += [value, value, None]
@@ -154,7 +154,7 @@ def _levels(found: Levels, place: Callable[[int], Any], scale: float, colors: di
 
 
 def _commits(groups: Sequence[Group]) -> dict[str, Any]:
-    """A dozen commits at most by name."""
+    """Return ticks with the names of at most a dozen commits."""
     rows = np.unique(np.linspace(0, len(groups) - 1, min(_TICKS, len(groups))).astype(int)).tolist()
     labels = [escape(short(groups[row].commit or "no commit")) for row in rows]
     return {"tickvals": rows, "ticktext": labels}

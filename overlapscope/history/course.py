@@ -1,4 +1,4 @@
-"""What a store says of a job: the levels of its metrics, where its newest report stands, which one is a baseline."""
+"""History of a job: the levels of its metrics, the standing of its newest report, and its baseline."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from overlapscope.history.levels import By, Levels, Standing, alike, grouped, le
 from overlapscope.history.store import Point, Query, Store
 
 DEFAULT: Final = ("efficiency_pct", "hidden_copy_pct", "idle_time", "exposed_copy_time", "step_time")
-"""The metrics of overlap: those that are shown, and judged, unless others are named."""
+"""Metrics that are shown and judged by default: those about overlap."""
 
 
 class Course(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric of one job over time."""
+    """A metric of a job over time."""
 
     metric: str
     unit: Unit
     plain: bool
-    """Of the plain program, else of recordings: the two are never in one series."""
+    """True for plain programs, False for recordings. A series never mixes the two."""
     gpu: str | None
     by: By
     levels: Levels
 
 
 class JobCourse(msgspec.Struct, frozen=True, kw_only=True):
-    """What `overlapscope history --format json` says of a job."""
+    """Output of `overlapscope history --format json` about a job."""
 
     kind: Literal["history-levels"] = "history-levels"
     schema_version: int = 1
     job: str
     courses: tuple[Course, ...] = ()
-    """Of the metrics that have values."""
+    """Courses of the metrics that have values."""
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric of the newest report, or commit, of a job."""
+    """A metric of the newest report or commit of a job."""
 
     metric: str
     unit: Unit
     plain: bool
     gpu: str | None
     standing: Standing | None
-    """None where the newest has no value though others have."""
+    """Standing of the newest value; None if only older reports have a value."""
 
 
 class HistoryCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What `overlapscope history check --format json` says."""
+    """Output of `overlapscope history check --format json`."""
 
     kind: Literal["history-check"] = "history-check"
     schema_version: int = 1
@@ -67,7 +67,7 @@ class HistoryCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def metric_of(name: str) -> Metric:
-    """The metric that a figure is of: `idle_time` of `idle_time/host-sync`, too. Raises UsageError."""
+    """Return the metric of a figure: `idle_time` for `idle_time` and `idle_time/host-sync`. Raises UsageError."""
     base, slash, cause = name.partition("/")
     causes: Collection[str] = {"idle_time": IDLE_CAUSES, "exposed_copy_time": COPY_CAUSES}.get(base, ())
     if base not in METRICS:
@@ -75,13 +75,13 @@ def metric_of(name: str) -> Metric:
             f"there is no metric {clean(base, 80)!r}{did_you_mean(base, METRICS)}; metrics: {listed(METRICS)}."
         )
     if slash and cause not in causes:
-        known = listed(causes) or "none"
-        raise UsageError(f"{base} has no cause {clean(cause, 80)!r}{did_you_mean(cause, causes)}; causes: {known}.")
+        names = listed(causes) or "none"
+        raise UsageError(f"{base} has no cause {clean(cause, 80)!r}{did_you_mean(cause, causes)}; causes: {names}.")
     return METRICS[base]
 
 
 def job_of(store: Store, asked: str | None) -> str:
-    """The job that is asked for, else the one that ran last. Raises UsageError where there is none."""
+    """Return the job asked for, or the job that ran last. Raises UsageError if it doesn't exist."""
     jobs = store.jobs()
     if not jobs:
         raise UsageError(f"{store.path}: the history is empty; `overlapscope history add` adds reports.")
@@ -92,9 +92,11 @@ def job_of(store: Store, asked: str | None) -> str:
 
 
 def course(metric: str, points: Sequence[Point], by: By) -> Course | None:
-    """The levels of a metric, of those points that can be compared with the newest; None without points.
+    """Return the levels of a metric over points comparable with the newest; None without points.
 
-    Raises UsageError where there is no such metric, MissingPackage without ruptures.
+    Raises:
+        UsageError: The metric doesn't exist.
+        MissingPackage: ruptures isn't installed.
     """
     of = metric_of(metric)
     if not (same := alike(points)):
@@ -109,63 +111,64 @@ def course(metric: str, points: Sequence[Point], by: By) -> Course | None:
     )
 
 
-def _possible(found: Levels, unit: Unit) -> Levels:
-    """Intervals of levels without what no figure can be: less than nothing, or more than all."""
-    most = 100.0 if unit == "pct" else math.inf
+def _possible(series: Levels, unit: Unit) -> Levels:
+    """Cut the intervals of levels at the limits of possible figures: 0, and 100 percent."""
+    maximum = 100.0 if unit == "pct" else math.inf
     within = (
-        one
-        if one.low is None or one.high is None
-        else msgspec.structs.replace(one, low=max(0.0, one.low), high=min(most, one.high))
-        for one in found.levels
+        level
+        if level.low is None or level.high is None
+        else msgspec.structs.replace(level, low=max(0.0, level.low), high=min(maximum, level.high))
+        for level in series.levels
     )
-    return msgspec.structs.replace(found, levels=tuple(within))
+    return msgspec.structs.replace(series, levels=tuple(within))
 
 
 def courses(store: Store, query: Query, metrics: Sequence[str], by: By) -> JobCourse:
-    """The levels of a job's metrics; by default of the job that ran last. Raises as `course`, and `job_of`."""
+    """Return the levels of a job's metrics, by default of the job that ran last. Raises as `course` and `job_of`."""
     query = _of_one_job(store, query)
-    found = (course(metric, store.points(metric, query), by) for metric in dict.fromkeys(metrics))
-    return JobCourse(job=query.job or "", courses=tuple(one for one in found if one is not None))
+    every = (course(metric, store.points(metric, query), by) for metric in dict.fromkeys(metrics))
+    return JobCourse(job=query.job or "", courses=tuple(each for each in every if each is not None))
 
 
 def judge(store: Store, query: Query, metrics: Sequence[str], by: By) -> HistoryCheck:
-    """Where the newest report of a job stands, or by commit or hour the newest of these, in each metric that the job
-    has. Raises as `courses`."""
+    """Return the standing of a job's newest report, commit or hour in each metric. Raises as `courses`."""
     query = _of_one_job(store, query)
     kinds = {metric: metric_of(metric) for metric in metrics}
     every = {metric: alike(store.points(metric, query)) for metric in kinds}
-    found = {metric: points for metric, points in every.items() if points}
+    comparable = {metric: points for metric, points in every.items() if points}
     last = next(iter(store.rows(query, most=1)), None)
     judged = []
-    for metric, points in found.items():
+    for metric, points in comparable.items():
         standing, of = None, kinds[metric]
         if last is not None and any(point.id == last.id for point in points):
-            # A commit that is recorded again is the newest, too.
+            # A commit that was recorded again is the newest, even if its first report is older than others.
             groups = sorted(grouped(points, by), key=lambda group: last.id in group.ids)
-            standing = newest(groups, more_is_better=of.more_is_better, of=len(found))
+            standing = newest(groups, more_is_better=of.more_is_better, of=len(comparable))
         kind = points[-1]
         judged.append(Judged(metric=metric, unit=of.unit, plain=kind.plain, gpu=kind.gpu, standing=standing))
-    outcome, code = _outcome("unknown" if one.standing is None else one.standing.status for one in judged)
+    outcome, code = _outcome("unknown" if each.standing is None else each.standing.status for each in judged)
     return HistoryCheck(job=query.job or "", by=by, outcome=outcome, exit_code=code, metrics=tuple(judged))
 
 
 def _of_one_job(store: Store, query: Query) -> Query:
-    """By default of the job that ran last, of what else is asked for. Raises as `job_of`."""
+    """Return a query for a single job, by default the last that ran and matches. Raises as `job_of`."""
     last = None if query.job is not None else next(iter(store.rows(query, most=1)), None)
     return msgspec.structs.replace(query, job=job_of(store, query.job if last is None else last.origin.job))
 
 
-def _outcome(found: Iterable[str]) -> tuple[Literal["pass", "fail", "inconclusive"], Literal[0, 1, 3]]:
-    statuses = set(found)
+def _outcome(standings: Iterable[str]) -> tuple[Literal["pass", "fail", "inconclusive"], Literal[0, 1, 3]]:
+    statuses = set(standings)
     if "worse" in statuses:
         return "fail", 1
     return ("inconclusive", 3) if "unknown" in statuses or not statuses else ("pass", 0)
 
 
 def baseline_entry(store: Store, job: str, *, plain: bool, gpu: str | None) -> Entry:
-    """The entry that stands for the current level of a job: the one whose step is the level's middle.
+    """Return the entry that represents the current level of a job: that with the level's median step time.
 
-    Raises UsageError where there is none of such a program, MissingPackage without ruptures.
+    Raises:
+        UsageError: The job has no comparable entry.
+        MissingPackage: ruptures isn't installed.
     """
     every = store.points("step_time", Query(job=job_of(store, job), plain=plain))
     points = [point for point in every if point.gpu == gpu]
@@ -179,9 +182,9 @@ def baseline_entry(store: Store, job: str, *, plain: bool, gpu: str | None) -> E
     level = levels(groups, more_is_better=False).levels[-1]
     ordered = sorted(groups[level.first : level.end], key=lambda group: abs(group.value - level.value))
     entries = (store.entry(group.ids[0]) for group in ordered)
-    # Of a large report, the history keeps no steps.
+    # The history keeps no steps of large reports.
     whole = (entry for entry in entries if any(device.steps for device in entry.report.devices))
-    found = next(whole, None)
-    if found is None:
+    entry = next(whole, None)
+    if entry is None:
         raise UsageError(f"{store.path}: no report of {clean(job, 80)} was kept with its steps; name a --baseline.")
-    return found
+    return entry

@@ -1,7 +1,7 @@
-"""The SQLite file of a store: how it is opened, its schema, and what is said of a file that cannot serve as one.
+"""SQLite file of a history: opening, schema, and errors about files that can't be used.
 
-The schema has a version. A file of an older one is brought up to date when it is opened for writing; of a newer one
-nothing is touched.
+The schema has a version. Opening a file of an older version for writing upgrades it. Files of newer versions are not
+changed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from overlapscope.base.words import clean
 from overlapscope.errors import UsageError
 
 _APPLICATION: Final = 0x4F564C53
-"""`OVLS`, by which SQLite and `file` know whose file it is."""
+"""`OVLS`, the application id that SQLite and `file` show."""
 HEAD_BYTES: Final = 72
-"""By which a history is told."""
+"""Number of bytes at the beginning of a file that identify a history."""
 _PATIENCE_S: Final = 20.0
-"""How long another process' write is waited for."""
+"""Time to wait for another process to finish writing, in seconds."""
 _AGAIN_S: Final = 0.01
 
 _VERSIONS: Final = (
@@ -50,27 +50,27 @@ _VERSIONS: Final = (
         UNIQUE (at_ns, program, change));
     """,
     "ALTER TABLE figures ADD COLUMN floor REAL",
-    # Nothing ever read it: `entries` have the findings.
+    # No version read this table, since `entries` contain the findings.
     "DROP TABLE findings",
 )
-"""By what each version of the schema differs from the one before. `figures` lies on the disk by metric: one metric of
-all reports is read in one go."""
+"""Statements that upgrade the schema to each version. `figures` is stored by metric, because queries read one metric of
+all reports."""
 
 
 def is_history(head: bytes) -> bool:
-    """Whether a file that begins so is one (https://www.sqlite.org/fileformat.html#application_id)."""
+    """Return whether a file with this head is a history (https://www.sqlite.org/fileformat.html#application_id)."""
     return head.startswith(b"SQLite format 3\0") and head[68:HEAD_BYTES] == _APPLICATION.to_bytes(4, "big")
 
 
 def connect(path: Path, *, read_only: bool, alone: bool = False) -> sqlite3.Connection:
-    """The file, made where there is none and it is not only to be read; `alone` as if nobody else could write to it.
+    """Open the file, and create it unless it is to be read only. Raises UsageError or sqlite3.Error.
 
-    Raises UsageError, sqlite3.Error.
+    `alone`: whether to assume that no other process writes to the file.
     """
     try:
         if not read_only:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Names of branches and hosts are nobody else's business, unless the user lets others read it.
+            # Other users may read names of branches and hosts only if this user changes the permissions.
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
         elif not path.is_file():
             raise UsageError(
@@ -84,7 +84,7 @@ def connect(path: Path, *, read_only: bool, alone: bool = False) -> sqlite3.Conn
         raise UsageError(f"{path}: {os.path.basename(wal)} beside it is a link, which SQLite never makes; remove it.")
     mode = "ro" if read_only else "rw"
     if read_only and (alone or (is_at_rest(path) and not os.access(path.parent, os.W_OK))):
-        # SQLite would make files beside it to see who else writes, and leave them there.
+        # Otherwise SQLite would create files beside the database to detect writers, and leave them there.
         mode = "ro&immutable=1"
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}",
@@ -98,18 +98,18 @@ def connect(path: Path, *, read_only: bool, alone: bool = False) -> sqlite3.Conn
 
 
 def _size_bytes(path: Path) -> int:
-    """Return the size of the file with what was written beside it."""
+    """Return the size of the file and of its write-ahead log."""
     files = [Path(path), Path(f"{os.path.realpath(path)}-wal")]
     return sum(file.stat().st_size for file in files if file.exists())
 
 
 def is_at_rest(path: Path) -> bool:
-    """Whether nobody has the file open to write: all that was written is in it alone."""
+    """Return whether no process has the file open for writing, so that it contains everything written."""
     return not os.path.lexists(f"{os.path.realpath(path)}-wal")
 
 
 def changed(path: Path) -> object:
-    """What differs once somebody has written to the file."""
+    """Return a value that changes if a process writes to the file."""
     try:
         status = path.stat()
     except OSError:
@@ -118,7 +118,7 @@ def changed(path: Path) -> object:
 
 
 def prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> None:
-    """The schema of today. Raises UsageError where it cannot be."""
+    """Create or upgrade the schema. Raises UsageError if that is impossible."""
     version = _version(path, connection)
     if version == len(_VERSIONS):
         if not read_only:
@@ -134,7 +134,7 @@ def prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> N
     _write_ahead(connection)
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("BEGIN EXCLUSIVE")
-    # Another process may have been quicker.
+    # Another process may have upgraded the file meanwhile.
     for number in range(_version(path, connection), len(_VERSIONS)):
         for statement in filter(str.strip, _VERSIONS[number].split(";")):
             connection.execute(statement)
@@ -144,7 +144,7 @@ def prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> N
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Switch to WAL, for which SQLite does not wait by itself while another process does the same."""
+    """Switch to WAL. SQLite itself doesn't wait if another process does the same at the moment."""
     until = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -157,8 +157,8 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
 
 
 def _version(path: Path, connection: sqlite3.Connection) -> int:
-    """That of the schema; 0 of an empty file. Raises UsageError where the file is of another program, or newer."""
-    # In one statement: another process may be making the schema.
+    """Return the version of the schema; 0 for an empty file. Raises UsageError for files of newer or other programs."""
+    # One statement, because another process may be creating the schema at the moment.
     [(tables, foreign, application, version)] = connection.execute(
         "SELECT (SELECT count(*) FROM sqlite_master), (SELECT count(*) FROM sqlite_master WHERE type IN ('view', "
         "'trigger') OR sql LIKE 'CREATE VIRTUAL%'), application_id, user_version "
@@ -178,13 +178,15 @@ def _version(path: Path, connection: sqlite3.Connection) -> int:
 
 @contextmanager
 def in_words(path: Path) -> Iterator[None]:
-    """What SQLite raises, as a sentence."""
+    """Turn errors of SQLite into UsageError with a sentence."""
     try:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        what = _WORDS.get(code, "the history cannot be read or written ({error})").format(error=clean(str(error), 200))
-        raise UsageError(f"{path}: {what}.") from None
+        problem = _WORDS.get(code, "the history cannot be read or written ({error})").format(
+            error=clean(str(error), 200)
+        )
+        raise UsageError(f"{path}: {problem}.") from None
 
 
 _WORDS: Final = {
@@ -197,4 +199,4 @@ _WORDS: Final = {
     sqlite3.SQLITE_FULL: "the disk is full, so nothing was added to the history",
     sqlite3.SQLITE_READONLY: "the history is read-only, and was not changed; choose another file",
 }
-"""By the code of SQLite; every other error says for itself what it is."""
+"""Problems by SQLite's error code. Other errors are quoted."""

@@ -1,4 +1,4 @@
-"""What of a history is shown: its entries, with the figures that are asked for most."""
+"""Documents of a history: its entries with their main figures, and its predictions."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from overlapscope.history.predictions import StoredPrediction, beliefs
 from overlapscope.history.store import HistoryRow, Query, Store
 
 _FIGURES = {"step_time": "step", "efficiency_pct": "efficiency", "idle_pct": "idle"}
-"""What each entry shows, and how its column is called."""
+"""Metrics shown for each entry, with the titles of their columns."""
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "poor", "inconclusive": "fair"}
 _SHORT, _SHORT_ID = 10, 8
-"""Digits of a commit, and of an entry's id."""
+"""Number of shown digits of a commit, and of an entry's id."""
 
 
-def listing(store: Store, query: Query, found: Sequence[HistoryRow]) -> Document:
-    """The entries in a table, newest first, with the means over their devices."""
-    query = replace(query, since_ns=found[0].origin.at_ns) if found else query
+def listing(store: Store, query: Query, entries: Sequence[HistoryRow]) -> Document:
+    """Return a table of entries, newest first, with means over their devices."""
+    query = replace(query, since_ns=entries[0].origin.at_ns) if entries else query
     figures = [
         (Column(title), partial(_figure, METRICS[metric], _means(store, metric, query)))
         for metric, title in _FIGURES.items()
@@ -37,26 +37,26 @@ def listing(store: Store, query: Query, found: Sequence[HistoryRow]) -> Document
         lambda row: Cell(row.outcome or "", tone=_TONES.get(row.outcome or "", "")),
     )
     table = table_of(
-        list(reversed(found)),
+        list(reversed(entries)),
         (words("recorded (UTC)", heads=True), lambda row: Cell(moment(row.origin.at_ns), row.origin.at_ns)),
         (words("job"), lambda row: Cell(clean(row.origin.job, 30))),
         (words("commit"), lambda row: Cell(clean(short(row.origin.commit or ""), 40))),
-        branch if any(row.origin.branch is not None for row in found) else None,
+        branch if any(row.origin.branch is not None for row in entries) else None,
         *figures,
         (Column("of", number=False, spare=1), lambda row: Cell("plain" if row.plain else "recording")),
-        outcome if any(row.outcome is not None for row in found) else None,
+        outcome if any(row.outcome is not None for row in entries) else None,
         (words("id"), lambda row: Cell(row.id[:_SHORT_ID])),
         title="Entries",
     )
     note = (
         "Each figure is the mean over the devices, of the plain program where its step is known, else of the recording."
     )
-    shown: Block = replace(table, note=note) if found else Text("The history has no such entry.")
+    shown: Block = replace(table, note=note) if entries else Text("The history has no such entry.")
     return Document("overlapscope history", (Heading("overlapscope history", 1), shown))
 
 
 def moment(at_ns: int) -> str:
-    """`2026-11-23 02:08`, in UTC."""
+    """Return `2026-11-23 02:08`, in UTC."""
     at = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(microseconds=at_ns // 1000)
     return at.strftime("%Y-%m-%d %H:%M")
 
@@ -74,38 +74,38 @@ def _figure(metric: Metric, means: Mapping[str, float], row: HistoryRow) -> Cell
 
 
 def short(commit: str) -> str:
-    """The first digits of a commit, and whether it is dirty."""
+    """Return the first digits of a commit, and its suffix such as `-dirty`."""
     digits, dash, rest = commit.partition("-")
     return f"{digits[:_SHORT]}{dash}{rest}"
 
 
-# -- predictions ------------------------------------------------------------------------------------
+# -- Predictions ------------------------------------------------------------------------------------
 
 
-def predictions(found: Sequence[StoredPrediction], *, most: int) -> Document:
-    """How far predictions were from measurements on each device, and the newest of them."""
+def predictions(predicted: Sequence[StoredPrediction], *, most: int) -> Document:
+    """Return the errors of predictions by device, and the newest predictions."""
     title = "Predictions beside measurements"
-    if not found:
+    if not predicted:
         none = "The history has no predictions yet; `overlapscope try` adds them to a history that is there."
         return Document(title, (Heading(title, 1), Text(with_code(none))))
     sums = table_of(
-        beliefs(found),
-        (words("GPU", flexible=True), lambda one: Cell(clean(one.device or "unknown", 60))),
-        (Column("changes"), lambda one: Cell(f"{one.count:,}", one.count)),
-        (Column("median error"), lambda one: Cell(f"{one.error_pct:.1f} points", one.error_pct)),
+        beliefs(predicted),
+        (words("GPU", flexible=True), lambda row: Cell(clean(row.device or "unknown", 60))),
+        (Column("changes"), lambda row: Cell(f"{row.count:,}", row.count)),
+        (Column("median error"), lambda row: Cell(f"{row.error_pct:.1f} points", row.error_pct)),
         (
             Column("inside the interval"),
-            lambda one: Cell(f"{one.inside:,} of {one.count:,}", one.inside / one.count),
+            lambda row: Cell(f"{row.inside:,} of {row.count:,}", row.inside / row.count),
         ),
         title="By GPU",
     )
     newest = table_of(
-        list(reversed(found))[:most],
-        (words("measured (UTC)"), lambda one: Cell(moment(one.at_ns), one.at_ns)),
-        (words("program", flexible=True), lambda one: Cell(clean(one.program, 40))),
-        (words("change", flexible=True), lambda one: Cell(clean(one.change, 60))),
-        (Column("predicted"), lambda one: _points(one.predicted_pct, one.low_pct, one.high_pct)),
-        (Column("measured"), lambda one: _points(one.measured_pct, one.measured_low_pct, one.measured_high_pct)),
+        list(reversed(predicted))[:most],
+        (words("measured (UTC)"), lambda row: Cell(moment(row.at_ns), row.at_ns)),
+        (words("program", flexible=True), lambda row: Cell(clean(row.program, 40))),
+        (words("change", flexible=True), lambda row: Cell(clean(row.change, 60))),
+        (Column("predicted"), lambda row: _points(row.predicted_pct, row.low_pct, row.high_pct)),
+        (Column("measured"), lambda row: _points(row.measured_pct, row.measured_low_pct, row.measured_high_pct)),
         title="Newest",
     )
     note = "Percent of the plain step of the program as it is, negative where it is faster."

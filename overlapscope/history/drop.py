@@ -1,6 +1,6 @@
-"""A file drop: a directory or bucket in which machines leave entries, for a store to pull those that it does not have.
+"""File drops: directories or buckets where machines put entries, and from which a store pulls new ones.
 
-Each is one file, `ID.json.zst`, that appears whole and never changes. Nothing in a drop is trusted.
+Each entry is a file, `ID.json.zst`, that appears complete and never changes. Files in a drop are not trusted.
 """
 
 from __future__ import annotations
@@ -24,29 +24,31 @@ _NAME: Final = re.compile(rf"([0-9a-f]{{32}}){re.escape(SUFFIX)}")
 
 
 class Pulled(Struct, frozen=True):
-    """What was found in a drop."""
+    """Result of pulling from a drop."""
 
     added: int
     known: int
-    """Entries that the store had already."""
+    """Number of entries that the store already had."""
     bad: tuple[str, ...]
-    """A sentence for each file that was left out."""
+    """Sentences about files that were left out."""
 
 
 def put(entry: Entry, where: str | Path) -> None:
-    """Leave an entry in a directory, made where there is none, or at a URL. Raises UsageError, MissingPackage."""
+    """Write an entry to a directory, which is created if needed, or to a URL. Raises UsageError, MissingPackage."""
     place = _place(where)
     try:
         place.write(f"{entry.id}{SUFFIX}", pack(entry))
     except Exception as error:
-        # Each plugin of fsspec has errors of its own.
+        # Each plugin of fsspec has its own errors.
         raise UsageError(f"{place.shown}: nothing can be written there ({error_text(error)}).") from None
 
 
 def pull(store: Store, where: str | Path) -> Pulled:
-    """Add what the store does not have. It is listed once, and what is known already is not read.
+    """Add entries that the store doesn't have. Files of entries in the store are not read.
 
-    Raises UsageError where it cannot be listed, or the store cannot be written; MissingPackage.
+    Raises:
+        UsageError: The drop can't be listed, or the store can't be written.
+        MissingPackage: The package for such a URL isn't installed.
     """
     place = _place(where)
     try:
@@ -71,7 +73,7 @@ def pull(store: Store, where: str | Path) -> Pulled:
 
 
 def is_drop(where: str) -> bool:
-    """Whether it is a URL, or a directory with an entry in it."""
+    """Return whether a path is a URL, or a directory that contains an entry."""
     if is_url(where):
         return True
     try:
@@ -81,12 +83,12 @@ def is_drop(where: str) -> bool:
 
 
 def is_entry(path: str | Path) -> bool:
-    """Whether a file is named as an entry."""
+    """Return whether a file has the name of an entry."""
     return _NAME.fullmatch(Path(path).name) is not None
 
 
 def read(path: str | Path) -> Entry:
-    """The entry in one file. Raises UnreadableTrace."""
+    """Read the entry in a file. Raises UnreadableTrace."""
     return _read(_Directory(Path(path).parent), Path(path).name, os.fspath(path))
 
 
@@ -104,13 +106,13 @@ def _read(place: _Place, name: str, shown: str) -> Entry:
 
 
 class _Place(Protocol):
-    """Where files are; every method raises what it likes."""
+    """Directory or bucket. Methods may raise any exception."""
 
     @property
     def shown(self) -> str: ...
     def names(self) -> list[str]: ...
     def read(self, name: str) -> bytes:
-        """At most one byte more than an entry may have."""
+        """Return the file's content, at most one byte more than an entry may have."""
 
     def write(self, name: str, data: bytes) -> None: ...
 

@@ -1,4 +1,4 @@
-"""An entry of the history: what is kept of one report, and where that comes from."""
+"""Entries of the history: a report, its figures and its origin."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from overlapscope.report.model import Report
 
 SCHEMA_VERSION = 1
 SUFFIX: Final = ".json.zst"
-"""Of the file of an entry: `ID.json.zst`."""
+"""Suffix of an entry's file, `ID.json.zst`."""
 MOST_PACKED: Final = 8 << 20
-"""Bytes of such a file, and of what stands in it."""
+"""Maximum size of an entry's file in bytes; `MOST_UNPACKED` is that of its content."""
 MOST_UNPACKED: Final = 128 << 20
 
 Name = Annotated[str, Meta(max_length=500)]
@@ -27,47 +27,47 @@ Ordinal = Annotated[int, Meta(ge=0, lt=2**31)]
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a report comes from; None is what nobody knows."""
+    """Origin of a report; unknown fields are None."""
 
     at_ns: Annotated[int, Meta(ge=0, le=2**62)]
-    """When it was recorded, in nanoseconds since 1970 (UTC)."""
+    """Time of the recording, in nanoseconds since 1970 (UTC)."""
     job: Name
-    """What the runs of one program have in common: by default the name of the script."""
+    """Name shared by all runs of a program, by default the name of its script."""
     commit: Name | None = None
-    """With `-dirty` behind it where the working tree had changes that are not committed."""
+    """Commit, with the suffix `-dirty` if the working tree had uncommitted changes."""
     branch: Name | None = None
     host: Name | None = None
     labels: Annotated[dict[Name, Name], Meta(max_length=100)] = {}
-    """Whatever else runs are told apart by."""
+    """Other names and values that set runs apart."""
 
 
 class HistoryFigure(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric of one device of one rank, over the steps that are judged."""
+    """A metric of a device of a rank, over the judged steps."""
 
     metric: Annotated[str, Meta(pattern=r"^[a-z0-9_]{1,60}(/[a-z0-9-]{1,60})?$")]
-    """An id of `budgets.metrics.METRICS`, or a cause: `idle_time/host-sync`."""
+    """Id in `budgets.metrics.METRICS`, or a part by cause: `idle_time/host-sync`."""
     rank: Ordinal | None
     device: Ordinal
     value: float
-    """Nanoseconds, percent or 1e9 bytes a second: of a step, as `check` judges it."""
+    """Value per step, as `check` judges it, in nanoseconds, percent or 1e9 bytes per second."""
     spread: float | None
-    """Standard deviation of the steps; None of fewer than two."""
+    """Standard deviation of the steps; None with fewer than two steps."""
     samples: Ordinal
-    """Steps that it is made of."""
+    """Number of steps."""
     floor: float | None = None
-    """The least change of it that is more than noise between recordings, as `check` has it."""
+    """Minimum change that is more than noise between recordings, as in `check`."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of one report, as it stands in a file drop, too."""
+    """An entry, as stored in the history and in file drops."""
 
     kind: Literal["history-entry"] = "history-entry"
     schema_version: int = SCHEMA_VERSION
     id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
-    """A digest of the origin, and of what was recorded when (`digest`): who adds an entry twice has it once."""
+    """Digest of the origin and of the recorded windows (`digest`). Adding an entry twice stores it once."""
     origin: Origin
     plain: bool
-    """The figures are of the plain program, else of the recording: the two are never compared."""
+    """True if the figures are of the plain program, False for the recording. The two are never compared."""
     gpu: Name | None
     figures: Annotated[tuple[HistoryFigure, ...], Meta(max_length=100_000)]
     report: Report
@@ -75,7 +75,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def digest(origin: Origin, report: Report, *, plain: bool) -> str:
-    """The id of an entry. It stays the same where another version analyses the same recording, or does so again."""
+    """Return the id of an entry, which is the same for every analysis of a recording, by any version."""
     windows = [
         (trace.rank, [(device.device, device.window) for device in trace.devices], trace.host and trace.host.steps[0])
         for trace in report.traces
@@ -85,20 +85,17 @@ def digest(origin: Origin, report: Report, *, plain: bool) -> str:
 
 
 def repeated(figures: tuple[HistoryFigure, ...]) -> bool:
-    """Whether a metric of one device is there twice."""
-    return len({(one.metric, one.rank, one.device) for one in figures}) < len(figures)
+    """Return whether a metric of a device occurs twice."""
+    return len({(figure.metric, figure.rank, figure.device) for figure in figures}) < len(figures)
 
 
 def pack(entry: Entry) -> bytes:
-    """The entry as it is stored, and dropped: JSON, packed with zstd."""
+    """Return the entry as JSON, compressed with zstd."""
     return zstd.pack(msgspec.json.encode(entry))
 
 
 def unpack(packed: bytes, source: str) -> Entry:
-    """An entry read back, which anybody may have written; `source` is named where it is none.
-
-    Raises UnreadableTrace.
-    """
+    """Decode an entry, which is not trusted. Raises UnreadableTrace with the name of the `source`."""
     try:
         entry = decode(zstd.unpack(packed, MOST_UNPACKED), Entry)
     except (ValueError, msgspec.DecodeError) as error:

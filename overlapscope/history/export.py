@@ -1,4 +1,4 @@
-"""The history as one long table: a line for each report, device and metric."""
+"""Export of the history as a table with a row for each report, device and metric."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _TEXTS = ("job", "commit", "branch", "host", "labels", "gpu")
-"""What others have written."""
+"""Columns with text from outside."""
 
 
 def to_bytes(store: Store, suffix: str) -> bytes:
-    """The table as a file of the kind that a suffix stands for. Raises UsageError, MissingPackage."""
+    """Return the table as a file of the type with this suffix. Raises UsageError, MissingPackage."""
     frame = to_frame(store)
     match suffix:
         case ".csv":
@@ -37,13 +37,16 @@ def to_bytes(store: Store, suffix: str) -> bytes:
 
 
 def to_frame(store: Store) -> pd.DataFrame:
-    """The table, oldest report first: `value` is in the unit that `budgets.metrics.METRICS` has for the metric."""
+    """Return the table, oldest report first. `value` has the metric's unit (`budgets.metrics.METRICS`)."""
     import pandas as pd
 
     rows = store.rows()
-    points = [point for metric in store.metrics() for point in ((metric, one) for one in store.points(metric))]
+    points = [point for metric in store.metrics() for point in ((metric, point) for point in store.points(metric))]
     figures = pd.DataFrame(
-        ((one.id, metric, one.rank, one.device, one.value, one.spread, one.samples) for metric, one in points),
+        (
+            (point.id, metric, point.rank, point.device, point.value, point.spread, point.samples)
+            for metric, point in points
+        ),
         columns=["id", "metric", "rank", "device", "value", "spread", "samples"],
     ).astype({"rank": "Int64", "device": "int64", "samples": "int64", "value": "float64", "spread": "float64"})
     reports = pd.DataFrame(

@@ -1,4 +1,4 @@
-"""A report -> its figures: of each device and metric one value, the same that `overlapscope check` judges."""
+"""Figures of a report for the history: the values that `overlapscope check` judges, by device and metric."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from overlapscope.trace.lost import CAUSES
 from overlapscope.version import __version__
 
 KEPT_BYTES: Final = 16 << 10
-"""Of a packed entry: what makes it larger is left out."""
+"""Maximum size of a packed entry in bytes. Parts that make it larger are left out."""
 
 _LEFT_OUT: Final = "The history keeps no"
 _ROUNDED: Final = 1e-9
 _PARTS: Final = {"idle_time": IDLE_CAUSES, "exposed_copy_time": COPY_CAUSES}
 _SCALARS: Final = {"ns": ("_time", "_ms", 1e-6), "gb_per_s": ("_bandwidth", "_gb_per_s", 1.0)}
-"""Of a unit: how the names of its metrics end, how their scalars' do, and what a value is multiplied with."""
+"""Suffix of metrics by unit, suffix of their scalars, and factor between the two."""
 
 
 def figures(report: Report) -> tuple[HistoryFigure, ...]:
-    """Every figure that is known: of the plain program where its step is known, else of the recording.
+    """Return all figures of a report: of the plain program if its step time is known, otherwise of the recording.
 
-    A metric's value is that of the steps which a budget judges, in their median; each cause of idle time and of exposed
-    copies is a figure of its own, nought included. A device without steps is measured over its window, and has no
-    times: how long somebody recorded says nothing of the program.
+    A metric's value is the median of the steps that a budget judges. Causes of idle time and of exposed copies have
+    their own figures, even if they are 0. A device without steps has percentages and bandwidths of its window, but no
+    times, since the length of a recording says nothing about the program.
     """
     report = of_program(report)
     return tuple(figure for metric in METRICS.values() for figure in _of_metric(report, metric))
@@ -51,7 +51,7 @@ def _of_metric(report: Report, metric: Metric) -> Iterator[HistoryFigure]:
         if place.device is not None and not place.device.steps and metric.unit != "ns":
             rank, device = place.subject.rank, place.device
             places = find_places(report, Budget(metric=metric.id, scope="window"), (), {})
-            place = next(one for one in places if one.device is device and one.subject.rank == rank)
+            place = next(each for each in places if each.device is device and each.subject.rank == rank)
         values = series(place.samples, metric, None)
         if place.missing is not None or lacking(metric, None, place.samples, values):
             continue
@@ -68,7 +68,7 @@ def _figure(place: JudgedPlace, metric: Metric, values: Series, cause: str | Non
     return HistoryFigure(
         metric=metric.id if cause is None else f"{metric.id}/{cause}",
         rank=place.subject.rank,
-        # What the host does is of no device.
+        # Figures of the host belong to no device.
         device=place.subject.device or 0,
         value=value,
         spread=stdev(numbers) if len(numbers) > 1 else None,
@@ -78,7 +78,7 @@ def _figure(place: JudgedPlace, metric: Metric, values: Series, cause: str | Non
 
 
 def _floor(place: JudgedPlace, metric: Metric, value: float, cause: str | None) -> float:
-    """What `check` takes for noise between this recording and one like it."""
+    """Return the change that `check` would consider noise between two recordings like this one."""
     now = spent(partial(series, place.samples), None)
     if cause is not None:
         only = {cause: value}
@@ -89,17 +89,17 @@ def _floor(place: JudgedPlace, metric: Metric, value: float, cause: str | None) 
 
 
 def scalars(report: Report) -> dict[str, float]:
-    """The figures by names that say their unit, for what draws curves: `efficiency_pct`, `idle_ms`, `copy_gb_per_s`.
+    """Return figures for tools that draw curves, by names with units: `efficiency_pct`, `idle_ms`, `copy_gb_per_s`.
 
-    Each is the mean over the devices that have it, as every rank of a job is waited for alike.
+    Each is the mean over the devices that have it.
     """
-    found: dict[str, list[float]] = {}
+    by_name: dict[str, list[float]] = {}
     for figure in figures(report):
         if figure.metric in METRICS:
             name, value = _scalar(METRICS[figure.metric], figure.value)
-            found.setdefault(name, []).append(value)
+            by_name.setdefault(name, []).append(value)
     plain = [device.plain.step_ns / 1e6 for device in report.devices if device.plain is not None]
-    return {name: fmean(values) for name, values in (found | {"plain_step_ms": plain}).items() if values}
+    return {name: fmean(values) for name, values in (by_name | {"plain_step_ms": plain}).items() if values}
 
 
 def _scalar(metric: Metric, value: float) -> tuple[str, float]:
@@ -107,16 +107,16 @@ def _scalar(metric: Metric, value: float) -> tuple[str, float]:
     return metric.id.removesuffix(ending) + instead, value * factor
 
 
-# -- as an entry ------------------------------------------------------------------------------------
+# -- Entries ----------------------------------------------------------------------------------------
 
 
 def entry(report: Report, origin: Origin, check: CheckResult | None = None) -> Entry:
-    """What the history keeps of a report, and the outcome of its check where there was one.
+    """Return the entry for a report, with the result of its check if there was one.
 
-    Raises UsageError where a trace was predicted, and where its traces are not those of one job: two of them are of the
-    same device.
+    If the packed entry exceeds `KEPT_BYTES`, parts of the report are left out. A note in it states which.
 
-    Where that is more than `KEPT_BYTES` when packed, parts of the report are left out, and a note in it says which.
+    Raises:
+        UsageError: A trace was predicted, or two traces are of the same device, and so not of the same job.
     """
     plain, found = of_program(report) is not report, figures(report)
     for trace in report.traces:
@@ -139,15 +139,15 @@ def entry(report: Report, origin: Origin, check: CheckResult | None = None) -> E
         report=report,
         check=check,
     )
-    kept, gone = whole, []
-    for what, cut in _CUTS.items():
+    kept, cuts = whole, []
+    for part, cut in _CUTS.items():
         if len(pack(kept)) <= KEPT_BYTES:
             break
-        gone.append(what)
+        cuts.append(part)
         kept = replace(kept, report=_without(kept.report, cut))
-    if not gone:
+    if not cuts:
         return whole
-    note = f"{_LEFT_OUT} {listed(gone)} of this report, because it is large."
+    note = f"{_LEFT_OUT} {listed(cuts)} of this report, because it is large."
     return replace(kept, report=replace(kept.report, notes=(*kept.report.notes, note)))
 
 
@@ -161,9 +161,9 @@ def contradicted(entry: Entry) -> bool:
     if any(note.startswith(_LEFT_OUT) and "steps" in note for note in report.notes):
         spans = {(trace.rank, device.device): device.span_ns for trace in report.traces for device in trace.devices}
         return any(
-            one.value > spans.get((one.rank, one.device), -1)
-            for one in entry.figures
-            if METRICS[one.metric.partition("/")[0]].unit == "ns"
+            figure.value > spans.get((figure.rank, figure.device), -1)
+            for figure in entry.figures
+            if METRICS[figure.metric.partition("/")[0]].unit == "ns"
         )
     mine, theirs = (
         {(one.metric, one.rank, one.device): one for one in all} for all in (figures(report), entry.figures)
@@ -175,7 +175,7 @@ def contradicted(entry: Entry) -> bool:
 
 
 def gpu_of(report: Report) -> str | None:
-    """The kinds of GPU that it was recorded on, as the history keeps them."""
+    """Return the names of the report's GPUs as the history keeps them."""
     gpus = sorted({gpu for trace in report.traces for gpu in trace.environment.gpus})
     return ", ".join(gpus)[:500] or None
 
@@ -207,4 +207,4 @@ _CUTS: Final[dict[str, Callable[[Device], Device]]] = {
     "ranges": lambda device: replace(device, ranges=()),
     "steps": _without_steps,
 }
-"""What is left out of a report, in this order."""
+"""Parts to leave out of large reports, in this order."""

@@ -1,4 +1,4 @@
-"""What is shown of levels: a line of characters for a terminal, a chart, a table, and each change as a sentence."""
+"""Document of levels: sentences about changes, a line of characters for terminals, charts and a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import median
 from typing import Literal
 
 from overlapscope.base.words import clean, listed, plural
-from overlapscope.budgets.quantity import distinct, show
+from overlapscope.budgets.quantity import as_difference, distinct, show
 from overlapscope.budgets.verdicts import Unit
 from overlapscope.documents.model import Block, Chart, Document, Heading, Items, StripBlock, Text
 from overlapscope.documents.strip import Drawing, Glyphs, Line
@@ -28,7 +28,7 @@ _OUTCOME: dict[str, tuple[str, Tone]] = {
 
 
 def blocks(job: JobCourse) -> list[Block]:
-    """The levels of a job: what changed, drawn and in a table."""
+    """Return the levels of a job in sentences, charts and a table."""
     if not job.courses:
         return [Text(f"{clean(job.job, 80)} has none of these metrics.")]
     first = job.courses[0]
@@ -44,7 +44,7 @@ def blocks(job: JobCourse) -> list[Block]:
         Heading(f"{clean(job.job, 80)}, by {first.by}"),
         *(Text(f"The levels{of} are of {kind}.") for of, kind in zip(whose, kinds, strict=True)),
         *([Items(tuple(changes))] if changes else []),
-        *(Text(f"Changes are unknown: {why}.", "fair") for why in unknown),
+        *(Text(f"Changes are unknown: {reason}.", "fair") for reason in unknown),
         *([] if changes or unknown else [Text("No metric changed by more than noise.", "good")]),
         StripBlock(lambda glyphs: _drawing(job.courses, glyphs)),
         *(Chart(f"levels-{course.metric}", course.metric, partial(chart, course), wide=True) for course in job.courses),
@@ -58,12 +58,15 @@ def _kind(course: Course) -> str:
 
 
 def sentence(course: Course, change: LevelChange) -> str:
-    """`step_time is worse since commit 1a2b3c (2026-11-03 10:12): 12.6 ms instead of 10.4 ms, 2.2 ms more (1.9 to 2.5
-    ms).`"""
+    """Return a sentence about a change.
+
+    For example `step_time is worse since commit 1a2b3c (2026-11-03 10:12): 12.6 ms instead of 10.4 ms, 2.2 ms more (1.9
+    to 2.5 ms).`
+    """
     after, before = distinct((change.after, change.before), course.unit)
-    what = "worse" if change.worse else "better"
+    direction = "worse" if change.worse else "better"
     since = _since(course.levels.groups[change.first])
-    return f"{course.metric} is {what} since {since}: {after} instead of {before}, {_by(change, course.unit)}."
+    return f"{course.metric} is {direction} since {since}: {after} instead of {before}, {_by(change, course.unit)}."
 
 
 def _since(group: Group) -> str:
@@ -72,7 +75,7 @@ def _since(group: Group) -> str:
 
 
 def _by(change: LevelChange, unit: Unit) -> str:
-    """`2.2 ms more (1.9 ms to 2.5 ms)`."""
+    """Return `2.2 ms more (1.9 ms to 2.5 ms)`."""
     return _difference(change.after - change.before, change.low, change.high, unit)
 
 
@@ -82,24 +85,22 @@ def _difference(change: float, low: float, high: float, unit: Unit) -> str:
         word = "less"
     else:
         word = "more"
-    said, least, most = distinct((change, low, high), unit)
+    amount, low_text, high_text = distinct((change, low, high), unit)
     if unit == "pct":
-        # Of a percentage, a difference is not a percentage.
-        said, least, most = (text.removesuffix("%") for text in (said, least, most))
-        said += " points"
-    return f"{said} {word} ({least} to {most})"
+        low_text, high_text = low_text.removesuffix("%"), high_text.removesuffix("%")
+    return f"{as_difference(amount, unit)} {word} ({low_text} to {high_text})"
 
 
 def table(courses: Sequence[Course]) -> Table:
-    """Every level of some metrics, the newest first."""
+    """Return a table of all levels of some metrics, the newest first."""
     lines: list[list[str | Cell]] = []
     for course in courses:
         groups = course.levels.groups
         changes = {change.first: change for change in course.levels.changes}
         for level in reversed(course.levels.levels):
             change, group = changes.get(level.first), groups[level.first]
-            known = level.low is not None and level.high is not None
-            ends = distinct((level.low or 0.0, level.high or 0.0), course.unit) if known else ()
+            has_interval = level.low is not None and level.high is not None
+            ends = distinct((level.low or 0.0, level.high or 0.0), course.unit) if has_interval else ()
             tone: Tone = "" if change is None else "poor" if change.worse else "good"
             lines.append(
                 [
@@ -124,14 +125,14 @@ def table(courses: Sequence[Course]) -> Table:
     return Table("Levels", columns, rows(lines), id="levels")
 
 
-# -- drawn ------------------------------------------------------------------------------------------
+# -- Strips -----------------------------------------------------------------------------------------
 
 
 def _drawing(courses: Sequence[Course], glyphs: Glyphs) -> Drawing:
     lanes = [_lane(course, glyphs) for course in courses]
     oldest = min(course.levels.groups[0].at_ns for course in courses)
     newest = max(course.levels.groups[-1].at_ns for course in courses)
-    scale = f"{'':<{_LABEL}}{moment(oldest)} to {moment(newest)} UTC, each line from its least to its most"
+    scale = f"{'':<{_LABEL}}{moment(oldest)} to {moment(newest)} UTC, each line from its lowest to its highest value"
     return Drawing("Values, oldest first", tuple(lanes), (), scale, "")
 
 
@@ -139,30 +140,30 @@ def _lane(course: Course, glyphs: Glyphs) -> Line:
     values = [group.value for group in course.levels.groups]
     size = -(-len(values) // _CELLS)
     shown = [median(values[first : first + size]) for first in range(0, len(values), size)]
-    least, most = min(shown), max(shown)
+    low, high = min(shown), max(shown)
     top = len(glyphs.level) - 1
-    steps = [top * (value - least) / (most - least) if most > least else 0.0 for value in shown]
+    steps = [top * (value - low) / (high - low) if high > low else 0.0 for value in shown]
     text = "".join(glyphs.level[round(step)] for step in steps)
     return Line(f"{course.metric:<{_LABEL}}", text, (None,) * len(text))
 
 
-# -- the check --------------------------------------------------------------------------------------
+# -- Checks -----------------------------------------------------------------------------------------
 
 
 def check_document(check: HistoryCheck) -> Document:
-    """Where the newest report stands: the outcome, then a sentence for each metric."""
+    """Return the standing of the newest report: the outcome, then a sentence for each metric."""
     word, tone = _OUTCOME[check.outcome]
-    what = "report" if check.by == "report" else check.by
-    newest = f"the newest {what} of {clean(check.job, 80)}"
-    counts = sum(_status(one) == "worse" for one in check.metrics)
+    unit = "report" if check.by == "report" else check.by
+    newest = f"newest {unit} of {clean(check.job, 80)}"
+    worse = sum(_status(judged) == "worse" for judged in check.metrics)
     head = {
-        "pass": f"{newest.replace('the', 'The', 1)} is no worse than its level.",
-        "fail": f"{newest.replace('the', 'The', 1)} is worse than its level in {plural(counts, 'metric')}.",
-        "inconclusive": f"It cannot be said whether {newest} is worse than its level.",
+        "pass": f"The {newest} is no worse than its level.",
+        "fail": f"The {newest} is worse than its level in {plural(worse, 'metric')}.",
+        "inconclusive": f"It is unknown whether the {newest} is worse than its level.",
     }[check.outcome]
     order = ("worse", "unknown", "better", "same")
-    ordered = sorted(check.metrics, key=lambda one: order.index(_status(one)))
-    lines = Items(tuple(_judged(one) for one in ordered))
+    ordered = sorted(check.metrics, key=lambda judged: order.index(_status(judged)))
+    lines = Items(tuple(map(_sentence, ordered)))
     return Document(
         _TITLE,
         (
@@ -173,25 +174,25 @@ def check_document(check: HistoryCheck) -> Document:
     )
 
 
-def _status(one: Judged) -> Literal["same", "worse", "better", "unknown"]:
-    return "unknown" if one.standing is None else one.standing.status
+def _status(judged: Judged) -> Literal["same", "worse", "better", "unknown"]:
+    return "unknown" if judged.standing is None else judged.standing.status
 
 
-def _judged(one: Judged) -> str:
-    standing = one.standing
+def _sentence(judged: Judged) -> str:
+    standing = judged.standing
     if standing is None:
-        return f"{one.metric} is unknown: the newest report has no value of it that can be compared."
+        return f"{judged.metric} is unknown: the newest report has no comparable value."
     if standing.low is None or standing.high is None or standing.floor is None:
-        return f"{one.metric} is unknown: {standing.unknown}."
+        return f"{judged.metric} is unknown: {standing.unknown}."
     level = standing.before.levels[-1]
-    now, then = distinct((standing.newest.value, level.value), one.unit)
+    now, then = distinct((standing.newest.value, level.value), judged.unit)
     values = plural(level.end - level.first, "value")
     since = _since(standing.before.groups[level.first])
-    said = f"{one.metric} is {now}, and its level is {then} ({values} since {since})"
+    text = f"{judged.metric} is {now}, and its level is {then} ({values} since {since})"
     if standing.newest.value == level.value:
-        return f"{said}."
-    change = _difference(standing.newest.value - level.value, standing.low, standing.high, one.unit)
+        return f"{text}."
+    change = _difference(standing.newest.value - level.value, standing.low, standing.high, judged.unit)
     if standing.status == "same":
-        floor = show(standing.floor, one.unit)
-        return f"{said}: {change}, which may be noise (up to {floor.replace('%', ' points')} always may)."
-    return f"{said}: it is {standing.status}, {change}."
+        floor = as_difference(show(standing.floor, judged.unit), judged.unit)
+        return f"{text}: {change}, which may be noise (changes up to {floor} always may)."
+    return f"{text}: it is {standing.status}, {change}."

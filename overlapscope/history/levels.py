@@ -1,16 +1,15 @@
-"""Since when is it worse: the points of one metric in order -> levels, and the changes between them.
+"""Levels of a metric over time, and the changes between them.
 
-Where the level may have changed is found by PELT with the cost L2 (R. Killick, P. Fearnhead, I. A. Eckley, "Optimal
-Detection of Changepoints With a Linear Computational Cost", JASA 107 (2012), 1590-1598; package `ruptures`), after
-points far from the median of their neighbours were replaced by it (F. R. Hampel's filter): an outlier is no level.
-How far is told by differences of neighbours, which hardly know of changes in level (S. Chakar, E. Lebarbier,
-C. Lévy-Leduc, S. Robin, "A robust approach for estimating change-points in the mean of an AR(1) process", Bernoulli 23
-(2017), 1408-1447).
+PELT with the cost L2 finds candidates for changes (R. Killick, P. Fearnhead, I. A. Eckley, "Optimal Detection of
+Changepoints With a Linear Computational Cost", JASA 107 (2012), 1590-1598; package `ruptures`). Before that, Hampel's
+filter replaces outliers with the median of their neighbours. The standard deviation for the filter comes from
+differences between neighbours, which changes of level hardly affect (S. Chakar, E. Lebarbier, C. Lévy-Leduc, S. Robin,
+"A robust approach for estimating change-points in the mean of an AR(1) process", Bernoulli 23 (2017), 1408-1447).
 
-Each place is then tested as in `check`: a change counts where it exceeds the noise floor, and chance would hardly make
-it. A level is a median; its error comes of what values differ by within levels, and of how much each follows the one
-before it. While the weakest change does not count, it goes. `docs/evaluation/levels.md` has what is found, and how
-often what is not there.
+Each candidate is then tested as in `check`: a change counts if it exceeds the noise floor and is unlikely to be chance.
+A level is a median. Its error follows from the variation within levels and from the correlation between successive
+values. The weakest change is dropped until all changes count. `docs/evaluation/levels.md` states how often changes are
+found and how often they are false.
 """
 
 from __future__ import annotations
@@ -32,41 +31,41 @@ By = Literal["commit", "hour", "report"]
 BY: Final[tuple[By, ...]] = ("commit", "hour", "report")
 
 LEAST: Final = 3
-"""Points that make a level, at least: their median is the program's though one of them is an outlier."""
+"""Minimum number of points in a level: the median of three is right even if one of them is an outlier."""
 FEWEST: Final = 6
-"""Of fewer points nothing is said: they are not two levels."""
+"""Minimum number of points in a series: enough for two levels."""
 _FOLLOWING: Final = 0.9
-"""At most so much is one point taken to follow the one before."""
+"""Maximum correlation between successive points."""
 _NO_FLOOR: Final = "it is not known how much of it may be noise"
 
 _HOUR_NS: Final = 3_600_000_000_000
 _MAD: Final = 0.6745
 """Median distance of normal values from their mean, in standard deviations."""
 _MEDIAN: Final = 1.2533
-"""Standard error of a median, in that of the mean, of normal values; it is less of values with heavy tails."""
+"""Ratio of the standard errors of median and mean for normal values. It is smaller for values with heavy tails."""
 _OUTLIER: Final = 3.0
 """Standard deviations from the neighbours' median beyond which a value is an outlier."""
 _PENALTY: Final = 3.0
-"""Of a change that PELT makes, in variances, times the logarithm of the number of values. It finds candidates."""
+"""Penalty of PELT for each change, in variances times the logarithm of the number of values."""
 _MOST: Final = 4096
-"""Points among which changes are looked for, which takes time by their square; more are first put together."""
+"""Maximum number of points for PELT, which takes quadratic time. Longer series are averaged first."""
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One value of a series: that of a report, or of all reports of a commit or of an hour."""
+    """A value of a series: that of a report, or of all reports of a commit or an hour."""
 
     ids: tuple[str, ...]
-    """Of the reports, oldest first."""
+    """Ids of the reports, oldest first."""
     at_ns: int
-    """When the first was recorded."""
+    """Time of the first recording, in nanoseconds since 1970."""
     commit: str | None
-    """None where nobody knows, or there are several."""
+    """Commit of the reports; None if unknown or if there are several."""
     value: float
-    """The median of the reports; each counts with the mean of its devices."""
+    """Median of the reports' values, each of which is the mean over the devices."""
     error: float
-    """Standard error that comes of the steps alone; 0 where it is not known."""
+    """Standard error due to variation between steps; 0 if unknown."""
     floor: float | None
-    """The least change that is more than noise, as `check` has it; None where nobody knows."""
+    """Minimum change that is more than noise, as in `check`; None if unknown."""
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,11 +73,11 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 
     first: int
     end: int
-    """Behind the last."""
+    """Number after the last group."""
     value: float
-    """Their median."""
+    """Median of the groups."""
     low: float | None
-    """The interval of the level; None where the noise is not known."""
+    """Lower end of the level's 99% interval; None if the noise is unknown."""
     high: float | None
 
 
@@ -90,74 +89,73 @@ class LevelChange(msgspec.Struct, frozen=True, kw_only=True):
     before: float
     after: float
     low: float
-    """The interval of `after - before`, for all changes of the series together."""
+    """Lower end of the interval of `after - before`, at 99% for all changes of the series together."""
     high: float
     worse: bool
 
 
 class Noise(msgspec.Struct, frozen=True, kw_only=True):
-    """How much the groups of a series differ though nothing changed."""
+    """Variation between groups without changes."""
 
     sigma: float
-    """Their standard deviation within levels."""
+    """Standard deviation within levels."""
     following: float
-    """How much each follows the one before it: their correlation, 0 to 0.9."""
+    """Correlation between successive groups, 0 to 0.9."""
     degrees: int
-    """Degrees of freedom that these are known with."""
+    """Degrees of freedom of these estimates."""
     quantile: float
-    """Standard errors that a change has to exceed."""
+    """Number of standard errors that a change must exceed."""
 
 
 class Levels(msgspec.Struct, frozen=True, kw_only=True):
-    """A series, and its levels: one at least where there are groups."""
+    """A series and its levels. There is at least one unless the series is empty."""
 
     groups: tuple[Group, ...]
     levels: tuple[Level, ...]
     changes: tuple[LevelChange, ...]
     noise: Noise | None
     unknown: str
-    """Why nothing can be said of noise and changes, as a part of a sentence; else empty."""
+    """Reason why noise and changes are unknown, as a part of a sentence; otherwise empty."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest group against the level that it should have."""
+    """The newest group compared with the last level before it."""
 
     newest: Group
     before: Levels
-    """What came before it."""
+    """Levels of the groups before it."""
     status: Literal["same", "worse", "better", "unknown"]
     low: float | None = None
-    """The interval of the newest minus the level."""
+    """Lower end of the interval of the newest value minus the level."""
     high: float | None = None
     floor: float | None = None
-    """The least change that counts."""
+    """Minimum change that counts."""
     unknown: str = ""
-    """Why it cannot be said, as a part of a sentence."""
+    """Reason why the status is unknown, as a part of a sentence."""
 
 
-# -- groups -----------------------------------------------------------------------------------------
+# -- Groups -----------------------------------------------------------------------------------------
 
 
 def grouped(points: Iterable[Point], by: By = "report") -> tuple[Group, ...]:
-    """Points of one metric as a series, oldest first. Those of the plain program and of recordings, or of several kinds
-    of GPU, must not be mixed: see `alike`.
+    """Return the points of a metric as a series, oldest first. A commit counts from its first recording.
 
-    A commit stands where it was first recorded.
+    Points of plain programs and of recordings, or of different GPUs, must not be mixed: see `alike`.
     """
     ordered = sorted(points, key=lambda point: (point.at_ns, point.id))
     reports = [_report(list(same)) for _, same in groupby(ordered, key=lambda point: (point.at_ns, point.id))]
     if by == "report":
         return tuple(reports)
-    found: dict[object, list[Group]] = {}
-    for one in reports:
-        key = one.at_ns // _HOUR_NS if by == "hour" else one.commit
-        # What is of no known commit is of none of the others.
-        found.setdefault(one.ids if key is None else key, []).append(one)
-    return tuple(_joined(group) for group in found.values())
+    by_key: dict[object, list[Group]] = {}
+    for report in reports:
+        key = report.at_ns // _HOUR_NS if by == "hour" else report.commit
+        # Reports of unknown commits may be of different commits.
+        by_key.setdefault(report.ids if key is None else key, []).append(report)
+    return tuple(_joined(group) for group in by_key.values())
 
 
 def alike(points: Sequence[Point]) -> list[Point]:
-    """Those that can be compared with the newest: of the plain program as it is, or of a recording, on the same GPU."""
+    """Return the points comparable with the newest: on the same GPU, and both of plain programs or of recordings."""
     if not points:
         return []
     newest = max(points, key=lambda point: (point.at_ns, point.id))
@@ -191,26 +189,26 @@ def _joined(groups: list[Group]) -> Group:
 
 
 def _floor(groups: Sequence[Group]) -> float | None:
-    """The median; None where one is not known."""
+    """Return the median noise floor; None if one is unknown."""
     floors = [group.floor for group in groups if group.floor is not None]
     return median(floors) if len(floors) == len(groups) and floors else None
 
 
-# -- levels -----------------------------------------------------------------------------------------
+# -- Levels -----------------------------------------------------------------------------------------
 
 
 def levels(groups: Sequence[Group], *, more_is_better: bool) -> Levels:
-    """The levels of a series, oldest first. Raises MissingPackage without ruptures.
+    """Return the levels of a series, oldest first. Raises MissingPackage without ruptures.
 
-    The chance that a series without any change is said to have one is about 1 %.
+    In a series without changes, a false one is found with a probability of about 1 %.
     """
-    found = tuple(groups)
-    unknown = _why_unknown(found)
-    bounds, noise = ([0, len(found)], None) if unknown else _bounds(found)
-    parts = [_level(found, *part, noise) for part in pairwise(bounds) if part[0] < part[1]]
+    series = tuple(groups)
+    unknown = _why_unknown(series)
+    bounds, noise = ([0, len(series)], None) if unknown else _bounds(series)
+    parts = [_level(series, *part, noise) for part in pairwise(bounds) if part[0] < part[1]]
     pairs = pairwise(parts) if noise is not None else ()
     return Levels(
-        groups=found,
+        groups=series,
         levels=tuple(parts),
         changes=tuple(_change(*pair, noise, more_is_better=more_is_better) for pair in pairs if noise is not None),
         noise=noise,
@@ -225,8 +223,7 @@ def _why_unknown(groups: Sequence[Group]) -> str:
 
 
 def _bounds(groups: Sequence[Group]) -> tuple[list[int], Noise]:
-    """Where levels begin and end, and the noise within them: of the candidates, the weakest goes while it does not
-    count."""
+    """Return the bounds of levels and the noise within them, after dropping the weakest changes that don't count."""
     values = np.array([group.value for group in groups], np.float64)
     steps = median(group.error for group in groups)
     rough = max(_scale(values), steps)
@@ -242,22 +239,24 @@ def _bounds(groups: Sequence[Group]) -> tuple[list[int], Noise]:
 
 
 def _scale(values: F64) -> float:
-    """Standard deviation of values of which each may follow the one before it, from differences of neighbours, of which
-    a few may be changes (Chakar et al.)."""
-    one, two = (_typical(values[lag:] - values[:-lag]) for lag in (1, 2))
-    following = min(max((two / one) ** 2 - 1, 0.0), _FOLLOWING) if one else 0.0
-    return float(one / (2 * (1 - following)) ** 0.5)
+    """Return the standard deviation of correlated values, from differences between neighbours (Chakar et al.).
+
+    A few of the differences may be changes of level.
+    """
+    by_one, by_two = (_typical(values[lag:] - values[:-lag]) for lag in (1, 2))
+    following = min(max((by_two / by_one) ** 2 - 1, 0.0), _FOLLOWING) if by_one else 0.0
+    return float(by_one / (2 * (1 - following)) ** 0.5)
 
 
 def _typical(differences: F64) -> float:
-    """Their standard deviation by their median, or where most are nothing, by their mean."""
+    """Return the standard deviation of differences, from their median, or from their mean if the median is zero."""
     size = np.abs(differences)
     return float(np.median(size) / _MAD) or float(size.mean() * (np.pi / 2) ** 0.5)
 
 
 def _without_outliers(values: F64, sigma: float) -> F64:
-    """The values, those further from the median of their neighbours than noise replaced by it."""
-    # Of so many neighbours that the median is new at once where a level is.
+    """Replace outliers with the median of their neighbours."""
+    # With this many neighbours, the median changes at the first value of a new level.
     half = _least(len(values)) - 1
     middle = np.median(np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1), axis=1)
     middle = np.pad(middle, half, mode="edge")
@@ -266,12 +265,12 @@ def _without_outliers(values: F64, sigma: float) -> F64:
 
 
 def _least(count: int) -> int:
-    """Of so many values, as many in a row as make a level: the more there are, the more outliers meet by chance."""
+    """Return the minimum length of a level. Long series have more successive outliers by chance."""
     return max(LEAST, round(float(np.log(count))))
 
 
 def _candidates(near: F64, sigma: float) -> list[int]:
-    """Where the level may change, by PELT."""
+    """Return the places where PELT finds changes of level."""
     try:
         import ruptures
     except ImportError:
@@ -281,24 +280,24 @@ def _candidates(near: F64, sigma: float) -> list[int]:
     least = max(LEAST, -(-_least(len(near)) // size))
     scaled = coarse[:, None] / (sigma or 1.0)
     penalty = _PENALTY * np.log(len(coarse)) / size
-    found = ruptures.KernelCPD(kernel="linear", min_size=least).fit(scaled).predict(pen=penalty)
-    return [_sharp(near, int(number) * size, size) for number in found[:-1]]
+    ends = ruptures.KernelCPD(kernel="linear", min_size=least).fit(scaled).predict(pen=penalty)
+    return [_sharp(near, int(number) * size, size) for number in ends[:-1]]
 
 
 def _sharp(values: F64, about: int, size: int) -> int:
-    """The very place of a change that is known to `size` values: where both sides are most alike within themselves."""
+    """Return the exact place of a change that is known to within `size` values: that with the least variance."""
     if size == 1:
         return about
     first, end = max(0, about - LEAST * size), min(len(values), about + LEAST * size)
 
-    def unlike(place: int) -> float:
+    def variation(place: int) -> float:
         return float(values[first:place].var() * (place - first) + values[place:end].var() * (end - place))
 
-    return min(range(max(first + 1, about - size), min(end - 1, about + size) + 1), key=unlike)
+    return min(range(max(first + 1, about - size), min(end - 1, about + size) + 1), key=variation)
 
 
 def _noise(near: F64, bounds: Sequence[int], steps: float) -> Noise:
-    """What values differ by within levels, but not less than their steps tell."""
+    """Return the noise within levels, at least that of the steps."""
     parts = [near[first:end] for first, end in pairwise(bounds)]
     apart = np.concatenate([part - np.median(part) for part in parts])
     squares = float(apart @ apart)
@@ -308,13 +307,13 @@ def _noise(near: F64, bounds: Sequence[int], steps: float) -> Noise:
         sigma=max((squares / degrees) ** 0.5, steps),
         following=min(max(following, 0.0), _FOLLOWING),
         degrees=degrees,
-        # A change may stand between any two values, so the chance of an error is shared among all these.
+        # A change is possible between any two values, so the probability of an error is divided among these places.
         quantile=_student(1 - (1 - CONFIDENCE) / (2 * (len(near) - 1)), degrees),
     )
 
 
 def _student(probability: float, degrees: int) -> float:
-    """A quantile of Student's t."""
+    """Return a quantile of Student's t distribution."""
     try:
         from scipy.special import stdtrit
     except ImportError:
@@ -327,23 +326,25 @@ def _missing() -> MissingPackage:
 
 
 def _error(noise: Noise, *counts: int) -> float:
-    """Standard error of a median of so many values in a row; of two, that of their difference."""
+    """Return the standard error of a median of successive values, or of the difference between two medians."""
     follow = (1 + noise.following) / (1 - noise.following)
     return float(_MEDIAN * noise.sigma * sum(min(1.0, follow / count) for count in counts) ** 0.5)
 
 
 def _standing(groups: Sequence[Group], near: F64, bounds: Sequence[int], noise: Noise) -> float:
-    """How far two levels side by side are apart, in the least distance that counts; no further than they are without
-    outliers."""
-    one, other = (groups[first:end] for first, end in pairwise(bounds))
+    """Return the distance between two neighbouring levels, in units of the minimum that counts.
+
+    The distance is the smaller of those with and without outliers.
+    """
+    before, after = (groups[first:end] for first, end in pairwise(bounds))
     without, other_without = (float(np.median(near[first:end])) for first, end in pairwise(bounds))
-    apart = min(abs(_value(one) - _value(other)), abs(without - other_without))
-    return apart / max(noise.quantile * _error(noise, len(one), len(other)), _lower_floor(one, other), 1e-300)
+    apart = min(abs(_value(before) - _value(after)), abs(without - other_without))
+    return apart / max(noise.quantile * _error(noise, len(before), len(after)), _lower_floor(before, after), 1e-300)
 
 
-def _lower_floor(one: Sequence[Group], other: Sequence[Group]) -> float:
-    """As in `check`: of what link and host decide about, the side that has less tells how much it may vary."""
-    return min(_floor(one) or 0.0, _floor(other) or 0.0)
+def _lower_floor(before: Sequence[Group], after: Sequence[Group]) -> float:
+    """Return the smaller noise floor. As in `check`, the side with less time on the link and the host decides."""
+    return min(_floor(before) or 0.0, _floor(after) or 0.0)
 
 
 def _value(groups: Sequence[Group]) -> float:
@@ -364,30 +365,39 @@ def _level(groups: Sequence[Group], first: int, end: int, noise: Noise | None) -
     )
 
 
-def _change(one: Level, other: Level, noise: Noise, *, more_is_better: bool) -> LevelChange:
-    difference = other.value - one.value
-    margin = noise.quantile * _error(noise, one.end - one.first, other.end - other.first)
+def _change(before: Level, after: Level, noise: Noise, *, more_is_better: bool) -> LevelChange:
+    difference = after.value - before.value
+    margin = noise.quantile * _error(noise, before.end - before.first, after.end - after.first)
     return LevelChange(
-        first=other.first,
-        before=one.value,
-        after=other.value,
+        first=after.first,
+        before=before.value,
+        after=after.value,
         low=difference - margin,
         high=difference + margin,
         worse=(difference < 0) == more_is_better,
     )
 
 
-# -- the newest -------------------------------------------------------------------------------------
+# -- Newest group -----------------------------------------------------------------------------------
 
 
 def newest(groups: Sequence[Group], *, more_is_better: bool, of: int = 1) -> Standing:
-    """The last group against the last level of those before it; `of`: so many metrics are judged together, among which
-    the chance of an error, 1 %, is shared. Raises MissingPackage without ruptures, ValueError without groups."""
+    """Compare the last group with the last level of those before it.
+
+    Args:
+        groups: The series.
+        more_is_better: Whether larger values are better.
+        of: Number of metrics judged together, which share the probability of an error, 1 %.
+
+    Raises:
+        MissingPackage: ruptures isn't installed.
+        ValueError: There are no groups.
+    """
     *others, last = groups
     before = levels(others, more_is_better=more_is_better)
-    noise, why = before.noise, before.unknown or (_NO_FLOOR if last.floor is None else "")
-    if noise is None or why:
-        return Standing(newest=last, before=before, status="unknown", unknown=why)
+    noise, unknown = before.noise, before.unknown or (_NO_FLOOR if last.floor is None else "")
+    if noise is None or unknown:
+        return Standing(newest=last, before=before, status="unknown", unknown=unknown)
     level = before.levels[-1]
     error = (max(noise.sigma, last.error) ** 2 + _error(noise, level.end - level.first) ** 2) ** 0.5
     margin = _student(1 - (1 - CONFIDENCE) / (2 * of), noise.degrees) * error

@@ -1,4 +1,4 @@
-"""Where a report comes from, as far as this process can tell: when, of which program, on which commit and host."""
+"""Origin of a report: its time, program, commit and host, as far as they are known."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from overlapscope.trace.model import TraceOrigin
 
 _LONGEST = 200
 _EARLIEST_NS = 10**18
-"""In 2001: what is earlier counts from something else than 1970."""
+"""A time in 2001. Earlier times are not counted from 1970."""
 
 
 def origin(job: str | None = None, labels: Mapping[str, str] = MappingProxyType({})) -> Origin:
-    """That of what this process runs now; `job` is the name of its script where it is not given."""
+    """Return the origin of a recording in this process. `job` is by default the name of the script."""
     script = running_script()
     commit, branch = revision(script.parent)
     return Origin(
@@ -44,21 +44,28 @@ def of_report(
     branch: str | None = None,
     labels: Mapping[str, str] = MappingProxyType({}),
 ) -> Origin:
-    """That of a report, by what its trace says and what is told besides, which goes first. What neither says is
-    unknown: the working tree of today need not be that of the recording.
+    """Return the origin of a report, from its traces and from the arguments, which take precedence.
 
-    `otherwise_ns` is the time of a recording whose trace does not state it.
+    Everything else is unknown, since the current working tree may not be that of the recording.
 
-    Raises UsageError where nobody says what job it is of.
+    Args:
+        report: The report.
+        otherwise_ns: Time of the recording if the trace doesn't state it, in nanoseconds since 1970.
+        job: Name of the job.
+        commit: Commit of the program.
+        branch: Branch of the program.
+        labels: Other names and values.
+
+    Raises:
+        UsageError: Neither the trace nor `job` states the job.
     """
-    said = [trace.origin for trace in report.traces if trace.origin is not UNSET]
-    first = said[0] if said else TraceOrigin()
+    first = next((trace.origin for trace in report.traces if trace.origin is not UNSET), TraceOrigin())
     starts = [device.window.start_ns for device in report.devices]
     began_ns = first.at_ns or min((start for start in starts if start > _EARLIEST_NS), default=otherwise_ns)
     name = _text(job) or first.job
     if name is None:
         source = clean(report.traces[0].source, 200) if report.traces else "the report"
-        raise UsageError(f"{source}: does not say what program it is of; name it with --job.")
+        raise UsageError(f"{source}: does not state its program; name the job with --job.")
     return Origin(
         at_ns=began_ns,
         job=name,
@@ -68,9 +75,9 @@ def of_report(
     )
 
 
-def _text(told: str | None) -> str | None:
-    """What a user wrote, which may hold bytes that are no text, as a name that any file takes."""
-    return told and told.encode(errors="backslashreplace").decode()[:_LONGEST]
+def _text(argument: str | None) -> str | None:
+    """Return a command line argument as valid text of limited length."""
+    return argument and argument.encode(errors="backslashreplace").decode()[:_LONGEST]
 
 
 def _texts(labels: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What was predicted of changes, beside what `overlapscope try` measured: how far predictions can be believed."""
+"""Predictions of changes beside the measurements of `overlapscope try`, to show how reliable predictions are."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ import msgspec
 
 
 class StoredPrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """A set of changes to one program; percentages are of its plain step, negative where it is faster."""
+    """A predicted and measured set of changes. Percentages are of the plain step, negative if it gets faster."""
 
     at_ns: int
-    """When it was measured, in nanoseconds since 1970."""
+    """Time of the measurement, in nanoseconds since 1970."""
     program: str
-    """Its command line."""
+    """Command line of the program."""
     device: str | None
-    """The product name of the GPU."""
+    """Product name of the GPU."""
     change: str
-    """The set, as `try` names it: `pin-memory, workers (6)`."""
+    """Changes, as `try` names them: `pin-memory, workers (6)`."""
     predicted_pct: float
     low_pct: float
     high_pct: float
     measured_pct: float
     measured_low_pct: float | None
-    """None where there were too few runs for an interval, as of `measured_high_pct`."""
+    """Lower end of the measured interval; None if there were too few runs."""
     measured_high_pct: float | None
 
     @property
     def error_pct(self) -> float:
-        """How far apart the two are, in percent of the plain step."""
+        """Difference between prediction and measurement, in percent of the plain step."""
         return abs(self.predicted_pct - self.measured_pct)
 
     @property
     def inside(self) -> bool:
-        """Whether what was measured lies in the interval that was predicted."""
+        """True if the measurement lies in the predicted interval."""
         return self.low_pct <= self.measured_pct <= self.high_pct
 
 
 class Belief(msgspec.Struct, frozen=True, kw_only=True):
-    """How predictions did on one device."""
+    """Accuracy of the predictions on a device."""
 
     device: str | None
     count: int
     error_pct: float
-    """The median, in percent of the plain step."""
+    """Median error, in percent of the plain step."""
     inside: int
-    """How many measurements lay in the predicted interval."""
+    """Number of measurements in the predicted interval."""
 
 
 def beliefs(predictions: Iterable[StoredPrediction]) -> list[Belief]:
-    """One for each device, in the order in which they come."""
+    """Return the accuracy by device, in the order of their first predictions."""
     by_device: dict[str | None, list[StoredPrediction]] = {}
     for prediction in predictions:
         by_device.setdefault(prediction.device, []).append(prediction)
@@ -58,8 +58,8 @@ def beliefs(predictions: Iterable[StoredPrediction]) -> list[Belief]:
         Belief(
             device=device,
             count=len(mine),
-            error_pct=median(one.error_pct for one in mine),
-            inside=sum(one.inside for one in mine),
+            error_pct=median(prediction.error_pct for prediction in mine),
+            inside=sum(prediction.inside for prediction in mine),
         )
         for device, mine in by_device.items()
     ]

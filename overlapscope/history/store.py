@@ -1,4 +1,4 @@
-"""The store: one SQLite file with every entry, packed, and with its figures in tables to be asked for."""
+"""Store of the history: a SQLite file with packed entries, and their figures in tables for queries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_RANK: Final = -1
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """Which reports are meant; None for all. `commit` may be the beginning of one."""
+    """Filter of reports; None matches all. `commit` may be the beginning of a commit."""
 
     job: str | None = None
     branch: str | None = None
@@ -34,13 +34,13 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     host: str | None = None
     gpu: str | None = None
     labels: dict[str, str] = {}
-    """Those that a report has to have, among others."""
+    """Labels that a report must have, among others."""
     since_ns: int | None = None
-    """The first instant that is meant, and the first that is not any more (`until_ns`)."""
+    """First matching time, in nanoseconds since 1970. `until_ns` is the first time after it that doesn't match."""
     until_ns: int | None = None
     plain: bool | None = None
     rank: int | None = None
-    """Of points alone, as `device`."""
+    """Rank of points; like `device`, it doesn't filter reports."""
     device: int | None = None
 
 
@@ -48,18 +48,18 @@ EVERYTHING: Final = Query()
 
 
 class HistoryRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is known of an entry without unpacking it."""
+    """Fields of an entry that are known without unpacking it."""
 
     id: str
     origin: Origin
     plain: bool
     gpu: str | None
     outcome: Outcome | None
-    """Of its check."""
+    """Outcome of its check; None without a check."""
 
 
 class Point(msgspec.Struct, frozen=True, gc=False):
-    """One metric of one device in one report; the fields are those of `Entry`, `Origin` and `Figure`."""
+    """A metric of a device in a report, with the fields of `Entry`, `Origin` and `HistoryFigure`."""
 
     id: str
     at_ns: int
@@ -77,9 +77,9 @@ class Point(msgspec.Struct, frozen=True, gc=False):
 
 
 def default_path() -> Path:
-    """Where the store is for this user. Raises UsageError where there is no home folder."""
-    if told := os.environ.get(PATH_VARIABLE):
-        return Path(told).expanduser().absolute()
+    """Return the path of this user's history. Raises UsageError without a home folder."""
+    if path := os.environ.get(PATH_VARIABLE):
+        return Path(path).expanduser().absolute()
     folder = disk.of_user("Application Support", "XDG_DATA_HOME", ".local/share")
     if folder is None:
         raise UsageError(f"there is no history, because this user has no home folder; set {PATH_VARIABLE} to a file.")
@@ -87,9 +87,9 @@ def default_path() -> Path:
 
 
 class Store:
-    """An open store. Several processes may have it open, and write, at once; each write is done whole or not at all.
+    """An open store. Several processes may read and write it at once, and each write is atomic.
 
-    Every method raises UsageError, with what is the matter, where the file cannot be read or written.
+    Every method raises UsageError if the file can't be read or written.
     """
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
@@ -101,13 +101,17 @@ class Store:
     def open(
         cls, path: str | Path | None = None, *, read_only: bool = False, traceless: bool = False
     ) -> Iterator[Self]:
-        """The store in a file, by default the user's; made where there is none, unless it is only to be read.
+        """Open the store in a file, by default the user's, and create it unless it is to be read only.
 
-        `traceless` leaves no file beside it, as SQLite does to see who else writes. Then whoever begins to write
-        meanwhile makes what was read worthless.
+        Args:
+            path: The file.
+            read_only: Whether to only read.
+            traceless: Whether to create no file beside it. SQLite would use one to detect writers. Without it, a write
+                by another process in the meantime is an error.
 
-        Raises UsageError where the file cannot be opened, holds something else, is of a newer version, or is changed
-        while it is read so.
+        Raises:
+            UsageError: The file can't be opened, is not a history, has a newer version, or was changed in the
+                meantime (`traceless`).
         """
         place = default_path() if path is None else Path(path)
         before = changed(place)
@@ -120,18 +124,18 @@ class Store:
                 yield cls(place, connection)
         finally:
             if alone and changed(place) != before:
-                raise UsageError(f"{place}: somebody wrote to the history meanwhile; try again.")
+                raise UsageError(f"{place}: another process wrote to the history in the meantime; try again.")
 
-    # -- what is written ------------------------------------------------------------------------
+    # -- Writing --------------------------------------------------------------------------------
 
     def add(self, entry: Entry) -> bool:
-        """Keep an entry. False where nothing is new: it is there already, and has no check that was not there."""
+        """Add an entry. Return False if the store already has it with as much information about its check."""
         with self._writing() as execute:
-            known = execute("SELECT number, outcome FROM reports WHERE id = ?", (entry.id,)).fetchone()
-            if known is not None:
-                if entry.check is None or known[1] is not None:
+            stored = execute("SELECT number, outcome FROM reports WHERE id = ?", (entry.id,)).fetchone()
+            if stored is not None:
+                if entry.check is None or stored[1] is not None:
                     return False
-                self._remove(known[0])
+                self._remove(stored[0])
             origin = entry.origin
             number = execute(
                 "INSERT INTO reports (id, at_ns, job, commit_id, branch, host, labels, plain, gpu, outcome) "
@@ -145,29 +149,29 @@ class Store:
             execute("INSERT INTO entries VALUES (?, ?)", (number, pack(entry)))
             for name in dict.fromkeys(figure.metric for figure in entry.figures):
                 execute("INSERT OR IGNORE INTO metrics (name) VALUES (?)", (name,))
-            for one in entry.figures:
+            for figure in entry.figures:
                 execute(
                     "INSERT INTO figures SELECT number, ?, ?, ?, ?, ?, ?, ? FROM metrics WHERE name = ?",
                     (
-                        *(number, _NO_RANK if one.rank is None else one.rank, one.device),
-                        *(one.value, one.spread, one.samples, one.floor, one.metric),
+                        *(number, _NO_RANK if figure.rank is None else figure.rank, figure.device),
+                        *(figure.value, figure.spread, figure.samples, figure.floor, figure.metric),
                     ),
                 )
         return True
 
     def add_predictions(self, predictions: Iterable[StoredPrediction]) -> None:
-        """Keep what was predicted and measured of changes; what is there already stays."""
+        """Add predictions. Those in the store already stay unchanged."""
         names = StoredPrediction.__struct_fields__
         places = ", ".join("?" for _ in names)
         with self._writing() as execute:
-            for one in predictions:
+            for prediction in predictions:
                 execute(
                     f"INSERT OR IGNORE INTO predictions ({', '.join(names)}) VALUES ({places})",
-                    msgspec.structs.astuple(one),
+                    msgspec.structs.astuple(prediction),
                 )
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Forget entries, and say how many there were of these."""
+        """Delete entries, and return how many existed."""
         with self._writing() as execute:
             numbers = [found[0] for id in ids for found in execute("SELECT number FROM reports WHERE id = ?", (id,))]
             for number in numbers:
@@ -175,7 +179,7 @@ class Store:
         return len(numbers)
 
     def compact(self) -> None:
-        """Give the disk back what deleted entries took."""
+        """Free the disk space of deleted entries."""
         with in_words(self.path):
             self._connection.execute("VACUUM")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -198,10 +202,10 @@ class Store:
                 raise
             self._connection.execute("COMMIT")
 
-    # -- what is read ---------------------------------------------------------------------------
+    # -- Reading --------------------------------------------------------------------------------
 
     def rows(self, query: Query = EVERYTHING, *, most: int | None = None) -> list[HistoryRow]:
-        """The entries that are meant, oldest first; with `most`, the newest of them."""
+        """Return the matching entries, oldest first; with `most`, only that many of the newest."""
         where, values = _where(query)
         found = self._read(
             "SELECT id, at_ns, job, commit_id, branch, host, labels, plain, gpu, outcome FROM reports AS r "
@@ -220,7 +224,7 @@ class Store:
         ]
 
     def points(self, metric: str, query: Query = EVERYTHING) -> list[Point]:
-        """A metric in the reports that are meant, oldest first, then by rank and device."""
+        """Return a metric's values in the matching reports, oldest first, then by rank and device."""
         where, values = _where(query)
         if query.rank is not None:
             where, values = f"{where} AND f.rank = ?", [*values, query.rank]
@@ -237,19 +241,23 @@ class Store:
         return [Point(*(*row, bool(plain))) for *row, plain in rows]
 
     def metrics(self) -> list[str]:
-        """What there are figures of."""
+        """Return the metrics that have figures."""
         return [name for [name] in self._read("SELECT name FROM metrics ORDER BY number", ())]
 
     def jobs(self) -> list[str]:
-        """The jobs, the one that ran last first."""
+        """Return the jobs, the most recent first."""
         found = self._read("SELECT job FROM reports GROUP BY job ORDER BY max(at_ns) DESC, job", ())
         return [job for [job] in found]
 
     def entry(self, id: str) -> Entry:
-        """An entry by its id, or by the beginning of it. Raises NotInTrace where there is none, or several;
-        UnreadableTrace where another version kept it, which cannot be read."""
+        """Return an entry by its id, or by the beginning of it.
+
+        Raises:
+            NotInTrace: No entry or several entries match.
+            UnreadableTrace: The entry is from an incompatible version.
+        """
         found = self._read(
-            # An id is hexadecimal, and "g" behind any of its digits.
+            # Ids are hexadecimal, and "g" sorts after all hexadecimal digits.
             "SELECT id, packed FROM reports JOIN entries ON report = number WHERE id >= ? AND id < ? || 'g' LIMIT 2",
             (id, id),
         )
@@ -260,13 +268,13 @@ class Store:
         return unpack(packed, f"{self.path}: {whole}")
 
     def predictions(self) -> list[StoredPrediction]:
-        """What was predicted and measured of changes, oldest first."""
+        """Return all predictions, oldest first."""
         names = StoredPrediction.__struct_fields__
         rows = self._read(f"SELECT {', '.join(names)} FROM predictions ORDER BY at_ns, rowid", ())
         return [StoredPrediction(**dict(zip(names, row, strict=True))) for row in rows]
 
     def known(self) -> frozenset[str]:
-        """The ids of all entries."""
+        """Return the ids of all entries."""
         return frozenset(id for [id] in self._read("SELECT id FROM reports", ()))
 
     def _read(self, query: str, values: Sequence[Any]) -> list[Any]:
@@ -275,12 +283,12 @@ class Store:
 
 
 def _where(query: Query) -> tuple[str, list[Any]]:
-    """The condition on a report `r`, and its values."""
+    """Return the SQL condition on a report `r`, and its values."""
     exact = {"job": query.job, "branch": query.branch, "host": query.host, "gpu": query.gpu, "plain": query.plain}
     parts: list[tuple[str, list[Any]]]
     parts = [(f"r.{column} = ?", [value]) for column, value in exact.items() if value is not None]
     if query.commit is not None:
-        # As bytes: SQLite's functions of text end at the first NUL.
+        # Compared as bytes, because SQLite's text functions stop at the first NUL.
         start = query.commit.encode()
         parts.append(("substr(CAST(r.commit_id AS BLOB), 1, ?) = ?", [len(start), start]))
     if query.since_ns is not None:
@@ -293,5 +301,5 @@ def _where(query: Query) -> tuple[str, list[Any]]:
 
 
 def _has_labels(labels: str, asked: str) -> bool:
-    """Whether one JSON object has all that another has; `json_each` of SQLite ends a name at its first NUL."""
+    """Return whether a JSON object includes another. SQLite's `json_each` would stop names at the first NUL."""
     return bool(json.loads(asked).items() <= json.loads(labels).items())

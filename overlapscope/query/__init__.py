@@ -1,1 +1,1 @@
-"""SQL over traces and what was found in them: the tables that there are, the engine that asks, what is written."""
+"""SQL over traces and analysis results: tables, the engine, and output formats."""

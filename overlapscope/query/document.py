@@ -1,4 +1,4 @@
-"""An answer, and the schema of the tables, as documents. Names in them come from the trace."""
+"""Documents of an answer and of the tables' schema. Names in answers come from traces."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from overlapscope.query.written import values
 
 _NAME_LIMIT = 200
 _GAP = 2
-"""Between the columns of a table in a terminal."""
+"""Space between columns of a table in a terminal."""
 _LEAST_TEXT = 16
-"""Text is cut to this before rows are shown one below another."""
+"""Width to which text is cut before rows are shown below each other."""
 _NULL = Cell("NULL", tone="muted")
 
 
 def document(answer: Answer, *, width: int | None = None) -> Document:
-    """The rows, with what has to be said of them; each row below the other where they are wider than `width`."""
+    """Return the notes and rows of an answer. Rows wider than `width` become tables below each other."""
     table = _table(answer)
     blocks: list[Block] = [*(Text(with_code(note), "muted") for note in answer.notes())]
     if not table.rows:
@@ -27,9 +27,9 @@ def document(answer: Answer, *, width: int | None = None) -> Document:
         blocks += _one_below_another(table)
     else:
         blocks.append(table)
-    left = answer.row_count - len(table.rows)
-    if left:
-        blocks.append(Text(f"And {plural(left, 'row')} more; --limit shows more of them."))
+    omitted = answer.row_count - len(table.rows)
+    if omitted:
+        blocks.append(Text(f"And {plural(omitted, 'row')} more; --limit shows more of them."))
     return Document("Query", tuple(blocks))
 
 
@@ -43,7 +43,7 @@ def _table(answer: Answer) -> Table:
 
 
 def _cell(value: object) -> Cell:
-    """Numbers as they are, to be copied into the next statement."""
+    """Return a value as a cell. Numbers keep all digits, so that users can copy them into the next statement."""
     if value is None:
         return _NULL
     return Cell(clean(str(value), _NAME_LIMIT), value if isinstance(value, int | float) else None)
@@ -54,7 +54,7 @@ def _is_number(lines: tuple[Row, ...], place: int) -> bool:
 
 
 def _least(table: Table) -> int:
-    """How wide a table is at least, with text cut short."""
+    """Return the minimum width of a table with cut text."""
     texts = [[column.title for column in table.columns], *table.texts()]
     widest = [max(len(line[place]) for line in texts) for place in range(len(table.columns))]
     cut = [
@@ -77,10 +77,10 @@ def _one_below_another(table: Table) -> list[Block]:
 
 
 def schema() -> Document:
-    """The tables with their columns."""
+    """Return all tables with their columns."""
     blocks: list[Block] = [Heading("Tables", 1)]
     for table in tables.TABLES.values():
-        columns = rows((one.name, one.type, with_units(one)) for one in table.columns)
+        columns = rows((column.name, column.type, with_units(column)) for column in table.columns)
         blocks += [
             Heading(table.name),
             Text(with_code(f"A row is {table.rows}. Figures are {tables.OF[table.figures]}.")),
@@ -90,6 +90,6 @@ def schema() -> Document:
 
 
 def with_units(column: tables.SqlColumn) -> str:
-    """What a column means, with its unit."""
+    """Return the meaning of a column with its unit."""
     unit = tables.unit_of(column.name)
     return f"{column.meaning} ({unit})" if unit and unit != "bytes" else column.meaning

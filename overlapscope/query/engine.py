@@ -1,4 +1,4 @@
-"""Asks SQL of a job's tables: DuckDB in memory, which can only read them, for so long and in so much memory."""
+"""SQL queries of a job's tables, by DuckDB in memory: read-only, with limits on time and memory."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 60.0
 MOST_CHARACTERS: Final = 100_000
-"""Of a statement."""
+"""Maximum length of a statement."""
 MEMORY_BYTES: Final = 2 << 30
-"""For DuckDB to work with, besides the tables."""
+"""Memory limit of DuckDB, not counting the tables."""
 RESULT_BYTES: Final = 1 << 30
-"""Of the rows of a result that are kept."""
+"""Maximum size of a result's rows."""
 _BATCH_ROWS: Final = 10_000
 _GRACE_S: Final = 2.0
-"""How long an interrupted query has to end: some functions cannot be interrupted."""
+"""Time to wait for an interrupted query to end, in seconds. Some functions can't be interrupted."""
 _AGAIN_S: Final = 0.05
 _FUNCTIONS: Final = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree"})
-"""Functions that make rows of nothing but their arguments. All others that stand for a table are refused."""
+"""Table functions that depend only on their arguments. All other table functions are refused."""
 _SOURCES: Final = frozenset(
     {
         *("PYTHON_ARROW_SCAN", "CTE_SCAN", "DELIM_SCAN", "DELIM_GET", "DUMMY_SCAN", "EMPTY_RESULT", "EXPRESSION_GET"),
         *("CHUNK_GET", "COLUMN_DATA_SCAN", "PRAGMA_SHOW", *map(str.upper, _FUNCTIONS)),
     }
 )
-"""Leaves of a bound plan that read the tables of a job, or nothing. DuckDB's own tables are others."""
+"""Leaves of a bound plan that read a job's tables, or no table. DuckDB's internal tables have other leaves."""
 _READS_SETTINGS: Final = "current_setting"
 _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
     "enable_external_access": "false",
@@ -56,63 +56,64 @@ _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
 
 
 class Answer(msgspec.Struct, frozen=True, eq=False):
-    """What a statement gave."""
+    """Result of a statement."""
 
     rows: pa.Table
-    """Whole numbers are int64, unless they are too large for that."""
+    """Rows of the result. Whole numbers are int64 unless they are too large."""
     row_count: int
-    """Of the statement; `rows` has fewer where fewer were asked for."""
+    """Number of rows of the statement. `rows` has fewer if the caller limited them."""
     tables: tuple[str, ...]
-    """Those of `TABLES` that it names."""
+    """Names of the `TABLES` in the statement."""
     job: QueriedTraces
 
     def notes(self) -> tuple[str, ...]:
-        """What has to be said with it, in sentences: which program figures are of, and which traces are in doubt."""
+        """Return sentences about the program that figures are of, and about doubtful traces."""
         by_figures: dict[str, list[str]] = {}
         for name in self.tables:
             by_figures.setdefault(self.figures_of(name), []).append(name)
-        told = (f"The figures of {listed(names)} are {figures}." for figures, names in by_figures.items())
-        return (*told, *self.doubts())
+        notes = (f"The figures of {listed(names)} are {figures}." for figures, names in by_figures.items())
+        return (*notes, *self.doubts())
 
     def doubts(self) -> tuple[str, ...]:
-        """Which traces are in doubt, or are none, in sentences."""
+        """Return sentences about traces that are doubtful, or predicted."""
         notes = []
         for done in self.job.analyses:
             source, verdict = clean(done.result.source, 200), done.result.trust.verdict
             if verdict != "trusted":
-                notes.append(f"{source} is {verdict}: the table `checks` says what is in doubt, and why.")
+                notes.append(f"{source} is {verdict}: the table `checks` states what is doubtful and why.")
             if done.result.predicted_by is not None:
                 notes.append(f"{source} is a timeline that `overlapscope whatif` predicted, not a recording.")
         return tuple(notes)
 
     def figures_of(self, table: str) -> str:
-        """Which program a table's figures are of, in words."""
+        """Return the program that a table's figures are of, in words."""
         figures = TABLES[table].figures
         if figures == "spoken":
-            known = {finding.plain_bound_ns is not None for finding in self.job.report.findings}
-            if len(known) == 1:
-                return "of the program without the profiler" if known.pop() else OF["recorded"]
+            plain = {finding.plain_bound_ns is not None for finding in self.job.report.findings}
+            if len(plain) == 1:
+                return "of the program without the profiler" if plain.pop() else OF["recorded"]
         return OF[figures]
 
 
 def require() -> None:
-    """Raises MissingPackage where the packages are not there."""
+    """Raise MissingPackage if packages for queries aren't installed."""
     if missing("query"):
         raise MissingPackage(f"SQL needs DuckDB and PyArrow. {how_to_install('query')}")
 
 
 def ask(job: QueriedTraces, statement: str, *, most_rows: int | None = None, timeout_s: float = TIMEOUT_S) -> Answer:
-    """The answer to one SELECT statement, with at most so many rows of it.
+    """Run a SELECT statement and return its result with at most `most_rows` rows.
 
-    Raises UsageError where the statement is refused, fails, takes too long or too much memory, MissingPackage without
-    DuckDB.
+    Raises:
+        UsageError: The statement is refused, fails, or exceeds the limits on time and memory.
+        MissingPackage: DuckDB isn't installed.
     """
     require()
     import duckdb
 
-    # Never closed, which a query that goes on would refuse: it goes when nothing refers to it.
+    # Not closed, because closing fails while a query is running. The connection ends with its last reference.
     connection = duckdb.connect(":memory:", config=_SETTINGS)
-    # On in a prompt, a notebook and `python -c`, where it would write into standard output.
+    # By default on in prompts, notebooks and `python -c`, where the progress bar would go to stdout.
     connection.execute("SET enable_progress_bar = false")
     connection.execute("SET explain_output = 'all'")
     names = _tables_of(connection, statement)
@@ -124,11 +125,11 @@ def ask(job: QueriedTraces, statement: str, *, most_rows: int | None = None, tim
     return Answer(rows, row_count, names, job)
 
 
-# -- what may be asked ------------------------------------------------------------------------------
+# -- Allowed statements -----------------------------------------------------------------------------
 
 
 def _tables_of(connection: duckdb.DuckDBPyConnection, statement: str) -> tuple[str, ...]:
-    """The tables that a statement names. Raises UsageError unless it is one that selects from these alone."""
+    """Return the tables in a statement. Raises UsageError unless it is a SELECT from these tables only."""
     if len(statement) > MOST_CHARACTERS:
         raise UsageError(f"the SQL has more than {MOST_CHARACTERS:,} characters; ask for less at once.")
     ((serialized,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [_text(statement)]).fetchall()
@@ -140,26 +141,26 @@ def _tables_of(connection: duckdb.DuckDBPyConnection, statement: str) -> tuple[s
         raise UsageError(f"the SQL cannot be read: {_sentence(parsed['error_message'])}")
     if parsed["error"] or len(parsed["statements"]) != 1:
         raise UsageError("only one SELECT statement (or WITH, FROM, DESCRIBE, SUMMARIZE) can be asked, nothing else.")
-    named, made, functions = _references(parsed)
+    named, defined, functions = _references(parsed)
     if _READS_SETTINGS in functions:
-        raise UsageError(f"the function {_READS_SETTINGS!r} cannot be used, as settings are none of our tables.")
+        raise UsageError(f"the function {_READS_SETTINGS!r} cannot be used, because it reads settings.")
     for function in sorted(functions - _FUNCTIONS):
-        raise UsageError(f"the function {shorten(function, 80)!r} cannot be used as a table, as it is none of ours.")
-    for name in sorted(named - made - {*TABLES}):
+        raise UsageError(f"the function {shorten(function, 80)!r} cannot be used as a table.")
+    for name in sorted(named - defined - {*TABLES}):
         hint = did_you_mean(name, TABLES)
         raise UsageError(f"there is no table {shorten(name, 80)!r}{hint}; tables: {', '.join(TABLES)}.")
     return tuple(name for name in TABLES if name in named)
 
 
 def _references(parsed: Any) -> tuple[set[str], set[str], set[str]]:
-    """The names of tables that a syntax tree refers to, of those that it defines (WITH), and of functions that stand
-    for tables or read settings."""
-    named, made, shown, functions = set[str](), set[str](), set[str](), set[str]()
-    left = [parsed]
-    while left:
-        node = left.pop()
+    """Return the names of tables used by a syntax tree, of those that it defines (WITH), and of table functions and
+    functions that read settings."""
+    named, defined, shown, functions = set[str](), set[str](), set[str](), set[str]()
+    pending = [parsed]
+    while pending:
+        node = pending.pop()
         if isinstance(node, dict):
-            left += node.values()
+            pending += node.values()
             match node.get("type"):
                 case "BASE_TABLE":
                     schema = [node[part] for part in ("catalog_name", "schema_name") if node[part]]
@@ -170,11 +171,11 @@ def _references(parsed: Any) -> tuple[set[str], set[str], set[str]]:
                     functions.add(_READS_SETTINGS)
                 case "TABLE_FUNCTION":
                     functions.add(node["function"]["function_name"].lower())
-            made |= {entry["key"].lower() for entry in (node.get("cte_map") or {}).get("map", ())}
+            defined |= {entry["key"].lower() for entry in (node.get("cte_map") or {}).get("map", ())}
         elif isinstance(node, list):
-            left += node
-    # SHOW also takes the name of a setting, whatever WITH defines.
-    return named | shown, made - shown, functions
+            pending += node
+    # SHOW also accepts the name of a setting, even if WITH defines a table of that name.
+    return named | shown, defined - shown, functions
 
 
 def _text(statement: str) -> str:
@@ -186,18 +187,18 @@ def _text(statement: str) -> str:
 
 
 def _sentence(error: object) -> str:
-    """What DuckDB said first, without the picture of the statement behind it."""
-    said = " ".join(str(error).partition("\n\nLINE ")[0].split())
-    return f"{clean(said, 600).rstrip('.!')}."
+    """Return the first sentence of a DuckDB error, without the quoted statement."""
+    message = " ".join(str(error).partition("\n\nLINE ")[0].split())
+    return f"{clean(message, 600).rstrip('.!')}."
 
 
-# -- asking -----------------------------------------------------------------------------------------
+# -- Execution --------------------------------------------------------------------------------------
 
 
 def _within(
     connection: duckdb.DuckDBPyConnection, statement: str, most_rows: int | None, timeout_s: float
 ) -> tuple[pa.Table, int]:
-    """`_fetched`, on a thread of its own, so that it can be left: when the time is over, or by Ctrl-C."""
+    """Run `_fetched` on another thread, so that a timeout or Ctrl-C can end the wait."""
     outcome: SimpleQueue[tuple[pa.Table, int] | Exception] = SimpleQueue()
 
     def work() -> None:
@@ -209,7 +210,7 @@ def _within(
     thread = Thread(target=work, name="overlapscope-query", daemon=True)
     try:
         thread.start()
-        found = outcome.get(timeout=timeout_s)
+        result = outcome.get(timeout=timeout_s)
     except Empty:
         _stop(connection, outcome, thread)
         raise UsageError(
@@ -219,16 +220,16 @@ def _within(
         _stop(connection, outcome, thread)
         raise
     thread.join(_GRACE_S)
-    if isinstance(found, Exception):
-        raise _told(found) from None
-    return found
+    if isinstance(result, Exception):
+        raise _query_error(result) from None
+    return result
 
 
 def _stop(connection: duckdb.DuckDBPyConnection, outcome: SimpleQueue[Any], thread: Thread) -> None:
-    """Interrupt a query and wait until it has ended, as far as it does."""
-    given_up = time.monotonic() + _GRACE_S
-    while time.monotonic() < given_up:
-        # Again and again: what has not begun to run is not interrupted.
+    """Interrupt a query, and wait a limited time until it has ended."""
+    deadline = time.monotonic() + _GRACE_S
+    while time.monotonic() < deadline:
+        # Repeated, because an interrupt has no effect on a query that has not started.
         connection.interrupt()
         with suppress(Empty):
             outcome.get(timeout=_AGAIN_S)
@@ -237,7 +238,7 @@ def _stop(connection: duckdb.DuckDBPyConnection, outcome: SimpleQueue[Any], thre
 
 
 def _fetched(connection: duckdb.DuckDBPyConnection, statement: str, most_rows: int | None) -> tuple[pa.Table, int]:
-    """The rows that are kept, and how many there are: the others are counted as they come."""
+    """Return the rows to keep, and the number of all rows."""
     import pyarrow as pa
 
     _check_plan(connection, statement)
@@ -245,10 +246,10 @@ def _fetched(connection: duckdb.DuckDBPyConnection, statement: str, most_rows: i
         kept: list[pa.RecordBatch] = []
         kept_bytes = row_count = 0
         for batch in reader:
-            left = batch.num_rows if most_rows is None else max(0, most_rows - row_count)
+            wanted = batch.num_rows if most_rows is None else max(0, most_rows - row_count)
             row_count += batch.num_rows
-            if left:
-                kept.append(batch.slice(0, left))
+            if wanted:
+                kept.append(batch.slice(0, wanted))
                 kept_bytes += batch.nbytes
             if kept_bytes > RESULT_BYTES:
                 raise UsageError(f"the result is larger than {size(RESULT_BYTES)}; ask for fewer rows, or aggregate.")
@@ -256,27 +257,27 @@ def _fetched(connection: duckdb.DuckDBPyConnection, statement: str, most_rows: i
 
 
 def _check_plan(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
-    """Raise UsageError where a statement, as DuckDB binds it, reads anything but the tables of the job.
+    """Raise UsageError if a statement reads anything except the tables of the job.
 
-    Which table a name stands for depends on the scopes of WITH, so only the bound plan can tell.
+    The meaning of a name depends on the scopes of WITH, so only DuckDB's bound plan shows what a statement reads.
     """
     (alone,) = connection.extract_statements(statement)
     plans = dict(connection.execute(f"EXPLAIN (FORMAT json) {alone.query}").fetchall())
     try:
-        left = msgspec.json.decode(plans["logical_plan"])
+        pending = msgspec.json.decode(plans["logical_plan"])
     except (RecursionError, msgspec.DecodeError):
         raise UsageError("the SQL is nested too deeply; ask for less at once.") from None
-    while left:
-        node = left.pop()
-        left += node["children"]
+    while pending:
+        node = pending.pop()
+        pending += node["children"]
         if not node["children"] and node["name"].strip() not in _SOURCES:
             raise UsageError(
-                f"the SQL reads {clean(node['name'], 80)}, which is none of the tables: {', '.join(TABLES)}."
+                f"the SQL reads {clean(node['name'], 80)}, which is not one of the tables: {', '.join(TABLES)}."
             )
 
 
 def _whole_numbers(rows: pa.Table) -> pa.Table:
-    """Sums of whole numbers, which DuckDB gives as decimals, as whole numbers; other decimals as floating point."""
+    """Convert decimals, as which DuckDB returns sums of whole numbers, to whole or floating point numbers."""
     import pyarrow as pa
 
     for place, field in enumerate(rows.schema):
@@ -289,8 +290,8 @@ def _whole_numbers(rows: pa.Table) -> pa.Table:
     return rows
 
 
-def _told(error: Exception) -> UsageError:
-    """What went wrong in a query, for the person who wrote it; anything else is raised as it is."""
+def _query_error(error: Exception) -> UsageError:
+    """Return the error of a query as UsageError. Raise any other error."""
     import duckdb
     import pyarrow as pa
 

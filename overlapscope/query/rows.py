@@ -1,4 +1,4 @@
-"""Fills the tables: columns of a Trace as they lie in memory, results of its analysis row by row, all as Arrow."""
+"""Rows of the tables as Arrow arrays: from columns of a Trace, and from results of its analysis."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Values = Any
-"""A column: an array of Arrow or numpy, or a list."""
+"""A column: an Arrow array, a numpy array or a list."""
 Filled = dict[str, Values]
 
 
 class QueriedTraces(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """The traces that are asked about, analysed once and when a table needs it."""
+    """Traces to query, analysed once, when a table needs it."""
 
     traces: tuple[Trace, ...]
 
@@ -44,12 +44,12 @@ class QueriedTraces(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def report(self) -> Report:
-        """With the plain program, and findings over all the traces."""
+        """Report with the plain program and findings of all traces."""
         return build(self.analyses)
 
 
 def fill(table: SqlTable, job: QueriedTraces) -> pa.Table:
-    """One of `TABLES`, with the rows of all traces, one trace after another."""
+    """Return one of `TABLES` with the rows of all traces, in their order."""
     import pyarrow as pa
 
     types: dict[Type, pa.DataType] = {
@@ -64,7 +64,7 @@ def fill(table: SqlTable, job: QueriedTraces) -> pa.Table:
 
 
 def _parts(table: SqlTable, job: QueriedTraces) -> Iterator[tuple[int, Filled]]:
-    """The columns of each trace, or of each device of it, with the number of the trace."""
+    """Yield the columns of each trace, or of each of its devices, with the number of the trace."""
     for number, done in enumerate(job.analyses):
         if table.name in _FROM_COLUMNS:
             yield from ((number, filled) for filled in _FROM_COLUMNS[table.name](done))
@@ -90,7 +90,7 @@ def _column(values: Values, of: pa.DataType) -> pa.Array:
     return array if array.type == of else array.cast(of)
 
 
-# -- results, row by row ----------------------------------------------------------------------------
+# -- Results ----------------------------------------------------------------------------------------
 
 
 def _records(table: SqlTable, rows: Iterable[Mapping[str, Any]]) -> Filled:
@@ -99,11 +99,11 @@ def _records(table: SqlTable, rows: Iterable[Mapping[str, Any]]) -> Filled:
 
 
 _PARTS: Final = ("window", "buckets", "engines", "overlap", "where", "example")
-"""Of the structures of results: a device has an `overlap`, a finding an `example`."""
+"""Fields of results that are structures, such as `overlap` of a device and `example` of a finding."""
 
 
 def _flat(result: msgspec.Struct, **more: Any) -> dict[str, Any]:
-    """A structure's fields, with those of its parts beside them."""
+    """Return a structure's fields and those of its parts in a flat mapping."""
     flat = more
     for name, value in asdict(result).items():
         flat |= _flat(value) if name in _PARTS and isinstance(value, msgspec.Struct) else {name: value}
@@ -112,20 +112,21 @@ def _flat(result: msgspec.Struct, **more: Any) -> dict[str, Any]:
 
 def _results(table: SqlTable, job: QueriedTraces, number: int) -> Iterable[Mapping[str, Any]]:
     if table.name == "findings":
-        of = job.traces[number]
-        return (_flat(one) for one in job.report.findings if (one.source, one.rank) == (of.source, of.rank))
-    # The plain program is worked out only for a table that is of it.
+        trace = job.traces[number]
+        findings = job.report.findings
+        return (_flat(each) for each in findings if (each.source, each.rank) == (trace.source, trace.rank))
+    # The report is expensive, so it is computed only for tables about the plain program.
     recorded = table.figures == "recorded"
     return _FROM_RESULTS[table.name](job.analyses[number].result if recorded else job.report.traces[number])
 
 
 def _of_devices(name: str) -> Callable[[TraceResult], Iterable[Mapping[str, Any]]]:
-    """A row for each of something that each device has several of."""
-    return lambda of: (_flat(one, device=device.device) for device in of.devices for one in getattr(device, name))
+    """Return a function that yields a row for each element of a tuple in each device."""
+    return lambda of: (_flat(each, device=device.device) for device in of.devices for each in getattr(device, name))
 
 
-def _by_cause(of: Device | Plain, device: int) -> Iterator[Mapping[str, Any]]:
-    for subject, times in (("exposed-copy", of.exposed_copy_by_cause), ("idle", of.idle_by_cause)):
+def _by_cause(source: Device | Plain, device: int) -> Iterator[Mapping[str, Any]]:
+    for subject, times in (("exposed-copy", source.exposed_copy_by_cause), ("idle", source.idle_by_cause)):
         for cause, time_ns in times.items():
             yield {"device": device, "subject": subject, "cause": cause, "time_ns": time_ns}
 
@@ -146,23 +147,23 @@ _FROM_RESULTS: Final[dict[str, Callable[[TraceResult], Iterable[Mapping[str, Any
     "stalls": _of_devices("host_stalls"),
 }
 
-# -- columns ----------------------------------------------------------------------------------------
+# -- Columns ----------------------------------------------------------------------------------------
 
 
 def utf8(text: str) -> str:
-    """Text that Arrow takes: a name in a trace may have halves of characters."""
+    """Return text that Arrow accepts. Names in traces may contain lone surrogates."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _numbers(values: NDArray[Any], none: float = -1) -> pa.Array:
-    """Numbers, of which one stands for none."""
+    """Return numbers as an Arrow array, with NULL for the value `none`."""
     import pyarrow as pa
 
     return pa.array(values, mask=np.isnan(values) if np.isnan(none) else values == none)
 
 
 def _words(ids: Integers, words: Iterable[str], none: int = -1) -> pa.Array:
-    """Text by its place among words."""
+    """Return text from indexes of words."""
     import pyarrow as pa
 
     return pa.DictionaryArray.from_arrays(
@@ -171,10 +172,10 @@ def _words(ids: Integers, words: Iterable[str], none: int = -1) -> pa.Array:
     )
 
 
-def _names(trace: Trace, ids: Integers, said: Callable[[Trace, int], str | None] = name_text) -> pa.Array:
-    """Names by their rows in `Trace.names`; -1 is none."""
+def _names(trace: Trace, ids: Integers, text_of: Callable[[Trace, int], str | None] = name_text) -> pa.Array:
+    """Return names from their rows in `Trace.names`; -1 means NULL."""
     distinct, place = np.unique(ids, return_inverse=True)
-    return _words(np.where(ids < 0, -1, place), [said(trace, row) or "" for row in distinct.tolist()])
+    return _words(np.where(ids < 0, -1, place), [text_of(trace, row) or "" for row in distinct.tolist()])
 
 
 def _times(table: Table | Pieces) -> Filled:
@@ -182,13 +183,13 @@ def _times(table: Table | Pieces) -> Filled:
 
 
 def _events(trace: Trace, table: Table) -> Filled:
-    """All columns of a table of the trace, as they lie in memory; names and enumerations are spelled out."""
+    """Return all columns of a table of the trace, with names and enumerations as text."""
     filled: Filled = {"id": np.arange(len(table)), "name": _names(trace, table.name_id)}
     for column, values in asdict(table).items():
         labels = table.labels.get(column)
         if labels is not None:
             none = Memory.UNKNOWN if labels is Memory else -1
-            filled[column] = _words(values, [one.name.lower() for one in labels], none)
+            filled[column] = _words(values, [label.name.lower() for label in labels], none)
         elif column != "names":
             filled[column] = _numbers(values)
     return filled | _times(table)
@@ -209,7 +210,7 @@ def _gpu_ops(done: TraceAnalysis) -> Iterator[Filled]:
 
 
 def _rows_in_trace(trace: Trace, device: DeviceAnalysis, rows: I64) -> I64:
-    """Rows of `Trace.gpu_ops` of rows of `Timeline.ops`."""
+    """Convert rows of `Timeline.ops` to rows of `Trace.gpu_ops`."""
     return np.flatnonzero(trace.gpu_ops.device == device.timeline.device)[rows]
 
 

@@ -1,7 +1,6 @@
-"""The tables of `overlapscope query`, as published: what a row is, and what each column means.
+"""Tables of `overlapscope query`: the meaning of rows and columns.
 
-Records only; `rows.py` fills the tables. The end of a column's name says its unit. NULL is what is unknown, or what
-there is none of.
+`rows.py` fills the tables. The end of a column's name states its unit. NULL means unknown or none.
 """
 
 from __future__ import annotations
@@ -18,31 +17,31 @@ OF: Final[dict[Figures, str]] = {
     "plain": "of a step without the profiler",
     "spoken": "of the program without the profiler where its step is measured or told, else of the recording",
 }
-"""Which program figures are of."""
+"""Programs that figures are of, in words."""
 _UNITS: Final = {"_ns": "ns", "_pct": "%", "bytes": "bytes", "gb_per_s": "GB/s"}
 
 
 def unit_of(column: str) -> str | None:
-    """The unit that the end of a column's name says."""
+    """Return the unit that the end of a column's name states."""
     return next((unit for end, unit in _UNITS.items() if column.endswith(end)), None)
 
 
 class SqlColumn(msgspec.Struct, frozen=True):
-    """One column."""
+    """A column of a table."""
 
     name: str
     type: Type
     meaning: str
     field: str = ""
-    """What the result's structure calls it, where that differs."""
+    """Name of the result's field, if it differs."""
 
 
 class SqlTable(msgspec.Struct, frozen=True):
-    """One table."""
+    """A table for queries."""
 
     name: str
     rows: str
-    """What a row is."""
+    """Meaning of a row."""
     columns: tuple[SqlColumn, ...]
     figures: Figures = "recorded"
 
@@ -57,12 +56,12 @@ def _texts(**meanings: str) -> tuple[SqlColumn, ...]:
 
 _TRACE: Final = (
     *_texts(source="the trace's file"),
-    *_integers(rank="the rank that the trace is of; NULL where it does not say"),
+    *_integers(rank="rank of the trace; NULL if it does not state it"),
 )
 _DEVICE: Final = _integers(device="ordinal of the GPU")
 _STREAM: Final = _integers(device="ordinal of the GPU", stream="the stream")
 _TIMES: Final = _integers(
-    start_ns="when it began; since 1970 where the trace states its base time",
+    start_ns="when it began; since 1970 if the trace states its base time",
     end_ns="when it ended",
     duration_ns="end_ns - start_ns",
 )
@@ -73,13 +72,13 @@ _LINE: Final = SqlColumn("line", "text", "the Python line; NULL unless recorded 
 _SITE: Final = (*_CALL, _LINE)
 _CAUSE: Final = _texts(
     cause="the cause: `overlapscope explain CAUSE`",
-    confidence="exact; or rebuilt, where it rests on an event edge that the trace does not state",
+    confidence="exact; or rebuilt, if it depends on an event edge that the trace does not state",
 )
 _CAUSES: Final = _texts(subject="exposed-copy or idle", cause="the cause: `overlapscope explain CAUSE`")
 _MEMORY: Final = (
-    *_integers(bytes="bytes moved; NULL where nothing is, or it was not recorded"),
+    *_integers(bytes="bytes moved; NULL if none were, or if they were not recorded"),
     *_texts(
-        source_kind="memory copied from: pageable, pinned, device, managed, array; NULL where unknown",
+        source_kind="memory copied from: pageable, pinned, device, managed, array; NULL if unknown",
         target_kind="memory copied to, likewise",
     ),
 )
@@ -93,7 +92,7 @@ _BUCKETS: Final = _integers(
 _OVERLAP: Final = (
     *_integers(copy_ns="the time in which copies ran", hidden_copy_ns="the part of it in which kernels ran"),
     SqlColumn("hidden_copy_pct", "number", "the same as a percentage; NULL without copies"),
-    SqlColumn("efficiency_pct", "number", "overlap efficiency; NULL where only one engine worked"),
+    SqlColumn("efficiency_pct", "number", "overlap efficiency; NULL if only one engine worked"),
 )
 _PERIOD: Final = (
     *_DEVICE,
@@ -105,7 +104,7 @@ _PERIOD: Final = (
 )
 _HOST: Final = (
     *_ID,
-    *_integers(thread="the system's id of the thread; NULL where unknown"),
+    *_integers(thread="the system's id of the thread; NULL if unknown"),
     *_texts(name="its name"),
     *_TIMES,
 )
@@ -146,7 +145,7 @@ _ALL: Final = (
             start_ns="when the first GPU op began",
             end_ns="when the last GPU op ended",
             span_ns="length of the window",
-            lead_in_ns="length of the lead-in; NULL where launches were not recorded",
+            lead_in_ns="length of the lead-in; NULL if launches were not recorded",
             main_stream="the stream with the most compute",
         ),
         _BUCKETS,
@@ -159,20 +158,20 @@ _ALL: Final = (
     ),
     _table(
         "causes",
-        "a cause of exposed copies or of idle time on a GPU, over its whole window; 0 where it explains nothing",
+        "a cause of exposed copies or of idle time on a GPU, over its whole window; 0 if it explains nothing",
         _DEVICE,
         _CAUSES,
-        _integers(time_ns="the time due to it; of a subject they add up to the bucket"),
+        _integers(time_ns="the time due to it; the times of a subject add up to its bucket"),
     ),
     _table(
         "plain_steps",
-        "a GPU, in a step while nothing is recorded; no row where that is unknown, no buckets without a replay",
+        "a GPU, in a step while nothing is recorded; no row if that is unknown, no buckets without a replay",
         _DEVICE,
         _integers(
             step_ns="length of a step",
-            low_ns="least that it may be",
-            high_ns="most that it may be",
-            recorded_step_ns="what a step took in the recording",
+            low_ns="lower end of its interval",
+            high_ns="upper end of its interval",
+            recorded_step_ns="length of a step in the recording",
         ),
         _texts(origin="how it is known: measured, told or estimated"),
         _BUCKETS,
@@ -183,7 +182,7 @@ _ALL: Final = (
         "a cause of exposed copies or of idle time, in a step while nothing is recorded",
         _DEVICE,
         _CAUSES,
-        _integers(time_ns="the time of a step that is due to it"),
+        _integers(time_ns="the time of a step due to it"),
         figures="plain",
     ),
     _table("steps", "a step on a GPU", _PERIOD),
@@ -198,10 +197,10 @@ _ALL: Final = (
             title="what costs how much",
             detail="the evidence",
             advice="what to change",
-            cost_from="what cost_ns is by: replay or bound",
+            cost_from="source of cost_ns: replay or bound",
         ),
         _integers(
-            cost_ns="what the fix saves: by replay, else at most",
+            cost_ns="time that the fix saves: by replay, otherwise at most",
             bound_ns="the time of the recording that it explains",
             plain_bound_ns="the same without the profiler; NULL unless that step is measured or told",
         ),
@@ -234,7 +233,7 @@ _ALL: Final = (
         _TIMES,
         _MEMORY,
         _CORRELATION,
-        _integers(runtime_call="id in runtime_calls of the launch; NULL where it was not recorded"),
+        _integers(runtime_call="id in runtime_calls of the launch; NULL if it was not recorded"),
         _SITE,
     ),
     _table(
@@ -246,8 +245,8 @@ _ALL: Final = (
         _TIMES,
         _MEMORY,
         (SqlColumn("gb_per_s", "number", "1e9 bytes per second over its duration"),),
-        _integers(exposed_ns="time of it in which no kernel ran; of copies side by side, one has it"),
-        _texts(cause="what most of that is due to; NULL where nothing is exposed"),
+        _integers(exposed_ns="its time without a running kernel; counted for one of several copies at once"),
+        _texts(cause="cause of most of that; NULL if nothing is exposed"),
         _SITE,
     ),
     _table(
@@ -263,15 +262,15 @@ _ALL: Final = (
         "idle_pieces",
         "a piece of idle time with one cause; they add up to idle_ns, those with the same gap to one idle gap",
         _DEVICE,
-        _integers(gap="number of the idle gap that it is of, from 0"),
+        _integers(gap="number of its idle gap, from 0"),
         _TIMES,
         _CAUSE,
-        _integers(thread="the system's id of the thread that decided; NULL where unknown"),
+        _integers(thread="the system's id of the thread that decided; NULL if unknown"),
         _SITE,
     ),
     _table(
         "collectives",
-        "a communication kernel that says which collective it is of",
+        "a communication kernel that states its collective",
         _STREAM,
         _texts(name="the collective, such as allreduce"),
         _TIMES,
@@ -292,4 +291,4 @@ _ALL: Final = (
 )
 
 TABLES: Final = {table.name: table for table in _ALL}
-"""By name."""
+"""Tables by name."""

@@ -1,4 +1,4 @@
-"""An answer in the forms in which it is written or handed on: JSON, CSV, Parquet, a data frame."""
+"""Output formats of an answer: JSON, CSV, Parquet, a data frame."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA_VERSION = 1
 
 
 class AskedTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """A trace that was asked about."""
+    """A queried trace."""
 
     source: str
     rank: int | None
@@ -31,11 +31,11 @@ class AskedTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AskedTable(msgspec.Struct, frozen=True, kw_only=True):
-    """A table that the statement names."""
+    """A table in the statement."""
 
     name: str
     figures: str
-    """Which program its figures are of."""
+    """Program that its figures are of."""
 
 
 class ResultColumn(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,34 +43,34 @@ class ResultColumn(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     type: str
-    """As Arrow names it."""
+    """Arrow's name of the type."""
     unit: str | None
-    """As the end of the name says; null where it says none."""
+    """Unit, from the end of the name; null if it states none."""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What `overlapscope query` found."""
+    """Result of `overlapscope query`."""
 
     kind: Literal["query"] = "query"
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     notes: tuple[str, ...]
-    """Which program the figures are of, and which traces are in doubt, in sentences."""
+    """Sentences about the program that figures are of, and about doubtful traces."""
     traces: tuple[AskedTrace, ...]
     tables: tuple[AskedTable, ...]
     columns: tuple[ResultColumn, ...]
     row_count: int
-    """Of the statement; `rows` has fewer where --limit left some out."""
+    """Number of rows of the statement. `rows` has fewer if --limit left some out."""
     rows: tuple[tuple[Any, ...], ...]
-    """Values in the order of `columns`. null is what is unknown, or what there is none of."""
+    """Values in the order of `columns`. null means unknown or none."""
 
 
 def result(answer: Answer) -> Result:
-    """An answer as what JSON holds."""
+    """Return an answer as a structure for JSON."""
     analysed = (done.result for done in answer.job.analyses)
     return Result(
         notes=answer.notes(),
-        traces=tuple(AskedTrace(source=one.source, rank=one.rank, verdict=one.trust.verdict) for one in analysed),
+        traces=tuple(AskedTrace(source=each.source, rank=each.rank, verdict=each.trust.verdict) for each in analysed),
         tables=tuple(AskedTable(name=name, figures=answer.figures_of(name)) for name in answer.tables),
         columns=tuple(
             ResultColumn(name=column.name, type=str(column.type), unit=unit_of(column.name))
@@ -82,20 +82,20 @@ def result(answer: Answer) -> Result:
 
 
 def to_json(answer: Answer) -> bytes:
-    """The answer as indented JSON, ending in a newline."""
+    """Return the answer as indented JSON that ends in a newline."""
     return encode(result(answer))
 
 
 def tables_json() -> bytes:
-    """What `overlapscope query --schema` prints as JSON: the tables with their columns."""
+    """Return the tables with their columns as JSON, for `overlapscope query --schema`."""
     tables = [
         {
             "name": table.name,
             "rows": table.rows,
             "figures": OF[table.figures],
             "columns": [
-                {"name": one.name, "type": one.type, "unit": unit_of(one.name), "meaning": one.meaning}
-                for one in table.columns
+                {"name": column.name, "type": column.type, "unit": unit_of(column.name), "meaning": column.meaning}
+                for column in table.columns
             ],
         }
         for table in TABLES.values()
@@ -104,7 +104,7 @@ def tables_json() -> bytes:
 
 
 def to_csv(answer: Answer) -> str:
-    """The answer as CSV, with a line of names. NULL is empty."""
+    """Return the answer as CSV with a header. NULL is empty."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(map(in_spreadsheet, answer.rows.column_names))
@@ -114,7 +114,7 @@ def to_csv(answer: Answer) -> str:
 
 
 def to_parquet(answer: Answer) -> bytes:
-    """The answer as a Parquet file, its notes as metadata."""
+    """Return the answer as a Parquet file with its notes as metadata."""
     import pyarrow.parquet as pq
 
     out = io.BytesIO()
@@ -123,7 +123,7 @@ def to_parquet(answer: Answer) -> bytes:
 
 
 def to_frame(answer: Answer) -> pd.DataFrame:
-    """The answer as a data frame, its notes in `attrs["notes"]`. Whole numbers stay whole where some are unknown."""
+    """Return the answer as a data frame, with notes in `attrs["notes"]`. Whole numbers stay whole despite NULL."""
     import pandas as pd
     import pyarrow as pa
 
@@ -133,7 +133,7 @@ def to_frame(answer: Answer) -> pd.DataFrame:
 
 
 def values(answer: Answer) -> Iterator[tuple[Any, ...]]:
-    """The rows, of what JSON can hold."""
+    """Yield the rows as values that JSON supports."""
     for batch in answer.rows.to_batches():
         yield from zip(*(map(_value, column.to_pylist()) for column in batch.columns), strict=True)
 
@@ -144,7 +144,7 @@ def _value(value: Any) -> Any:
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, list | tuple):
-        return [_value(one) for one in value]
+        return [_value(element) for element in value]
     if isinstance(value, dict):
-        return {str(key): _value(one) for key, one in value.items()}
+        return {str(key): _value(element) for key, element in value.items()}
     return value if value is None or isinstance(value, str | int) else str(value)

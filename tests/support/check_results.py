@@ -28,7 +28,7 @@ REASONS = (
 
 
 def verdict(**changes: Any) -> BudgetVerdict:
-    """A failed budget, but for what is changed."""
+    """Return a failed verdict with these changes."""
     given: dict[str, Any] = {
         "budget": "efficiency_pct >= 80%",
         "metric": "efficiency_pct",
@@ -47,7 +47,7 @@ def verdict(**changes: Any) -> BudgetVerdict:
 
 
 def part(rank: int, status: Status, value: float | None, source: str | None = None) -> DeviceVerdict:
-    """What one rank had."""
+    """Return the result of a rank."""
     return DeviceVerdict(
         source=source or f"rank{rank}.json.gz", rank=rank, device=0, status=status, value=value, samples=6
     )
@@ -101,8 +101,8 @@ def unknown(**changes: Any) -> BudgetVerdict:
 
 
 def result(*verdicts: BudgetVerdict, warnings: tuple[str, ...] = (), **changes: Any) -> CheckResult:
-    """What a check comes to that has these verdicts."""
-    counted = [one.status for one in verdicts if one.counts]
+    """Return the result of a check with these verdicts."""
+    counted = [verdict.status for verdict in verdicts if verdict.counts]
     outcome = "fail" if "fail" in counted else "inconclusive" if "unknown" in counted else "pass"
     summary = {
         "fail": f"{counted.count('fail')} of {len(verdicts)} budgets failed.",

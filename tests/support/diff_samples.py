@@ -32,7 +32,7 @@ IDLE_CAUSES = ("host-sync", "launch-bound", "data-loading")
 def change(
     before: float | None, after: float | None, *, name: str = "", unit: Unit = "ns", noise: float | None = 10_000
 ) -> FigureChange:
-    """A change with an interval of twice `noise`; None where nothing tells what is noise."""
+    """Return a change with an interval of twice `noise`, or without an interval if `noise` is None."""
     known = before is not None and after is not None
     by = after - before if before is not None and after is not None else None
     told = by is not None and noise is not None

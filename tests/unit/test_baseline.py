@@ -1,4 +1,4 @@
-"""Baselines, and budgets against them: what is written, what is compared, and what counts as a change."""
+"""Tests of baselines and of budgets that compare with them."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ DDP = "traces/laboratory/ddp_training/ddp.traces"
 
 @pytest.fixture
 def made(tmp_path: Path) -> Baseline:
-    """Of eight steps of 900 us: 600 us of compute, 200 us of exposed copies, 100 us idle."""
+    """Baseline of eight steps of 900 us: 600 us of compute, 200 us of exposed copies, 100 us idle."""
     return of(read_report([write_steps(tmp_path / "before.json")]))
 
 
 @pytest.fixture(scope="module")
 def uneven(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """Of twelve steps, two of which are slower."""
+    """Report of twelve steps, two of which are slower."""
     return read_report([write_steps(tmp_path_factory.mktemp("uneven") / "t.json", 12, slow={3: 90.0, 7: 300.0})])
 
 
@@ -307,7 +307,7 @@ def test_a_change_that_may_be_chance_passes(tmp_path: Path) -> None:
     assert verdict.status == "pass"
     assert "the steps vary so much that this may be chance" in verdict.message
     assert verdict.note is not None and verdict.note.endswith(" more, may be chance")
-    # Who compares the two numbers sees no failure that is none.
+    # Comparing the two numbers must not suggest a failure.
     exposition = openmetrics.render(check(read_report([after]), told, baseline=before))
     assert "overlapscope_budget_value_seconds{" in exposition
     assert "overlapscope_budget_limit_seconds{" not in exposition
@@ -337,7 +337,7 @@ def test_percentages_change_in_points(made: Baseline, tmp_path: Path) -> None:
     assert (verdict.status, verdict.baseline, verdict.value) == ("fail", 100, 0)
 
 
-# -- defaults, and what is missing
+# -- Defaults and missing data
 
 
 def test_without_budgets_the_default_metrics_are_compared(made: Baseline, tmp_path: Path) -> None:

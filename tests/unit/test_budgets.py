@@ -29,7 +29,7 @@ _SCALE = {"s": 9, "ms": 6, "us": 3, "ns": 0, "%": 0, "GB/s": 0}
 
 
 def number(text: str) -> Decimal:
-    """What a text says, in the unit's smallest scale."""
+    """Return the number in a text, in the unit's smallest scale."""
     amount, _, unit = text.replace("%", " %").partition(" ")
     return Decimal(amount.replace(",", "")).scaleb(_SCALE[unit])
 
@@ -173,7 +173,7 @@ def every_device() -> list[Device]:
 
 @pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.id)
 def test_metrics_are_what_the_report_says(metric: Metric) -> None:
-    """Of the sums that the report has, each metric is the one that its name says."""
+    """Each metric equals the corresponding sums in the report."""
     for device in every_device():
         whole = device.judged
         assert whole is not None

@@ -1,4 +1,4 @@
-"""`overlapscope check`: what passes, what fails and why, what is unknown, and every exit code."""
+"""Tests of `overlapscope check`: passes, failures with reasons, unknown verdicts, and all exit codes."""
 
 from __future__ import annotations
 
@@ -389,7 +389,7 @@ def test_a_looser_limit_never_fails_what_a_tighter_one_passes(
             assert bool(verdict.reasons) <= (verdict.status == "fail")
 
 
-# -- what is forbidden
+# -- Forbidden rules
 
 
 def test_a_forbidden_rule_fails_with_its_finding() -> None:
@@ -517,7 +517,7 @@ def test_an_exception_of_a_rule(trace: str) -> None:
     ],
 )
 def test_an_exception_without_use_is_told(changes: tuple[str, str], note: str, trace: str) -> None:
-    # Of the budget's own key there are no quotes, so only the exception or the limit changes.
+    # The budget's own key has no quotes, so that only the exception or the limit changes.
     [warning] = judge(trace, ACCEPTED.replace(*changes)).warnings
     assert warning.startswith("test.toml: exceptions[0]: the exception for ")
     assert warning.endswith(note)

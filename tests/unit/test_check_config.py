@@ -1,4 +1,4 @@
-"""Configurations of a check: where they are found, what they say, and what is said of a wrong one."""
+"""Tests of configuration files of a check: their search, their keys, and errors about them."""
 
 from __future__ import annotations
 

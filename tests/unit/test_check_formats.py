@@ -1,4 +1,4 @@
-"""The formats of a check: each is what its schema or its reader's rules ask for, whatever the names in it."""
+"""Tests of a check's formats, which must follow their schemas or their readers' rules even with hostile names."""
 
 from __future__ import annotations
 
@@ -624,7 +624,7 @@ def test_a_label_comes_back_as_it_was(name: str) -> None:
     assert labels["budget"] == clean(name)
 
 
-# -- what they share ----------------------------------------------------------------------------------
+# -- Shared behaviour -----------------------------------------------------------------------------------
 
 
 def test_value_and_limit_are_never_shown_the_same_where_they_differ() -> None:

@@ -1,4 +1,4 @@
-"""The diff of two reports: its sums, its symmetry, and what it says of recordings whose difference is known."""
+"""Tests of the diff of two reports: sums, symmetry, and recordings with a known difference."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LABORATORY = TRACES / "laboratory"
 
 
 def report(name: str) -> Report:
-    """The report of one recording, or of the ranks in a directory."""
+    """Return the report of a recording, or of the ranks in a directory."""
     path = LABORATORY / name
     files = sorted(path.glob("*.json.gz")) if path.is_dir() else [path.with_name(f"{path.name}.trace.json.gz")]
     return ov.analyze([ov.load(file) for file in files])
@@ -45,7 +45,7 @@ def loop(
     op: str = "aten::mm",
     **rest: Any,
 ) -> Trace:
-    """Steps of (compute, copy beside it, exposed copy), in microseconds, one apart from one another."""
+    """Return a trace with steps of (compute, copy beside it, exposed copy), in microseconds, with gaps of 1 us."""
     ops, notes, cpu_ops, at = [], [], [], 10_000
     for number, (compute, beside, exposed) in enumerate(steps):
         begin, end = at, at + compute * 1000
@@ -138,7 +138,7 @@ def test_a_report_does_not_differ_from_itself(steps: list[Any]) -> None:
     for change in every_change(device):
         assert not change.change and not change.beyond_noise
         assert (change.low or 0) <= 0 <= (change.high or 0)
-        # Of so few steps the interval is how far any two are apart; otherwise the draws are the same.
+        # With few steps, the interval has the extreme differences of any two; otherwise, the draws are the same.
         assert not change.low or device.steps_before < 5
     assert not device.kernels and not device.ops
     assert all(one.standing == "same" for one in device.findings)
@@ -332,7 +332,7 @@ def test_ranks_are_compared_each_with_itself() -> None:
 # -- real recordings ------------------------------------------------------------------------------
 
 NAMED = [
-    # What was changed, which follows from how the programs are written, must be in the verdict or the changes.
+    # The difference between the two programs must be in the verdict or the changes.
     ("copy_matrix/streamed1_pinned0", "copy_matrix/streamed1_pinned1", {"pageable-copy gone"}),
     ("dataloader/pinned0_nonblocking0_workers0", "dataloader/prefetcher", {"data-loading gone", "pageable-copy gone"}),
     ("offload_pipeline/one_stream", "offload_pipeline/three_streams", {"copy-on-compute-stream gone"}),

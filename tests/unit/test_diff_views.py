@@ -1,4 +1,4 @@
-"""A diff as a person sees it: what is shown, what is left out, and that nothing foreign does harm."""
+"""Tests of the views of a diff: shown and omitted rows, and harmless text from traces."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_names_and_percentages_are_told_as_they_are() -> None:
     assert "<b>" not in str(drawn)
 
 
-# -- what the dashboard reads ---------------------------------------------------------------------
+# -- Fields for the dashboard -----------------------------------------------------------------------
 
 
 def test_a_history_that_grows_is_another_one_and_one_that_is_read_is_not(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ def test_options_before_an_action_count_or_are_refused(capsys: pytest.CaptureFix
         assert [row.origin.job for row in store.rows()].count("b.py") == 1
     capsys.readouterr()
     assert main(["history", "--commit", "0", "check"]) == 2
-    assert "--commit is an option of `overlapscope history` alone" in capsys.readouterr().err
+    assert "--commit before check is an option of `overlapscope history` without an action" in capsys.readouterr().err
     assert main(["history", "prune", "--job", "c.py", "--keep", "1"]) == 2
     assert "has no job 'c.py'" in capsys.readouterr().err
     assert main(["history", "--history", "typo.sqlite", "prune", "--keep", "1"]) == 2

@@ -35,7 +35,7 @@ def test_recordings_are_added_listed_and_pruned(capsys: pytest.CaptureFixture[st
     assert main(["history", "add", PREFETCHED, "--job", "train.py", "--commit", "b" * 40]) == 0
     assert main(["history", "add", str(TRACES / "ddp"), "--job", "ddp.py", "--label", "ranks=2"]) == 0
     assert main(["history", "add", NAIVE, "--job", "train.py", "--commit", "a" * 40, "--branch", "main"]) == 0
-    assert "is in" in capsys.readouterr().err.splitlines()[-1]
+    assert "is already in" in capsys.readouterr().err.splitlines()[-1]
     assert main(["history"]) == 0
     out = capsys.readouterr().out
     assert "aaaaaaaaaa" in out and "95.6%" in out and "ddp.py" in out
@@ -59,7 +59,7 @@ def test_a_report_and_its_check_are_kept_together(tmp_path: Path, capsys: pytest
     assert main(["history", "add", report, NAIVE, "--check", check, "--job", "train.py"]) == 2
     assert main(["history", "add", check, "--job", "train.py"]) == 2
     assert main(["history", "add", NAIVE]) == 2
-    assert "name it with --job" in capsys.readouterr().err
+    assert "name the job with --job" in capsys.readouterr().err
 
 
 def with_origin(origin: object, target: Path) -> str:

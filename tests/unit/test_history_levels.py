@@ -45,7 +45,7 @@ NOISES: dict[str, tuple[Noise, float]] = {
     "outliers": (lambda random, count: random.normal(size=count) + 50 * (random.random(count) < 1 / 32), 0.03),
     "following": (lambda random, count: following(random, count, 0.5), 0.06),
 }
-"""And how often a change may be told that is none."""
+"""Kinds of noise, and the maximum frequency of false changes."""
 
 
 @pytest.mark.parametrize("name", NOISES)
@@ -75,7 +75,7 @@ def test_a_change_of_ten_times_the_noise_is_found_where_it_is(name: str, place: 
         values = noise(random, 20)
         values[place:] += 10
         changes = levels(series(values), more_is_better=False).changes
-        # Where an outlier stands beside the change, it may be told one earlier or later.
+        # With an outlier beside it, the change may be found one value earlier or later.
         hits += len(changes) == 1 and abs(changes[0].first - place) <= (name != "normal") and changes[0].worse
     assert hits >= (40 if name == "normal" else 34)
 

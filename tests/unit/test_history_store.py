@@ -1,4 +1,4 @@
-"""The store of the history: what is added is found again, and nothing is lost to files that are of something else."""
+"""Tests of the history's store: entries are found again, and files of other programs stay unchanged."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_what_makes_a_report_large_is_left_out_and_it_says_so(monkeypatch: pytes
     assert one.id == digest(one.origin, report, plain=one.plain)
 
 
-# -- files that are not what they should be ---------------------------------------------------------
+# -- Wrong files ------------------------------------------------------------------------------------
 
 
 def refused(path: Path, **options: Any) -> str:
@@ -261,7 +261,7 @@ def test_a_store_of_the_first_version_is_brought_up_to_date_with_all_that_it_has
         assert store.predictions() == [PREDICTION]
 
 
-def test_reading_leaves_nothing_beside_the_file_and_says_where_somebody_wrote_meanwhile(tmp_path: Path) -> None:
+def test_reading_leaves_nothing_beside_the_file_and_detects_a_write_in_the_meantime(tmp_path: Path) -> None:
     path = tmp_path / "h"
     with Store.open(path) as store:
         store.add(made(1, [figure("step_time", 1.0)]))
@@ -275,7 +275,7 @@ def test_reading_leaves_nothing_beside_the_file_and_says_where_somebody_wrote_me
             writer.compact()
             reader.rows()
 
-    with pytest.raises(UsageError, match="somebody wrote to the history meanwhile"):
+    with pytest.raises(UsageError, match="another process wrote to the history in the meantime"):
         read_while_it_is_written()
     with Store.open(path, read_only=True) as reader, Store.open(path) as writer:
         writer.add(made(3, [figure("step_time", 1.0)]))
@@ -485,8 +485,8 @@ def test_ci_tells_commit_and_branch_before_git_is_asked(monkeypatch: pytest.Monk
     assert (found.commit, found.branch, found.job, found.labels) == ("c0ffee", "feature", "train.py", {"model": "gpt2"})
 
 
-def test_a_report_is_of_no_job_that_nobody_names() -> None:
-    with pytest.raises(UsageError, match="name it with --job"):
+def test_a_report_without_a_named_job_is_refused() -> None:
+    with pytest.raises(UsageError, match="name the job with --job"):
         of_report(REPORT, otherwise_ns=1)
     found = of_report(REPORT, otherwise_ns=7, job="\udcff", commit="c")
     assert (found.job, found.commit, found.at_ns) == ("\\udcff", "c", 7)

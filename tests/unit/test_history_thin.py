@@ -1,4 +1,4 @@
-"""Thinning of charts: in each column of pixels what is drawn reaches exactly as far as all points would."""
+"""Tests of thinning: each column of pixels has the same extent as with all points."""
 
 from __future__ import annotations
 

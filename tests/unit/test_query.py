@@ -266,7 +266,7 @@ def test_what_is_no_question_to_the_tables_is_refused_in_a_sentence(
 def test_nothing_that_the_settings_forbid_works_though_it_were_not_refused(
     job: QueriedTraces, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The second lock behind the first: DuckDB itself has no files, no network and no settings to change."""
+    """DuckDB itself also refuses files, network and changes of settings, if a statement passes our check."""
     monkeypatch.setattr(engine, "_tables_of", lambda connection, statement: ("gpu_ops",))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there.csv").write_text("a\n1\n")

@@ -1,4 +1,4 @@
-"""The skill file: what it tells an assistant to type works, and it knows every word that it has to."""
+"""Tests of the skill file: its command lines work, and it explains all words."""
 
 from __future__ import annotations
 

@@ -46,10 +46,10 @@ def render(result: CheckResult) -> str:
         ),
     ]
     for unit, (suffix, divisor) in _BASE.items():
-        mine = [(labels, part.value, limit) for labels, verdict, part, limit in cases if verdict.unit == unit]
-        values = [(labels, value / divisor) for labels, value, _ in mine if value is not None]
+        of_unit = [(labels, part.value, limit) for labels, verdict, part, limit in cases if verdict.unit == unit]
+        values = [(labels, value / divisor) for labels, value, _ in of_unit if value is not None]
         lines += family(f"overlapscope_budget_value_{suffix}", "The measured value.", values, unit=suffix)
-        limits = [(labels, limit / divisor) for labels, _, limit in mine if limit is not None]
+        limits = [(labels, limit / divisor) for labels, _, limit in of_unit if limit is not None]
         lines += family(f"overlapscope_budget_limit_{suffix}", "The limit of the value.", limits, unit=suffix)
     return text(lines)
 
