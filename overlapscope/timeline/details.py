@@ -28,7 +28,7 @@ Details = dict[str, Any]
 
 REBUILT = "rests on an event edge that the trace does not state"
 _ANNOTATIONS = (ID["step"], ID["range"])
-_WAITS_TOLD = 3
+_WAITS_LISTED = 3
 """Maximum number of an op's waits that are listed."""
 
 
@@ -250,8 +250,8 @@ def _launched(lanes: Lanes, calls: I64) -> Facts:
 
 def _wait_facts(lanes: Lanes, waits: list[EventWait]) -> Facts:
     """Return, for each wait, the event, the streams it orders, and whether the trace states the order."""
-    facts = [["event", _wait_text(lanes, wait)] for wait in waits[:_WAITS_TOLD]]
-    if len(waits) > _WAITS_TOLD:
+    facts = [["event", _wait_text(lanes, wait)] for wait in waits[:_WAITS_LISTED]]
+    if len(waits) > _WAITS_LISTED:
         facts.append(["more events", f"{len(waits) - _WAITS_TOLD:,}"])
     return facts
 
