@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import parse_qs, urlencode
 
 import numpy as np
@@ -78,24 +79,11 @@ class UrlState(Struct, frozen=True):
 def parse(base: str, pathname: str | None, search: str | None) -> UrlState:
     """Parse a URL's path and query, ignoring invalid values."""
     path = (pathname or "").removeprefix(base).strip("/")
-    asked = {name: values[-1] for name, values in parse_qs((search or "").removeprefix("?")).items()}
-    return UrlState(
-        base=base,
-        page=path or FIRST_PAGE,
-        trace=asked.get("trace"),
-        device=_number(asked.get("device")),
-        start_ns=_number(asked.get("from")),
-        end_ns=_number(asked.get("to")),
-        other=asked.get("with"),
-        report=asked.get("report"),
-        of=RECORDED if asked.get("of") == RECORDED else None,
-        experiment=asked.get("experiment"),
-        job=asked.get("job"),
-        metric=asked.get("metric"),
-        by=asked.get("by"),
-        entry=asked.get("entry"),
-        against=asked.get("against"),
-    )
+    query = {name: values[-1] for name, values in parse_qs((search or "").removeprefix("?")).items()}
+    asked: dict[str, Any] = {field: query.get(name) for field, name in _IN_URL.items()}
+    asked |= {field: _number(asked[field]) for field in ("device", "start_ns", "end_ns")}
+    asked["of"] = RECORDED if asked["of"] == RECORDED else None
+    return UrlState(base, path or FIRST_PAGE, **asked)
 
 
 def _number(text: str | None) -> int | None:

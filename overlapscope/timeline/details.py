@@ -252,7 +252,7 @@ def _wait_facts(lanes: Lanes, waits: list[EventWait]) -> Facts:
     """Return, for each wait, the event, the streams it orders, and whether the trace states the order."""
     facts = [["event", _wait_text(lanes, wait)] for wait in waits[:_WAITS_LISTED]]
     if len(waits) > _WAITS_LISTED:
-        facts.append(["more events", f"{len(waits) - _WAITS_TOLD:,}"])
+        facts.append(["more events", f"{len(waits) - _WAITS_LISTED:,}"])
     return facts
 
 
