@@ -189,7 +189,7 @@ def _times(periods: Iterable[Period]) -> _Times:
     return _Times(*map(sum, zip(*each, strict=True)))
 
 
-class _Step(NamedTuple):
+class _StepRow(NamedTuple):
     """A row of `each_step`."""
 
     period: Period
@@ -201,7 +201,7 @@ def each_step(section: DeviceReport, device: Device) -> Table:
     """Return a row for each step; the sortable table marks outliers."""
     unit, outliers = section.unit, find_outliers(device.steps).tolist()
     return table_of(
-        [_Step(step, outlier, _times([step])) for step, outlier in zip(device.steps, outliers, strict=True)],
+        [_StepRow(step, outlier, _times([step])) for step, outlier in zip(device.steps, outliers, strict=True)],
         column.text("step", lambda step: step.period.name, id="name", width=125, flexible=True, heads=True),
         column.text(
             "unusual",
@@ -224,7 +224,7 @@ def each_step(section: DeviceReport, device: Device) -> Table:
     )
 
 
-class _Range(NamedTuple):
+class _RangeRow(NamedTuple):
     """A row of `ranges`: all occurrences of a name."""
 
     name: str
@@ -241,7 +241,7 @@ def ranges(section: DeviceReport, device: Device) -> Table:
     by_name: dict[str, list[Period]] = {}
     for period in device.ranges:
         by_name.setdefault(period.name, []).append(period)
-    found = [_Range(name, periods, _times(periods)) for name, periods in by_name.items()]
+    found = [_RangeRow(name, periods, _times(periods)) for name, periods in by_name.items()]
     found.sort(key=lambda item: (-item.times.span_ns, item.name))
     shown = found if section.page.verbose else found[:FEW]
     hidden = len(found) - len(shown)

@@ -52,7 +52,7 @@ def op(lanes: Lanes, lane_id: int, row: int) -> dict[str, Any]:
     } | about(lanes, lane, row)
 
 
-# -- on the device
+# -- Device ----------------------------------------------------------------------------------------
 
 
 def _gpu_op(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
@@ -193,7 +193,7 @@ def _device(lane: TimelineLane) -> int:
     return lane.device
 
 
-# -- on the host
+# -- Host ------------------------------------------------------------------------------------------
 
 
 def _host_event(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
@@ -245,7 +245,7 @@ def _launched(lanes: Lanes, calls: I64) -> Facts:
     return [["launched", many if count > 1 else f"{clean(ops[0].name(0))}, {took}"]]
 
 
-# -- event waits
+# -- Event waits -----------------------------------------------------------------------------------
 
 
 def _wait_facts(lanes: Lanes, waits: list[EventWait]) -> Facts:
@@ -294,7 +294,7 @@ def _sync_of(trace: Trace, call: int) -> int:
     return int(np.argmax(records)) if correlation > 0 and records.any() else -1
 
 
-# -- small pieces
+# -- Helpers ---------------------------------------------------------------------------------------
 
 
 def duration(ns: int) -> str:
