@@ -122,10 +122,10 @@ class Background(Generic[K, V]):
         with self._change:
             while (value := self._kept.get(key)) is None:
                 self.request(key)
-                left = deadline - time.monotonic()
-                if left <= 0:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
                     return None
-                self._change.wait(None if math.isinf(left) else left)
+                self._change.wait(None if math.isinf(remaining) else remaining)
             return value
 
     @property

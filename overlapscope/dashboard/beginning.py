@@ -92,8 +92,8 @@ class Beginning:
         context = PageContext.at(url, self._library)
         verdict = None
         if speaks and context.trace is not None:
-            found = judge(context.section)
-            verdict = {name: getattr(found, name) for name in ("level", "subject", "lead", "rest", "notes")}
+            judgement = judge(context.section)
+            verdict = {name: getattr(judgement, name) for name in ("level", "subject", "lead", "rest", "notes")}
         return {"done": self._whole.done(), "stage": self._stage(context), "verdict": verdict}
 
     def _stage(self, context: PageContext) -> str:

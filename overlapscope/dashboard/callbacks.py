@@ -186,8 +186,8 @@ def _checked(
     def call(*values: Any) -> Any:
         try:
             pathname, search, scheme = (msgspec.convert(values[at], str | None) for at in context_at)
-            own = [value for at, value in enumerate(values) if at not in context_at]
-            converted = [msgspec.convert(value, hint) for value, hint in zip(own, hints, strict=True)]
+            inputs = [value for at, value in enumerate(values) if at not in context_at]
+            converted = [msgspec.convert(value, hint) for value, hint in zip(inputs, hints, strict=True)]
         except msgspec.ValidationError as error:
             _refuse(str(error))
         flask.g.called = True

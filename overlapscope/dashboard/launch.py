@@ -99,24 +99,24 @@ def launch(
     from overlapscope.dashboard.upload import DroppedFiles
     from overlapscope.dashboard.wsgi import Listening
 
-    known = security.own_token() if token is None else token
+    server_token = security.own_token() if token is None else token
     uploads = DroppedFiles(library, upload_bytes)
 
     def body_bytes(request: Request, coming_bytes: int) -> int:
-        if security.refusal(request, known) is not None:
+        if security.refusal(request, server_token) is not None:
             return 0
         # A body slightly above the limit is read, so that the refusal can say why.
         room = uploads.room_bytes - coming_bytes if uploads.brings(request) else 0
         return max(room, 0) + _SMALL_BODY_BYTES
 
-    make = functools.partial(_application, library, uploads, base=base, token=known)
-    app = Beginning(library, make, base=base, token=known)
+    make = functools.partial(_application, library, uploads, base=base, token=server_token)
+    app = Beginning(library, make, base=base, token=server_token)
     listening = Listening(app, host=host, port=port, base=base, body_bytes=body_bytes)
     # Without traces, the page of the reports is the only one.
     alone = "ranks" if library.ranks_files() else "history" if history is not None else ""
     page = "compare" if compare else "" if entries else alone
     shown = {"trace": entries[0].id, "with": entries[1].id} if compare else {}
-    return listening, f"{listening.url}{page}?{urlencode(shown | {'token': known})}"
+    return listening, f"{listening.url}{page}?{urlencode(shown | {'token': server_token})}"
 
 
 def _application(library: Library, uploads: DroppedFiles, *, base: str, token: str) -> Flask:

@@ -42,7 +42,7 @@ Reduced = tuple[ReducedRank, ...] | Unreadable
 """A trace as the page Ranks needs it: a rank for each device, or the reason why there is none."""
 
 
-_Made = Opened | Reduced | Verdict | OverlapscopeError
+_TaskResult = Opened | Reduced | Verdict | OverlapscopeError
 
 
 class _TraceTask(Struct, frozen=True):
@@ -81,7 +81,7 @@ class Library:
         self._ids = {entry.path.resolve(): entry.id for entry in self._entries.values()}
         self._lock = threading.Lock()
         self._opened_by: dict[str, _TraceTask] = {}
-        self._kept: Kept[_TraceTask, _Made] = Kept(KEPT_EVENTS)
+        self._kept: Kept[_TraceTask, _TaskResult] = Kept(KEPT_EVENTS)
         self._background = Background("loader", self._read, self._kept, _weight)
         self.results_of_pages: Kept[Hashable, Any] = Kept(_PAGE_RESULTS)
         """Results that pages need again, under keys of their own."""
@@ -117,7 +117,7 @@ class Library:
             job = self._opened_by[entry.id] = _TraceTask(entry, _state_of(entry.path))
         return job
 
-    def _result(self, id: str | None) -> _Made | None:
+    def _result(self, id: str | None) -> _TaskResult | None:
         entry = self.entry(id)
         return None if entry is None else self._kept.get(self._job(entry))
 
@@ -178,7 +178,7 @@ class Library:
         result = None if entry is None else self._beside(entry, "verdict")
         return result if isinstance(result, Verdict | OverlapscopeError) else None
 
-    def _beside(self, entry: TraceEntry, makes: Literal["reduced", "verdict"]) -> _Made | None:
+    def _beside(self, entry: TraceEntry, makes: Literal["reduced", "verdict"]) -> _TaskResult | None:
         job = _TraceTask(entry, _state_of(entry.path), makes)
         result = self._kept.get(job)
         if result is None:
@@ -192,21 +192,21 @@ class Library:
 
     def results(self) -> tuple[tuple[Path, Results], ...]:
         """Return the laboratory's results in the given directories and their subdirectories."""
-        found = []
+        results = []
         for source in self._sources:
             for file in sorted(source.rglob(RESULTS_FILE)) if source.is_dir() else ():
                 try:
-                    found.append((file.parent, store.read(file.parent)))
+                    results.append((file.parent, store.read(file.parent)))
                 except OverlapscopeError as error:
                     logging.getLogger(__name__).warning("%s", error)
-        return tuple(found)
+        return tuple(results)
 
     def id_of(self, path: Path) -> str | None:
         """Return the id of a file."""
         with self._lock:
             return self._ids.get(path.resolve())
 
-    def _read(self, job: _TraceTask, tell: Tell) -> _Made:
+    def _read(self, job: _TraceTask, tell: Tell) -> _TaskResult:
         """Return the result of a task, or the error that prevents it. Reads the trace unless it is open."""
         entry, opened = job.entry, self.opened(job.entry.id)
 
@@ -221,8 +221,8 @@ class Library:
             tell(TaskProgress("analysing"))
             if job.makes == "reduced":
                 return reduce(trace)
-            made = open_trace(entry, trace) if opened is None else opened
-            return made if job.makes == "opened" else judge(made.of(None).section())
+            opened_now = open_trace(entry, trace) if opened is None else opened
+            return opened_now if job.makes == "opened" else judge(opened_now.of(None).section())
 
         def reading(done: int, total: int) -> None:
             tell(TaskProgress("reading", done / total if total else None))
@@ -237,9 +237,9 @@ class Library:
         return result
 
 
-def _weight(made: _Made) -> int:
+def _weight(result: _TaskResult) -> int:
     """Return the number of events in memory."""
-    programs = (made, made.plain) if isinstance(made, Opened) else ()
+    programs = (result, result.plain) if isinstance(result, Opened) else ()
     return sum(events_of(program.analysis.trace) for program in programs if program is not None)
 
 

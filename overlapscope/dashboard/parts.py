@@ -38,8 +38,8 @@ Children = Sequence[Component | str] | Component | str
 
 def page(title: str, *children: Component, lead: str = "") -> Component:
     """Return a page with its title, and a sentence on the question it answers."""
-    said = [dmc.Text(lead, c="dimmed", size="sm")] if lead else []
-    return dmc.Stack([html.Div([dmc.Title(title, order=2), *said]), *children], gap="md", maw=1500)
+    leads = [dmc.Text(lead, c="dimmed", size="sm")] if lead else []
+    return dmc.Stack([html.Div([dmc.Title(title, order=2), *leads]), *children], gap="md", maw=1500)
 
 
 def lead(context: PageContext, sentence: str) -> str:
@@ -75,9 +75,9 @@ def empty(*sentences: Children) -> Component:
 
 def warning(context: PageContext, title: str, sentences: Sequence[Children], id: str) -> Component:
     """Return caveats about the figures."""
-    said = [dmc.ListItem(sentence) for sentence in sentences]
+    items = [dmc.ListItem(sentence) for sentence in sentences]
     head = dmc.Text(title, fw=700, size="sm", c=context.colors["fair"])
-    return dmc.Alert(dmc.List(said, size="sm"), title=head, color="yellow", id=id)
+    return dmc.Alert(dmc.List(items, size="sm"), title=head, color="yellow", id=id)
 
 
 # -- The answer ------------------------------------------------------------------------------------
@@ -106,18 +106,18 @@ def answer(
         wrap="nowrap",
         style={"color": color},
     )
-    said = dmc.Text(sentence, fz=22, fw=600, lh=1.3, mt=4, id=ids[1])
-    return dmc.Paper([head, said, *more], withBorder=True, p="md", style={"borderLeft": f"6px solid {color}"})
+    answer_text = dmc.Text(sentence, fz=22, fw=600, lh=1.3, mt=4, id=ids[1])
+    return dmc.Paper([head, answer_text, *more], withBorder=True, p="md", style={"borderLeft": f"6px solid {color}"})
 
 
 def verdict(context: PageContext) -> Component:
     """Return the verdict on the device that is shown."""
-    found = judge(context.section)
-    more = [dmc.Text(found.rest, fz=16, mt=4)] if found.rest else []
-    more += [dmc.Text(found.plain, size="sm", c="dimmed", mt=4, id="verdict-plain")] if found.plain else []
-    more += [dmc.Text(said, size="sm", c="dimmed", mt=4) for said in (found.steps, found.doubt) if said]
+    judgement = judge(context.section)
+    more = [dmc.Text(judgement.rest, fz=16, mt=4)] if judgement.rest else []
+    more += [dmc.Text(judgement.plain, size="sm", c="dimmed", mt=4, id="verdict-plain")] if judgement.plain else []
+    more += [dmc.Text(note, size="sm", c="dimmed", mt=4) for note in (judgement.steps, judgement.doubt) if note]
     ids = ("verdict-level", "verdict-text")
-    return answer(context, found.level, found.level, found.lead, *more, ids=ids, subject=found.subject)
+    return answer(context, judgement.level, judgement.level, judgement.lead, *more, ids=ids, subject=judgement.subject)
 
 
 def unusable(context: PageContext) -> Component:
@@ -174,14 +174,14 @@ def _csv_button(grid_id: str) -> Component:
 
 def causes(context: PageContext, device: Device, subject: Subject, ids: str) -> list[Component]:
     """Return the bars of a bucket's causes with their meanings and remedies, and the evidence below."""
-    known, recorder = CAUSES[subject], context.section.trace.environment.recorder
-    told = [
+    descriptions, recorder = CAUSES[subject], context.section.trace.environment.recorder
+    legend = [
         html.Div(
             [
                 html.Span("■ ", style={"color": context.colors[f"{subject}:{cause}"]}, **render.UNREAD),
                 html.Strong(cause),
-                f": {known[cause].meaning}",
-                *([html.Em(f" {remedy}")] if (remedy := known[cause].helps(recorder)[0]) else []),
+                f": {descriptions[cause].meaning}",
+                *([html.Em(f" {remedy}")] if (remedy := descriptions[cause].helps(recorder)[0]) else []),
             ],
             style={"fontSize": "14px"},
         )
@@ -190,7 +190,7 @@ def causes(context: PageContext, device: Device, subject: Subject, ids: str) -> 
     chart = render.graph(charts.causes(context.section, subject, context.dark), f"{ids}-causes", name=f"{ids}-causes")
     beside = [
         dmc.GridCol(chart, span={"base": 12, "md": 7}),
-        dmc.GridCol(dmc.Stack(told, gap=6, py="xs"), span={"base": 12, "md": 5}),
+        dmc.GridCol(dmc.Stack(legend, gap=6, py="xs"), span={"base": 12, "md": 5}),
     ]
     title = [dmc.Text("Where it comes from", fw=600), _csv_button(f"{ids}-evidence")]
     return [
@@ -317,6 +317,10 @@ def loading_bar(id: str, state: TaskProgress) -> Component:
 
 def progress(sentence: str, part: float | None) -> Component:
     """Return a progress bar; `part` is the completed fraction, if known."""
-    known = part is not None
-    bar: Any = {"value": round(100 * part) if part is not None else 100, "animated": not known, "striped": not known}
+    is_known = part is not None
+    bar: Any = {
+        "value": round(100 * part) if part is not None else 100,
+        "animated": not is_known,
+        "striped": not is_known,
+    }
     return dmc.Stack([dmc.Text(sentence), dmc.Progress(**bar, **{"aria-label": "loading"})], w=420)

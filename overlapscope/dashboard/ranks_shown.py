@@ -35,8 +35,8 @@ class Ranks(Struct, frozen=True):
 
     def trace(self, row: int) -> str | None:
         """Return the id of a row's trace; None if the trace is not here."""
-        known = 0 <= row < len(self.report.ranks)
-        return self.traces.get(self.report.ranks[row].source) if known else None
+        exists = 0 <= row < len(self.report.ranks)
+        return self.traces.get(self.report.ranks[row].source) if exists else None
 
 
 def chosen(library: Library, url: UrlState) -> RanksFile | None:

@@ -51,9 +51,9 @@ def draw(blocks: Iterable[Block], dark: bool) -> list[Component]:
     return drawn
 
 
-def words(said: Words, dark: bool) -> list[Component | str]:
+def words(sentence: Words, dark: bool) -> list[Component | str]:
     """Return the components of a sentence."""
-    return [_span(piece, palette(dark)) for piece in model.pieces(said)]
+    return [_span(piece, palette(dark)) for piece in model.pieces(sentence)]
 
 
 def _span(piece: model.Span, colors: Mapping[str, str]) -> Component | str:
@@ -163,7 +163,7 @@ def findings(
 def _finding_head(block: model.FindingBlock, colors: Mapping[str, str]) -> Component:
     icon, level = _SEVERITY[block.severity]
     color = {"color": colors[level], "fontWeight": 700}
-    said = [
+    facts = [
         html.Span(icon, style=color, **UNREAD),
         html.Span(block.severity, style={"fontSize": "14px"} | color),
         dmc.Text(block.rule, c="dimmed", size="sm"),
@@ -171,23 +171,23 @@ def _finding_head(block: model.FindingBlock, colors: Mapping[str, str]) -> Compo
         *([dmc.Text(block.where, c="dimmed", size="sm")] if block.where else []),
     ]
     places = [html.Div(f"at {place}", className="place") for place in block.places]
-    return dmc.Stack([dmc.Group(said, gap=8), dmc.Text(block.title, fw=600), *places], gap=2)
+    return dmc.Stack([dmc.Group(facts, gap=8), dmc.Text(block.title, fw=600), *places], gap=2)
 
 
 def _finding_body(block: model.FindingBlock, dark: bool, ends: Sequence[Component]) -> Component:
-    said = (
+    paragraphs = (
         ("Evidence", "\n".join(block.evidence)),
         ("What to change", block.advice),
         ("See what it saves", block.proof),
     )
-    told = [
+    sections = [
         html.Div([dmc.Text(title, c="dimmed", size="sm"), dmc.Text(text, className="prose")])
-        for title, text in said
+        for title, text in paragraphs
         if text
     ]
     rule = RULES.get(block.rule)
     ruled = [] if rule is None else [_programs(rule, dark), _meaning(rule)]
-    return dmc.Stack([*told, *([dmc.Group(list(ends))] if ends else []), *ruled], gap="sm")
+    return dmc.Stack([*sections, *([dmc.Group(list(ends))] if ends else []), *ruled], gap="sm")
 
 
 def _programs(rule: Rule, dark: bool) -> Component:

@@ -73,9 +73,11 @@ def _send_report(context: PageContext) -> flask.typing.ResponseReturnValue:
 def _page(opened: Opened, device: int | None) -> Page:
     """Return the report, reduced to a device if the trace has it."""
     report = opened.report
-    if any(known.device == device for known in report.devices):
+    if any(candidate.device == device for candidate in report.devices):
         traces = tuple(
-            structs.replace(trace, devices=tuple(known for known in trace.devices if known.device == device))
+            structs.replace(
+                trace, devices=tuple(candidate for candidate in trace.devices if candidate.device == device)
+            )
             for trace in report.traces
         )
         findings = tuple(finding for finding in report.findings if finding.device == device)

@@ -20,14 +20,14 @@ _PREFIX = "overlapscope-dashboard-"
 
 @functools.cache
 def _own() -> tempfile.TemporaryDirectory[str]:
-    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        if _is_mine(left) and _locked(left):
-            shutil.rmtree(left, ignore_errors=True)
+    for abandoned in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        if _is_mine(abandoned) and _locked(abandoned):
+            shutil.rmtree(abandoned, ignore_errors=True)
     while True:
-        made = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
+        directory = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
         # Another process that is starting may have deleted it as abandoned.
-        if _locked(Path(made.name)) and os.path.isdir(made.name):
-            return made
+        if _locked(Path(directory.name)) and os.path.isdir(directory.name):
+            return directory
 
 
 def own_directory() -> Path:
@@ -40,8 +40,8 @@ def _is_mine(path: Path) -> bool:
     if sys.platform == "win32":
         return False
     with suppress(OSError):
-        found = path.lstat()
-        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        status = path.lstat()
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
     return False
 
 

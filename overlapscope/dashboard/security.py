@@ -89,8 +89,8 @@ def guard(server: flask.Flask, *, token: str, base: str) -> None:
             answer = flask.redirect(f"{base.rstrip('/')}{request.path}{'?' if rest else ''}{rest}")
             answer.headers["Cache-Control"] = "no-store"
             # Not "Strict": a browser would then send no cookie when it follows a link from elsewhere to a page here.
-            known = _signer(request, token).sign(b"in").decode()
-            answer.set_cookie(_cookie(request), known, max_age=_WEEK_S, httponly=True, samesite="Lax", path=base)
+            cookie = _signer(request, token).sign(b"in").decode()
+            answer.set_cookie(_cookie(request), cookie, max_age=_WEEK_S, httponly=True, samesite="Lax", path=base)
             return answer
         return None if refused is None else _refused(*refused)
 

@@ -44,13 +44,13 @@ class Stored(Struct, frozen=True):
 
         It is text because a browser would round times in nanoseconds.
         """
-        found: list[str] = []
+        states: list[str] = []
         for path in (self.path, Path(f"{os.path.realpath(self.path)}-wal")):
             with suppress(OSError):
                 stat = path.stat()
                 # Readers create the second file, too, but leave it empty.
-                found += [f"{stat.st_mtime_ns}:{stat.st_size}"] if stat.st_size else []
-        return " ".join(found)
+                states += [f"{stat.st_mtime_ns}:{stat.st_size}"] if stat.st_size else []
+        return " ".join(states)
 
 
 def find_stored(named: str | None) -> Stored | None:

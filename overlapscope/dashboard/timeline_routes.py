@@ -57,8 +57,8 @@ def _lanes(library: Library) -> Lanes:
     id = flask.request.args.get("trace")
     opened = library.opened(id)
     if opened is None:
-        known = library.entry(id) is not None
-        raise Refused("This trace is not in memory; load the page again." if known else "There is no such trace.", 404)
+        exists = library.entry(id) is not None
+        raise Refused("This trace is not in memory; load the page again." if exists else "There is no such trace.", 404)
     asked = flask.request.args.get("predicted")
     return opened.of(flask.request.args.get("of")).lanes if asked is None else _predicted(library, opened, asked)
 
@@ -69,14 +69,14 @@ def _predicted(library: Library, opened: Opened, interventions: str) -> Lanes:
     except msgspec.DecodeError:
         raise Refused("predicted is a JSON list of interventions.") from None
     try:
-        found = library.predictions.get(opened, asked, wait_s=_PREDICTED_S)
+        prediction = library.predictions.get(opened, asked, wait_s=_PREDICTED_S)
     except OverlapscopeError as error:
         raise Refused(str(error)) from None
-    if found is None:
+    if prediction is None:
         raise Refused("This is still being predicted; try again in a moment.", 503)
-    if found.lanes is None:
+    if prediction.lanes is None:
         raise Refused("Nothing is predicted for this trace, as its replay differs from it.", 404)
-    return found.lanes
+    return prediction.lanes
 
 
 def _response(answer: _Answer, status: int = 200) -> flask.Response:

@@ -90,8 +90,10 @@ class DroppedFiles:
     def _full(self) -> str:
         if len(self._sizes) >= MOST_FILES:
             return f"{MOST_FILES:,} files were dropped already; start the dashboard anew."
-        left = " that is left for dropped files" if self._sizes else ""
-        return f"is larger than the {size(self.room_bytes)}{left}; start the dashboard with a larger --max-upload."
+        already_used = " that is left for dropped files" if self._sizes else ""
+        return (
+            f"is larger than the {size(self.room_bytes)}{already_used}; start the dashboard with a larger --max-upload."
+        )
 
 
 def safe_name(name: str) -> str:
@@ -105,5 +107,5 @@ def safe_name(name: str) -> str:
 
 
 def _ending(name: str) -> str:
-    found = re.search(r"(\.json(\.gz|\.zst)?|\.sqlite|\.xplane\.pb)$", name)
-    return found[0] if found else ""
+    match = re.search(r"(\.json(\.gz|\.zst)?|\.sqlite|\.xplane\.pb)$", name)
+    return match[0] if match else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import parse_qs, urlencode
 
 import numpy as np
@@ -64,38 +65,25 @@ class UrlState(Struct, frozen=True):
 
         The span is dropped if the page or timeline changes.
         """
-        there = replace(self, **changes)
-        there = replace(there, page=self.page if page is None else page)
-        if (there.trace, there.page, there.of) != (self.trace, self.page, self.of):
-            there = replace(there, start_ns=changes.get("start_ns"), end_ns=changes.get("end_ns"))
-        if there.trace != self.trace:
-            there = replace(there, device=changes.get("device"))
-        known = {name: getattr(there, field) for field, name in _IN_URL.items()}
-        query = urlencode({name: value for name, value in known.items() if value is not None}, safe="/")
-        return f"{self.base}{there.page}{'?' if query else ''}{query}"
+        target = replace(self, **changes)
+        target = replace(target, page=self.page if page is None else page)
+        if (target.trace, target.page, target.of) != (self.trace, self.page, self.of):
+            target = replace(target, start_ns=changes.get("start_ns"), end_ns=changes.get("end_ns"))
+        if target.trace != self.trace:
+            target = replace(target, device=changes.get("device"))
+        parameters = {name: getattr(target, field) for field, name in _IN_URL.items()}
+        query = urlencode({name: value for name, value in parameters.items() if value is not None}, safe="/")
+        return f"{self.base}{target.page}{'?' if query else ''}{query}"
 
 
 def parse(base: str, pathname: str | None, search: str | None) -> UrlState:
     """Parse a URL's path and query, ignoring invalid values."""
     path = (pathname or "").removeprefix(base).strip("/")
-    asked = {name: values[-1] for name, values in parse_qs((search or "").removeprefix("?")).items()}
-    return UrlState(
-        base=base,
-        page=path or FIRST_PAGE,
-        trace=asked.get("trace"),
-        device=_number(asked.get("device")),
-        start_ns=_number(asked.get("from")),
-        end_ns=_number(asked.get("to")),
-        other=asked.get("with"),
-        report=asked.get("report"),
-        of=RECORDED if asked.get("of") == RECORDED else None,
-        experiment=asked.get("experiment"),
-        job=asked.get("job"),
-        metric=asked.get("metric"),
-        by=asked.get("by"),
-        entry=asked.get("entry"),
-        against=asked.get("against"),
-    )
+    query = {name: values[-1] for name, values in parse_qs((search or "").removeprefix("?")).items()}
+    asked: dict[str, Any] = {field: query.get(name) for field, name in _IN_URL.items()}
+    asked |= {field: _number(asked[field]) for field in ("device", "start_ns", "end_ns")}
+    asked["of"] = RECORDED if asked["of"] == RECORDED else None
+    return UrlState(base, path or FIRST_PAGE, **asked)
 
 
 def _number(text: str | None) -> int | None:
@@ -125,17 +113,17 @@ def moved(window: Window, device: int, before: Trace, after: Trace) -> Window:
     """
     if before is after:
         return window
-    here, there = _edges(before, device), _edges(after, device)
-    if not len(here):
+    edges_before, edges_after = _edges(before, device), _edges(after, device)
+    if not len(edges_before):
         return window
-    order = np.argsort(here, kind="stable")
+    order = np.argsort(edges_before, kind="stable")
     # Relative to the first, so that floats are exact.
-    first, last, origin = int(here.min()), int(here.max()), int(there.min())
-    known, target = here[order] - first, np.maximum.accumulate(there[order] - origin)
+    first, last, origin = int(edges_before.min()), int(edges_before.max()), int(edges_after.min())
+    sources, targets = edges_before[order] - first, np.maximum.accumulate(edges_after[order] - origin)
 
     def instant(at_ns: int) -> int:
         inside = min(max(at_ns, first), last)
-        return round(float(np.interp(inside - first, known, target))) + origin + at_ns - inside
+        return round(float(np.interp(inside - first, sources, targets))) + origin + at_ns - inside
 
     return Window(start_ns=instant(window.start_ns), end_ns=instant(window.end_ns))
 

@@ -35,15 +35,15 @@ _REPLAY = "How well the replay explains the recording"
 
 def answer(context: PageContext, prediction: WhatIf) -> Component:
     """Return the predicted step time with its interval in a sentence, or the reason for refusing a prediction."""
-    told = document.headline(prediction)
-    word = _standing(prediction, told.level)
-    said = render.draw(document.remarks(prediction), context.dark)
+    headline = document.headline(prediction)
+    word = _standing(prediction, headline.level)
+    content = render.draw(document.remarks(prediction), context.dark)
     if prediction.predicted_step_ns is None:
-        said += render.draw([Items(tuple(map(with_code, document.refusal(prediction))))], context.dark)
+        content += render.draw([Items(tuple(map(with_code, document.refusal(prediction))))], context.dark)
     else:
-        said += [_bars(context, prediction, prediction.predicted_step_ns), _figures(context, prediction)]
+        content += [_bars(context, prediction, prediction.predicted_step_ns), _figures(context, prediction)]
     ids = ("whatif-standing", "whatif-sentence")
-    return parts.answer(context, told.level, word, told.text, *said, ids=ids, sign=_SIGNS[word])
+    return parts.answer(context, headline.level, word, headline.text, *content, ids=ids, sign=_SIGNS[word])
 
 
 def _standing(prediction: WhatIf, level: str) -> str:
@@ -62,9 +62,9 @@ def _bars(context: PageContext, prediction: WhatIf, predicted: Estimate) -> Comp
         bar = html.Div(segments, className="whatif-bar", style=_extent(0, length_ns, whole_ns))
         return html.Div([html.Span(word), html.Div([bar, *marks], className="whatif-scale")], className="whatif-row")
 
-    told = document.interval(predicted, unit)
+    interval = document.interval(predicted, unit)
     reach = _extent(predicted.low, predicted.high, whole_ns)
-    line = [html.Div(className="whatif-interval", style=reach, title=f"{told} {unit.name}")] if told else []
+    line = [html.Div(className="whatif-interval", style=reach, title=f"{interval} {unit.name}")] if interval else []
     measured = {document.bucket(field): figure.measured for field, figure in prediction.buckets.items()}
     after = {document.bucket(field): figure.predicted.value for field, figure in prediction.buckets.items()}
     return html.Div(
@@ -80,9 +80,9 @@ def _extent(start_ns: int, end_ns: int, whole_ns: int) -> dict[str, str]:
 
 def _figures(context: PageContext, prediction: WhatIf) -> Component:
     """Return every figure as measured and as predicted, with its interval, except those that are zero on both sides."""
-    *buckets, whole = document.buckets(prediction).texts() or [["", "", "", ""]]
+    *buckets, total = document.buckets(prediction).texts() or [["", "", "", ""]]
     unit, overlap = f" {document.unit(prediction).name}", document.overlap(prediction).texts()
-    lines = [("step" if prediction.steps else "window", *whole[1:], unit), *((*line, unit) for line in buckets)]
+    lines = [("step" if prediction.steps else "window", *total[1:], unit), *((*line, unit) for line in buckets)]
     lines += [(*line, "" if line[2] == NOTHING else "%") for line in overlap if line[1:3] != [NOTHING, NOTHING]]
     figures = []
     for name, measured, predicted, between, of in lines:
@@ -129,14 +129,14 @@ def details(context: PageContext, prediction: WhatIf) -> Component | None:
     """Return the changes, the assumptions and the replay's fidelity; None if nothing is predicted."""
     if prediction.predicted_step_ns is None:
         return None
-    assumed, known = document.assumptions(prediction), document.constants(prediction)
-    assumed = replace(assumed, note=f"{_ASSUMED} {assumed.note}".strip())
+    assumptions, constants = document.assumptions(prediction), document.constants(prediction)
+    assumptions = replace(assumptions, note=f"{_ASSUMED} {assumptions.note}".strip())
     changes, replay = tuple(document.changes(prediction)), Items(tuple(document.replay(prediction)))
     return dmc.Stack(
         [
             *([parts.drawn(context, "What to change", *changes, id="whatif-changes")] if changes else []),
-            *([parts.table_panel(context, assumed, "whatif-assumptions")] if assumed.rows else []),
-            *([parts.table_panel(context, known, "whatif-constants")] if known.rows else []),
+            *([parts.table_panel(context, assumptions, "whatif-assumptions")] if assumptions.rows else []),
+            *([parts.table_panel(context, constants, "whatif-constants")] if constants.rows else []),
             parts.drawn(context, _REPLAY, replay),
         ],
         gap="md",
@@ -153,12 +153,12 @@ def ladder(context: PageContext, prediction: WhatIf | None) -> Component | None:
     # Leaving out the saved times makes room for the buttons in a narrow window.
     table = document.ladder(prediction).without({"saved"})
     if not table.rows:
-        said = (
+        message = (
             "None of these changes makes the step shorter."
             if prediction.replay.valid
             else document.headline(prediction).text
         )
-        return dmc.Text(said, size="sm", mt="sm")
+        return dmc.Text(message, size="sm", mt="sm")
     buttons: list[Component | None] = [
         dmc.Button("use", id={"type": RUNG, "index": number}, variant="subtle", size="compact-xs")
         for number in range(len(table.rows))

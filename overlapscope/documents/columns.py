@@ -12,55 +12,63 @@ NAME_LIMIT = 200
 
 T = TypeVar("T")
 ColumnOf = tuple[Column, Callable[[T], Cell]]
-"""A column and the function that makes its cell for an item. The functions below pass `fields` on to `Column`."""
+"""A column and the function that makes its cell for an item.
+
+The functions below pass `fields` on to `Column`. A column's id is its title by default.
+"""
+_NUMBER_WIDTH = 80
+"""Width of a narrow column of numbers, in CSS pixels."""
+
+
+def _column(title: str, fields: dict[str, Any], **defaults: Any) -> Column:
+    return Column(**{"title": title, "id": title, **defaults, **fields})
 
 
 def text(title: str, say: Callable[[T], str | None], *, when: bool = True, **fields: Any) -> ColumnOf[T] | None:
     """Return a column of text from a trace, empty where it is unknown; None unless `when`."""
 
-    def cell(thing: T) -> Cell:
-        return Cell(clean(say(thing) or "", NAME_LIMIT))
+    def cell(item: T) -> Cell:
+        return Cell(clean(say(item) or "", NAME_LIMIT))
 
-    return (Column(title, number=False, **fields), cell) if when else None
+    return (_column(title, fields, number=False), cell) if when else None
 
 
 def count(title: str, say: Callable[[T], int], **fields: Any) -> ColumnOf[T]:
     """Return a column of counts."""
-    return Column(title, **fields), lambda thing: Cell(f"{say(thing):,}", say(thing))
+    return _column(title, fields, width=_NUMBER_WIDTH), lambda item: Cell(f"{say(item):,}", say(item))
 
 
 def number(title: str, say: Callable[[T], int], **fields: Any) -> ColumnOf[T]:
     """Return a column of numbers that identify something, such as a stream."""
-    return Column(title, **fields), lambda thing: Cell(str(say(thing)), say(thing))
+    return _column(title, fields, width=_NUMBER_WIDTH), lambda item: Cell(str(say(item)), say(item))
 
 
-def time(title: str, unit: Unit, say: Callable[[T], int], *, long: str, **fields: Any) -> ColumnOf[T]:
-    """Return a column of times, sorted and exported in `unit`, which this adds to the long title."""
-    return Column(title, long=f"{long}, {unit.name}", **fields), lambda thing: Cell(
-        unit.number(say(thing)), say(thing) / unit.ns
-    )
+def time(title: str, unit: Unit, say: Callable[[T], int], *, short: str = "", **fields: Any) -> ColumnOf[T]:
+    """Return a column of times, sorted and exported in `unit`. `short` is its title where the unit is obvious."""
+    titles = {"title": short or f"{title} {unit.name}", "long": f"{title}, {unit.name}"}
+    return _column(title, titles | fields), lambda item: Cell(unit.number(say(item)), say(item) / unit.ns)
 
 
 def percent(title: str, say: Callable[[T], float | None], **fields: Any) -> ColumnOf[T]:
     """Return a column of percentages, without the sign."""
-    return Column(title, **fields), lambda thing: Cell(bare_percent(say(thing)), say(thing))
+    return _column(title, fields), lambda item: Cell(bare_percent(say(item)), say(item))
 
 
 def share(title: str, part: Callable[[T], int], whole: Callable[[T], int], **fields: Any) -> ColumnOf[T]:
     """Return a column of `part` as a percentage of `whole`."""
-    return percent(title, lambda thing: 100 * part(thing) / whole(thing) if whole(thing) else None, **fields)
+    return percent(title, lambda item: 100 * part(item) / whole(item) if whole(item) else None, **fields)
 
 
 def bytes_of(title: str, say: Callable[[T], int | None], **fields: Any) -> ColumnOf[T]:
     """Return a column of sizes in bytes."""
-    return Column(title, **fields), lambda thing: Cell(size(say(thing)), say(thing))
+    return _column(title, fields), lambda item: Cell(size(say(item)), say(item))
 
 
-def rate(title: str, say: Callable[[T], float | None], **fields: Any) -> ColumnOf[T]:
+def rate(say: Callable[[T], float | None]) -> ColumnOf[T]:
     """Return a column of bandwidths in GB/s."""
 
-    def cell(thing: T) -> Cell:
-        value = say(thing)
+    def cell(item: T) -> Cell:
+        value = say(item)
         return Cell(NOTHING if value is None else bandwidth(value), value)
 
-    return Column(title, **fields), cell
+    return Column("GB/s", id="rate", width=_NUMBER_WIDTH), cell

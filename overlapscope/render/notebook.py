@@ -32,13 +32,13 @@ _LONGEST = 300
 
 def sentence(result: Shown) -> str:
     """Return `Report: trace.json.gz, NVIDIA H200: No overlap: all 72.2 ms of copies...` in angle brackets."""
-    verdict, _ = _said(result)
+    verdict, _ = _verdict_and_document(result)
     return f"<{type(result).__name__}: {shorten(clean(verdict), _LONGEST)}>"
 
 
 def screen(result: Shown) -> str:
     """Return the beginning of the command line's output as HTML, with the number of lines left out."""
-    verdict, document = _said(result)
+    verdict, document = _verdict_and_document(result)
     text = terminal.render(brief(document()), width=WIDTH)
     # A check's outcome is at the end of its document, so the verdict goes first.
     lines = [] if " ".join(text.split()).startswith(" ".join(verdict.split())) else [clean(verdict), ""]
@@ -48,7 +48,7 @@ def screen(result: Shown) -> str:
     return f'<pre style="line-height: 1.25; white-space: pre">{escape(chr(10).join(lines))}</pre>'
 
 
-def _said(result: Shown) -> tuple[str, Callable[[], Document]]:
+def _verdict_and_document(result: Shown) -> tuple[str, Callable[[], Document]]:
     """Return the verdict and a function that builds the command line's document."""
     match result:
         case Report():

@@ -37,13 +37,13 @@ def copies(section: DeviceReport, device: Device) -> Table:
     return table_of(
         device.copies,
         column.text("copies", lambda group: group.direction, id="direction", width=90, heads=True),
-        column.text("memory", lambda group: f"{group.source_kind} to {group.target_kind}", id="memory", width=170),
-        column.number("stream", lambda group: group.stream, id="stream", width=80),
-        column.count("count", lambda group: group.count, id="count", width=80),
+        column.text("memory", lambda group: f"{group.source_kind} to {group.target_kind}", width=170),
+        column.number("stream", lambda group: group.stream),
+        column.count("count", lambda group: group.count),
         column.bytes_of("size", lambda group: group.bytes, id="bytes", long="bytes"),
-        column.rate("GB/s", lambda group: group.gb_per_s if says_bandwidth(group) else None, id="rate", width=80),
-        column.time(f"time {unit.name}", unit, lambda group: group.time_ns, id="time", long="time"),
-        column.time(f"exposed {unit.name}", unit, lambda group: group.exposed_ns, id="exposed", long="exposed"),
+        column.rate(lambda group: group.gb_per_s if says_bandwidth(group) else None),
+        column.time("time", unit, lambda group: group.time_ns),
+        column.time("exposed", unit, lambda group: group.exposed_ns),
         column.share("exposed, %", lambda group: group.exposed_ns, lambda group: group.time_ns, id="share", extra=True),
         title="Copies",
     )
@@ -70,22 +70,15 @@ def worst_copies(section: DeviceReport, copies: EachCopy, rows: I64, issuers: Se
     return table_of(
         list(map(_IssuedCopy, rows.tolist(), sizes, issuers)),
         column.text("copy", lambda copy: Kind(copies.direction[copy.row]).name.lower(), id="direction", width=75),
-        column.text("memory", lambda copy: Memory(copies.memory[copy.row]).name.lower(), id="memory", width=95),
-        column.time(
-            f"exposed {unit.name}", unit, lambda copy: int(copies.exposed_ns[copy.row]), id="exposed", long="exposed"
-        ),
-        column.text("cause", lambda copy: COPY_CAUSES[copies.cause[copy.row]], id="cause", width=145),
+        column.text("memory", lambda copy: Memory(copies.memory[copy.row]).name.lower(), width=95),
+        column.time("exposed", unit, lambda copy: int(copies.exposed_ns[copy.row])),
+        column.text("cause", lambda copy: COPY_CAUSES[copies.cause[copy.row]], width=145),
         column.text("where", lambda copy: copy.issuer.line, when=any(issuer.line for issuer in issuers), **_LINE),
         column.text("launched by", lambda copy: copy.issuer.op, id="op", width=130),
-        column.time(f"time {unit.name}", unit, lambda copy: int(copies.duration_ns[copy.row]), id="time", long="time"),
+        column.time("time", unit, lambda copy: int(copies.duration_ns[copy.row])),
         column.bytes_of("size", lambda copy: copy.bytes, id="bytes", long="bytes"),
-        column.rate(
-            "GB/s",
-            lambda copy: None if copy.bytes is None else float(copies.gb_per_s[copy.row]),
-            id="rate",
-            width=80,
-        ),
-        column.text("call", lambda copy: copy.issuer.call, id="call", width=140),
+        column.rate(lambda copy: None if copy.bytes is None else float(copies.gb_per_s[copy.row])),
+        column.text("call", lambda copy: copy.issuer.call, width=140),
         title="Copies with the most exposed time",
         place=lambda copy: (int(copies.start_ns[copy.row]), int(copies.end_ns[copy.row])),
     )
@@ -106,15 +99,15 @@ def evidence(section: DeviceReport, device: Device, subject: Subject) -> Table:
 
     return table_of(
         cases,
-        column.text("cause", lambda case: case.cause, id="cause", width=145),
-        column.time(f"time {unit.name}", unit, lambda case: case.time_ns, id="time", long="time"),
+        column.text("cause", lambda case: case.cause, width=145),
+        column.time("time", unit, lambda case: case.time_ns),
         column.share("%", lambda case: case.time_ns, lambda _: whole_ns, id="share", width=70),
         column.text("where", lambda case: case.where, when=any(case.where for case in cases), **_LINE),
-        column.text("op", lambda case: case.op, id="op", width=130),
-        column.text("call", lambda case: case.call, id="call", width=140),
-        column.text("copies", moved, when=subject == "exposed-copy", id="copies", width=140),
-        column.count("cases", lambda case: case.count, id="count", width=80),
-        column.text("confidence", lambda case: case.confidence, id="confidence", width=105),
+        column.text("op", lambda case: case.op, width=130),
+        column.text("call", lambda case: case.call, width=140),
+        column.text("copies", moved, when=subject == "exposed-copy", width=140),
+        column.count("cases", lambda case: case.count, id="count"),
+        column.text("confidence", lambda case: case.confidence, width=105),
         title="Where it comes from",
         place=lambda case: _place(case.example),
     )
@@ -150,14 +143,14 @@ def stalls(section: DeviceReport, device: Device) -> Table:
             heads=True,
         ),
         column.text("in", lambda stall: stall.op, id="op", long="in op", width=130, flexible=True),
-        column.count("count", lambda stall: stall.count, id="count", width=80),
-        column.time(f"host waits {unit.name}", unit, lambda stall: stall.host_wait_ns, id="wait", long="host waits"),
-        column.time(f"GPU idle {unit.name}", unit, lambda stall: stall.idle_caused_ns, id="idle", long="idle caused"),
+        column.count("count", lambda stall: stall.count),
+        column.time("host waits", unit, lambda stall: stall.host_wait_ns, id="wait"),
+        column.time("idle caused", unit, lambda stall: stall.idle_caused_ns, id="idle", short=f"GPU idle {unit.name}"),
         column.share(
             "of idle, %", lambda stall: stall.idle_caused_ns, lambda _: device.buckets.idle_ns, id="share", extra=True
         ),
         column.text("where", lambda stall: stall.where, when=any(stall.where for stall in shown), **_LINE),
-        column.number("thread", lambda stall: stall.thread, id="thread", extra=True),
+        column.number("thread", lambda stall: stall.thread, extra=True),
         title="Host stalls",
         place=place,
     )
@@ -196,7 +189,7 @@ def _times(periods: Iterable[Period]) -> _Times:
     return _Times(*map(sum, zip(*each, strict=True)))
 
 
-class _Step(NamedTuple):
+class _StepRow(NamedTuple):
     """A row of `each_step`."""
 
     period: Period
@@ -206,9 +199,9 @@ class _Step(NamedTuple):
 
 def each_step(section: DeviceReport, device: Device) -> Table:
     """Return a row for each step; the sortable table marks outliers."""
-    unit, name, outliers = section.unit, section.unit.name, find_outliers(device.steps).tolist()
+    unit, outliers = section.unit, find_outliers(device.steps).tolist()
     return table_of(
-        [_Step(step, outlier, _times([step])) for step, outlier in zip(device.steps, outliers, strict=True)],
+        [_StepRow(step, outlier, _times([step])) for step, outlier in zip(device.steps, outliers, strict=True)],
         column.text("step", lambda step: step.period.name, id="name", width=125, flexible=True, heads=True),
         column.text(
             "unusual",
@@ -218,11 +211,11 @@ def each_step(section: DeviceReport, device: Device) -> Table:
             width=90,
             extra=True,
         ),
-        column.time(f"span {name}", unit, lambda step: step.times.span_ns, id="span", long="span"),
-        column.time("compute", unit, lambda step: step.times.compute_ns, id="compute", long="compute"),
-        column.time("exp. comm", unit, lambda step: step.times.exposed_comm_ns, id="comm", long="exposed comm"),
-        column.time("exp. copy", unit, lambda step: step.times.exposed_copy_ns, id="copy", long="exposed copy"),
-        column.time("idle", unit, lambda step: step.times.idle_ns, id="idle", long="idle"),
+        column.time("span", unit, lambda step: step.times.span_ns),
+        column.time("compute", unit, lambda step: step.times.compute_ns, short="compute"),
+        column.time("exposed comm", unit, lambda step: step.times.exposed_comm_ns, id="comm", short="exp. comm"),
+        column.time("exposed copy", unit, lambda step: step.times.exposed_copy_ns, id="copy", short="exp. copy"),
+        column.time("idle", unit, lambda step: step.times.idle_ns, short="idle"),
         column.percent(
             "efficiency %", lambda step: efficiency_shown(step.period), id="efficiency", long="efficiency, %"
         ),
@@ -231,7 +224,7 @@ def each_step(section: DeviceReport, device: Device) -> Table:
     )
 
 
-class _Range(NamedTuple):
+class _RangeRow(NamedTuple):
     """A row of `ranges`: all occurrences of a name."""
 
     name: str
@@ -248,30 +241,19 @@ def ranges(section: DeviceReport, device: Device) -> Table:
     by_name: dict[str, list[Period]] = {}
     for period in device.ranges:
         by_name.setdefault(period.name, []).append(period)
-    found = [_Range(name, periods, _times(periods)) for name, periods in by_name.items()]
+    found = [_RangeRow(name, periods, _times(periods)) for name, periods in by_name.items()]
     found.sort(key=lambda item: (-item.times.span_ns, item.name))
     shown = found if section.page.verbose else found[:FEW]
     hidden = len(found) - len(shown)
     table = table_of(
         shown,
         column.text("range", lambda item: item.name, id="name", width=180, flexible=True, heads=True),
-        column.count("count", lambda item: len(item.periods), id="count", width=80),
-        column.time(f"span {unit.name}", unit, lambda item: item.times.span_ns, id="span", long="span"),
-        column.time(
-            f"compute {unit.name}", unit, lambda item: item.times.compute_ns, id="compute", long="compute", extra=True
-        ),
-        column.time(
-            f"exposed comm {unit.name}",
-            unit,
-            lambda item: item.times.exposed_comm_ns,
-            id="comm",
-            long="exposed comm",
-            extra=True,
-        ),
-        column.time(
-            f"exposed copy {unit.name}", unit, lambda item: item.times.exposed_copy_ns, id="copy", long="exposed copy"
-        ),
-        column.time(f"idle {unit.name}", unit, lambda item: item.times.idle_ns, id="idle", long="idle"),
+        column.count("count", lambda item: len(item.periods)),
+        column.time("span", unit, lambda item: item.times.span_ns),
+        column.time("compute", unit, lambda item: item.times.compute_ns, extra=True),
+        column.time("exposed comm", unit, lambda item: item.times.exposed_comm_ns, id="comm", extra=True),
+        column.time("exposed copy", unit, lambda item: item.times.exposed_copy_ns, id="copy"),
+        column.time("idle", unit, lambda item: item.times.idle_ns),
         title="Ranges",
         place=lambda item: _place(max(item.periods, key=lambda period: period.span_ns).window),
     )

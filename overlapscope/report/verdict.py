@@ -90,7 +90,7 @@ def judge(section: DeviceReport) -> Verdict:
         clauses = [f"{little}: {clauses[0].removeprefix(_NONE)}"]
         fix = fix or (f"Less than {100 * part + 0.05:.1f}% of the time could be saved." if part else "")
     lead = "; ".join(clauses)
-    doubt = " ".join(filter(None, (_doubt(section), _untold(lost_parts))))
+    doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts))))
     steps = steps_sentence(spread.of_device(device), section.trace) if section.page.scope == "window" else ""
     return Verdict(level, section.title, f"{lead[:1].upper()}{lead[1:]}.", fix, plain_sentence(device), doubt, steps)
 
@@ -194,7 +194,7 @@ def _largest_remedy(by_cause: Mapping[str, int], causes: Mapping[str, Cause], re
     return max((by_cause.get(cause.id, 0), cause.helps(recorder)[1]) for cause in causes.values() if cause.fixing)
 
 
-def _untold(lost: frozenset[Part]) -> str:
+def _unjudged(lost: frozenset[Part]) -> str:
     """Return what findings cannot cover because parts of the recording are lost."""
     if not lost:
         return ""

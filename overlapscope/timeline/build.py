@@ -29,15 +29,15 @@ def build(analysis: TraceAnalysis) -> Lanes:
     # Tables are sorted by start.
     origin = min((int(table.start_ns[0]) for table in drawn), default=0)
     end = max((int(table.end_ns.max()) for table in drawn), default=origin)
-    made: list[TimelineLane] = []
+    lanes: list[TimelineLane] = []
     for device in analysis.devices:
-        made += _device_lanes(trace, device, origin)
-    made += _host_lanes(trace, origin)
+        lanes += _device_lanes(trace, device, origin)
+    lanes += _host_lanes(trace, origin)
     return Lanes(
         origin_ns=origin,
         start_ns=0,
         end_ns=end - origin,
-        lanes=tuple(replace(lane, id=number) for number, lane in enumerate(made)),
+        lanes=tuple(replace(lane, id=number) for number, lane in enumerate(lanes)),
         analysis=analysis,
     )
 

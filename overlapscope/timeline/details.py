@@ -28,7 +28,7 @@ Details = dict[str, Any]
 
 REBUILT = "rests on an event edge that the trace does not state"
 _ANNOTATIONS = (ID["step"], ID["range"])
-_WAITS_TOLD = 3
+_WAITS_LISTED = 3
 """Maximum number of an op's waits that are listed."""
 
 
@@ -52,7 +52,7 @@ def op(lanes: Lanes, lane_id: int, row: int) -> dict[str, Any]:
     } | about(lanes, lane, row)
 
 
-# -- on the device
+# -- Device ----------------------------------------------------------------------------------------
 
 
 def _gpu_op(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
@@ -193,7 +193,7 @@ def _device(lane: TimelineLane) -> int:
     return lane.device
 
 
-# -- on the host
+# -- Host ------------------------------------------------------------------------------------------
 
 
 def _host_event(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
@@ -245,14 +245,14 @@ def _launched(lanes: Lanes, calls: I64) -> Facts:
     return [["launched", many if count > 1 else f"{clean(ops[0].name(0))}, {took}"]]
 
 
-# -- event waits
+# -- Event waits -----------------------------------------------------------------------------------
 
 
 def _wait_facts(lanes: Lanes, waits: list[EventWait]) -> Facts:
     """Return, for each wait, the event, the streams it orders, and whether the trace states the order."""
-    facts = [["event", _wait_text(lanes, wait)] for wait in waits[:_WAITS_TOLD]]
-    if len(waits) > _WAITS_TOLD:
-        facts.append(["more events", f"{len(waits) - _WAITS_TOLD:,}"])
+    facts = [["event", _wait_text(lanes, wait)] for wait in waits[:_WAITS_LISTED]]
+    if len(waits) > _WAITS_LISTED:
+        facts.append(["more events", f"{len(waits) - _WAITS_LISTED:,}"])
     return facts
 
 
@@ -294,7 +294,7 @@ def _sync_of(trace: Trace, call: int) -> int:
     return int(np.argmax(records)) if correlation > 0 and records.any() else -1
 
 
-# -- small pieces
+# -- Helpers ---------------------------------------------------------------------------------------
 
 
 def duration(ns: int) -> str:

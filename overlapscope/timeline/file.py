@@ -55,9 +55,9 @@ def _trace(
         yield Heading("Timeline")
         yield timeline
     for part in of_trace:
-        known = lanes.analysis.devices if lanes is not None else ()
+        analyses = lanes.analysis.devices if lanes is not None else ()
         analysis = next(
-            (device for device in known if part.device and device.result.device == part.device.device), None
+            (device for device in analyses if part.device and device.result.device == part.device.device), None
         )
         yield from parts.details(part, analysis, titled=titled)
     if trusted:
@@ -94,7 +94,7 @@ def _timelines(
         [span for _, finding in parts.in_order(by_trace[number]) if (span := _example(finding, lanes)) is not None]
         for number, lanes in drawn.items()
     ]
-    made = pyramids(list(drawn.values()), examples, BUDGET_BYTES)
+    all_tiles = pyramids(list(drawn.values()), examples, BUDGET_BYTES)
     scripts, styles = tuple(map(browser.text, browser.scripts())), (browser.text(browser.STYLE),)
     return {
         number: model.TimelineBlock(
@@ -103,7 +103,7 @@ def _timelines(
             scripts,
             styles,
         )
-        for (number, lanes), pyramid in zip(drawn.items(), made, strict=True)
+        for (number, lanes), pyramid in zip(drawn.items(), all_tiles, strict=True)
     }
 
 

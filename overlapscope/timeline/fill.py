@@ -168,11 +168,11 @@ class PixelColumns(Struct, frozen=True, eq=False):
 
 def columns_of(start_ns: int, end_ns: int, columns: int) -> PixelColumns:
     """Return the columns of a view."""
-    whole, rest = divmod(end_ns - start_ns, columns)
+    width_ns, rest = divmod(end_ns - start_ns, columns)
     # span*k//columns, without a product that could overflow.
     at = np.arange(columns + 1, dtype=np.int64)
-    cuts = start_ns + whole * at + rest * at // columns
-    return PixelColumns(start_ns, end_ns, cuts, np.maximum(np.diff(cuts), 1), whole > 0)
+    cuts = start_ns + width_ns * at + rest * at // columns
+    return PixelColumns(start_ns, end_ns, cuts, np.maximum(np.diff(cuts), 1), width_ns > 0)
 
 
 def shares(fills: Sequence[Fill], columns: PixelColumns) -> list[U8 | None]:
@@ -180,13 +180,13 @@ def shares(fills: Sequence[Fill], columns: PixelColumns) -> list[U8 | None]:
 
     None for a set that covers no part of any column.
     """
-    found: list[U8 | None] = [None] * len(fills)
+    covered: list[U8 | None] = [None] * len(fills)
     touching = [place for place, fill in enumerate(fills) if fill.touches(columns.start_ns, columns.end_ns)]
     for begin in range(0, len(touching), _TOGETHER):
         places = touching[begin : begin + _TOGETHER]
         for place, share in zip(places, _shares([fills[place] for place in places], columns), strict=True):
-            found[place] = share if share.any() else None
-    return found
+            covered[place] = share if share.any() else None
+    return covered
 
 
 def _shares(fills: Sequence[Fill], columns: PixelColumns) -> U8:

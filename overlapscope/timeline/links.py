@@ -69,7 +69,7 @@ def launched_by(ops: GpuOps, calls: I64) -> I64:
     return between[np.isin(ops.launch[between], calls)]
 
 
-# -- event waits
+# -- Event waits -----------------------------------------------------------------------------------
 
 
 class EventWait(NamedTuple):
@@ -120,7 +120,7 @@ def _surest_first(waits: list[EventWait]) -> list[EventWait]:
     return sorted(waits, key=lambda wait: -wait.confidence)
 
 
-# -- arrows
+# -- Arrows ----------------------------------------------------------------------------------------
 
 Arrow = dict[str, Any]
 End = tuple[LaneRow, int]

@@ -61,22 +61,23 @@ def pyramids(drawn: Sequence[Lanes], examples: Sequence[Sequence[TimeSpan]], bud
     The traces share the budget level by level, so that all can be zoomed into equally far. Each has at least a tile.
     """
     tiles: list[list[str]] = [[] for _ in drawn]
-    left = budget_bytes
+    remaining = budget_bytes
     for wanted in _wanted(drawn, examples):
         packed = _tile(drawn[wanted.number], wanted)
         kept = tiles[wanted.number]
-        if kept and len(packed) > left:
+        if kept and len(packed) > remaining:
             break
-        left -= len(packed)
+        remaining -= len(packed)
         kept.append(base64.b64encode(packed).decode("ascii"))
     return [
-        {"model": model(lanes), "tiles": made, "worst": _worst(lanes)} for lanes, made in zip(drawn, tiles, strict=True)
+        {"model": model(lanes), "tiles": trace_tiles, "worst": _worst(lanes)}
+        for lanes, trace_tiles in zip(drawn, tiles, strict=True)
     ]
 
 
 def _worst(lanes: Lanes) -> dict[str, Any]:
     """Return the worst cases with the details of their ops, which need not be in any tile."""
-    told: dict[str, Any] = {}
+    cases_by_kind: dict[str, Any] = {}
     for kind in SUBJECTS:
         worst_cases = [worst(lanes, kind, number) for number in range(WORST)]
         cases = [
@@ -84,8 +85,8 @@ def _worst(lanes: Lanes) -> dict[str, Any]:
             for match in (hit["match"] for hit in worst_cases)
             if match is not None
         ]
-        told[kind] = {"count": worst_cases[0]["count"], "cases": cases}
-    return told
+        cases_by_kind[kind] = {"count": worst_cases[0]["count"], "cases": cases}
+    return cases_by_kind
 
 
 def _op(lanes: Lanes, match: dict[str, Any]) -> dict[str, Any]:
@@ -108,11 +109,11 @@ class _WantedTiles(NamedTuple):
 
 def _wanted(drawn: Sequence[Lanes], examples: Sequence[Sequence[TimeSpan]]) -> Iterator[_WantedTiles]:
     """Yield tiles by usefulness: whole windows, examples, then finer and finer tiles, the fullest first."""
-    whole = [TimeSpan(lanes.start_ns, max(lanes.end_ns, lanes.start_ns + SHORTEST_VIEW_NS)) for lanes in drawn]
-    yield from (_WantedTiles(number, span, COLUMNS, 0) for number, span in enumerate(whole))
+    windows = [TimeSpan(lanes.start_ns, max(lanes.end_ns, lanes.start_ns + SHORTEST_VIEW_NS)) for lanes in drawn]
+    yield from (_WantedTiles(number, span, COLUMNS, 0) for number, span in enumerate(windows))
     for number, lanes in enumerate(drawn):
-        own = dict.fromkeys(around(example, lanes) for example in examples[number][:_EXAMPLES])
-        yield from (_WantedTiles(number, span, COLUMNS, 0) for span in own if span != whole[number])
+        example_spans = dict.fromkeys(around(example, lanes) for example in examples[number][:_EXAMPLES])
+        yield from (_WantedTiles(number, span, COLUMNS, 0) for span in example_spans if span != windows[number])
     queue: list[tuple[int, int, int, _WantedTiles]] = []
     order = itertools.count()
     shorter = [_Short(lanes) for lanes in drawn]
@@ -125,7 +126,7 @@ def _wanted(drawn: Sequence[Lanes], examples: Sequence[Sequence[TimeSpan]]) -> I
                 finer = _WantedTiles(coarse.number, span, FINER * COLUMNS, coarse.level + 1)
                 heapq.heappush(queue, (finer.level, -missing, next(order), finer))
 
-    for number, span in enumerate(whole):
+    for number, span in enumerate(windows):
         push(_WantedTiles(number, span, COLUMNS, 0), [span])
     while queue:
         *_, wanted = heapq.heappop(queue)

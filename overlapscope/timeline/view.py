@@ -71,12 +71,12 @@ def _at_least(lane: TimelineLane, start_ns: int, end_ns: int, length_ns: int, mo
             parts.append(rows[(ends > start_ns) & (ends - lane.start_ns[rows] >= length_ns)])
     if not parts:
         return np.empty(0, np.int32)
-    found = np.concatenate(parts)
-    if len(found) > most:
-        length = lane.end_ns[found] - lane.start_ns[found]
-        found = found[np.argsort(-length, kind="stable")[:most]]
-    found.sort()
-    return found
+    rows = np.concatenate(parts)
+    if len(rows) > most:
+        length = lane.end_ns[rows] - lane.start_ns[rows]
+        rows = rows[np.argsort(-length, kind="stable")[:most]]
+    rows.sort()
+    return rows
 
 
 def at(lanes: Lanes, lane_id: int, start_ns: int, end_ns: int) -> int | None:

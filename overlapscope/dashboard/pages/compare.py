@@ -46,18 +46,18 @@ def layout(context: PageContext) -> Component:
     if context.other is None:
         return parts.page("Compare", choice, _nothing_chosen(context), lead=lead)
     before, after = (_of(side, RECORDED) for side in (context, _other(context)))
-    found = diff(_report(before), _report(after))
-    before, after = (_of(side, found.of) for side in (before, after))
+    difference = diff(_report(before), _report(after))
+    before, after = (_of(side, difference.of) for side in (before, after))
     verdicts = dmc.SimpleGrid([parts.verdict(before), parts.verdict(after)], cols={"base": 1, "lg": 2}, spacing="md")
-    doubts = [_doubts(context, found)] if found.doubts else []
-    if not found.devices:
-        said = "One of the two traces is unusable, as its verdict says, so there is nothing to compare."
-        return parts.page("Compare", choice, verdicts, parts.panel("No comparison", parts.empty(said)), lead=lead)
-    device = found.devices[0]
+    doubts = [_doubts(context, difference)] if difference.doubts else []
+    if not difference.devices:
+        reason = "One of the two traces is unusable, as its verdict says, so there is nothing to compare."
+        return parts.page("Compare", choice, verdicts, parts.panel("No comparison", parts.empty(reason)), lead=lead)
+    device = difference.devices[0]
     return parts.page(
         "Compare",
         choice,
-        _verdict(context, found),
+        _verdict(context, difference),
         *doubts,
         verdicts,
         _buckets(context, device),
@@ -93,7 +93,7 @@ def _report(context: PageContext) -> Report:
 
 
 def _choice(context: PageContext) -> Component:
-    known = [{"value": entry.id, "label": clean(entry.id, 120)} for entry in context.library.entries()]
+    choices = [{"value": entry.id, "label": clean(entry.id, 120)} for entry in context.library.entries()]
     url = context.url
     swapped = url.href(trace=url.other, other=url.trace) if url.other else None
 
@@ -101,7 +101,7 @@ def _choice(context: PageContext) -> Component:
         return dmc.Select(
             id=id,
             label=label,
-            data=known,
+            data=choices,
             value=chosen,
             searchable=True,
             placeholder="choose a trace",
@@ -145,34 +145,36 @@ def _near(context: PageContext) -> tuple[Component, bool]:
     lines, links, done = [], [], True
     for id in get_close_matches(mine, others, n=_NEAR, cutoff=0):
         # Request them in turn, so that reading stops after the user leaves the page.
-        found = library.verdict(id) if done else None
-        done = done and found is not None
-        lines.append((clean(id, 120), *_told(found)))
+        verdict = library.verdict(id) if done else None
+        done = done and verdict is not None
+        lines.append((clean(id, 120), *_verdict_cells(verdict)))
         links.append(dcc.Link("compare →", href=context.url.href(other=id), className="timeline-link"))
     table = Table("", (words("trace"), words("verdict"), words("", flexible=True)), rows(lines))
     return render.table(table, context.dark, "compare-near-rows", links), done
 
 
-def _told(found: Verdict | OverlapscopeError | None) -> tuple[Cell, str]:
-    if found is None:
+def _verdict_cells(verdict: Verdict | OverlapscopeError | None) -> tuple[Cell, str]:
+    if verdict is None:
         return Cell("not read yet", tone="muted"), ""
-    if isinstance(found, OverlapscopeError):
-        return Cell("cannot be read", tone="muted"), clean(str(found), 400)
-    return Cell(found.level, tone="muted" if found.level == "unusable" else found.level), clean(found.answer, 400)
+    if isinstance(verdict, OverlapscopeError):
+        return Cell("cannot be read", tone="muted"), clean(str(verdict), 400)
+    return Cell(verdict.level, tone="muted" if verdict.level == "unusable" else verdict.level), clean(
+        verdict.answer, 400
+    )
 
 
 # -- The answer ------------------------------------------------------------------------------------
 
 
-def _verdict(context: PageContext, found: Diff) -> Component:
-    word, tone = standing(found)
+def _verdict(context: PageContext, difference: Diff) -> Component:
+    word, tone = standing(difference)
     sign, ids = _SIGNS.get(word, "?"), ("compare-standing", "compare-sentence")
-    return parts.answer(context, tone or "muted", word, clean(found.verdict), ids=ids, sign=sign)
+    return parts.answer(context, tone or "muted", word, clean(difference.verdict), ids=ids, sign=sign)
 
 
-def _doubts(context: PageContext, found: Diff) -> Component:
-    said = [[detail, dmc.Text(holds, c="dimmed", size="sm")] for detail, holds in map(doubt_words, found.doubts)]
-    return parts.warning(context, "Compare with care", said, "compare-doubts")
+def _doubts(context: PageContext, difference: Diff) -> Component:
+    doubts = [[detail, dmc.Text(holds, c="dimmed", size="sm")] for detail, holds in map(doubt_words, difference.doubts)]
+    return parts.warning(context, "Compare with care", doubts, "compare-doubts")
 
 
 def _buckets(context: PageContext, device: DeviceDiff) -> Component:
@@ -181,9 +183,9 @@ def _buckets(context: PageContext, device: DeviceDiff) -> Component:
     return parts.panel(table.title, chart, render.table(table, context.dark, "compare-table"), note=table.note)
 
 
-def _panels(context: PageContext, found: Iterable[Table]) -> list[Component]:
+def _panels(context: PageContext, tables: Iterable[Table]) -> list[Component]:
     """Return all tables except the findings, which have their own links."""
-    return [parts.table_panel(context, table) for table in found if table.id != "findings"]
+    return [parts.table_panel(context, table) for table in tables if table.id != "findings"]
 
 
 # -- Findings --------------------------------------------------------------------------------------
@@ -202,8 +204,8 @@ def _findings(before: PageContext, after: PageContext, device: DeviceDiff) -> Co
             ("before", before, change.before, change.cost.before),
             ("after", after, change.after, change.cost.after),
         )
-        told = (_costs(device, finding, cost_ns) for _, _, finding, cost_ns in sides)
-        lines.append((standing, clean(change.rule, 60), *itertools.chain(*told)))
+        costs = (_costs(device, finding, cost_ns) for _, _, finding, cost_ns in sides)
+        lines.append((standing, clean(change.rule, 60), *itertools.chain(*costs)))
         ways = [parts.timeline_link(context, finding.example, name) for name, context, finding, _ in sides if finding]
         links.append(html.Div([html.Div(way) for way in ways]))
     titles = ("before", "cost", "after", "cost")

@@ -67,8 +67,8 @@ def _content(context: PageContext) -> Component:
                 if jobs := store.jobs():
                     return _shown(context, stored, store, jobs)
     except OverlapscopeError as error:
-        told = parts.panel("The history cannot be shown", parts.empty(clean(str(error), 1000)))
-        return parts.page("History", told, lead=_LEAD)
+        problem = parts.panel("The history cannot be shown", parts.empty(clean(str(error), 1000)))
+        return parts.page("History", problem, lead=_LEAD)
     return parts.page("History", _how_to_fill(stored is not None and stored.drop is not None), lead=_LEAD)
 
 
@@ -91,8 +91,8 @@ def _shown(context: PageContext, stored: Stored, store: Store, jobs: Sequence[st
     """Return the chart for the address; missing choices default to the first."""
     url, metrics = context.url, [name for name in store.metrics() if _is_metric(name)]
     if not metrics:
-        told = "No report in the history has a figure that can be believed."
-        return parts.page("History", parts.panel("No figures", parts.empty(told)), lead=_LEAD)
+        problem = "No report in the history has a figure that can be believed."
+        return parts.page("History", parts.panel("No figures", parts.empty(problem)), lead=_LEAD)
     job, metric = _or_first(url.job, jobs), _or_first(url.metric, metrics)
     newest = store.rows(Query(job=job), most=1)
     by = _or_first(url.by, BY if any(row.origin.commit for row in newest) else _WITHOUT_COMMITS)
@@ -104,7 +104,9 @@ def _shown(context: PageContext, stored: Stored, store: Store, jobs: Sequence[st
     note = "A click on a point opens its report." if by == "report" else "A click on a point opens its newest report."
     if left_out:
         note += f" {plural(left_out, 'value')} of other GPUs or programs cannot be compared, and are not shown."
-    said = [block for block in blocks(JobCourse(job=job, courses=(shown,))) if isinstance(block, Text | Items | Table)]
+    levels = [
+        block for block in blocks(JobCourse(job=job, courses=(shown,))) if isinstance(block, Text | Items | Table)
+    ]
     return parts.page(
         "History",
         _choices((job, metric, by), jobs, metrics),
@@ -115,7 +117,7 @@ def _shown(context: PageContext, stored: Stored, store: Store, jobs: Sequence[st
             beside=_switch(context),
         ),
         *_chosen(context, store),
-        parts.panel("Changes", dmc.Stack(render.draw(said, context.dark), gap="sm", mt="xs"), id="history-levels"),
+        parts.panel("Changes", dmc.Stack(render.draw(levels, context.dark), gap="sm", mt="xs"), id="history-levels"),
         lead=_LEAD,
     )
 
@@ -128,13 +130,13 @@ def _course(
     The result is cached, because a year of values takes a second.
     """
     kept, key = context.library.results_of_pages, ("history", stored.state, job, metric, by)
-    found: tuple[Course | None, int] | None = kept.get(key)
-    if found is None:
+    result: tuple[Course | None, int] | None = kept.get(key)
+    if result is None:
         points = store.points(metric, Query(job=job))
-        made = course(metric, points, by)
-        found = made, len(points) - len(alike(points))
-        kept.put(key, found, 1 + len(points) // _POINTS)
-    return found
+        shown = course(metric, points, by)
+        result = shown, len(points) - len(alike(points))
+        kept.put(key, result, 1 + len(points) // _POINTS)
+    return result
 
 
 def _is_metric(name: str) -> bool:
@@ -146,19 +148,19 @@ def _is_metric(name: str) -> bool:
     return True
 
 
-def _or_first(asked: str | None, known: Sequence[Name]) -> Name:
+def _or_first(asked: str | None, choices: Sequence[Name]) -> Name:
     """Return the requested value if it is known, otherwise the first."""
-    return next((one for one in known if one == asked), known[0])
+    return next((choice for choice in choices if choice == asked), choices[0])
 
 
 def _choices(asked: Sequence[str], jobs: Sequence[str], metrics: Sequence[str]) -> Component:
     job, metric, by = asked
 
-    def select(label: str, id: str, known: Sequence[str], value: str) -> Component:
+    def select(label: str, id: str, choices: Sequence[str], value: str) -> Component:
         return dmc.Select(
             id=id,
             label=label,
-            data=[{"value": one, "label": clean(one, 120)} for one in known],
+            data=[{"value": choice, "label": clean(choice, 120)} for choice in choices],
             value=value,
             searchable=True,
             allowDeselect=False,
@@ -168,7 +170,7 @@ def _choices(asked: Sequence[str], jobs: Sequence[str], metrics: Sequence[str]) 
 
     control = dmc.SegmentedControl(
         id="history-by",
-        data=[{"value": one, "label": f"by {one}"} for one in BY],
+        data=[{"value": choice, "label": f"by {choice}"} for choice in BY],
         value=by,
         size="xs",
         **{"aria-label": "what a point is"},
@@ -213,12 +215,12 @@ def _chosen(context: PageContext, store: Store) -> list[Component]:
 def _opened(context: PageContext, entry: Entry) -> Component:
     """Return the report as in its HTML file, with the result of its check and links to its traces."""
     checked = [] if entry.check is None else check_document.log(entry.check).blocks
-    told = [*checked, *report_document(Page(entry.report), []).blocks]
+    report_blocks = [*checked, *report_document(Page(entry.report), []).blocks]
     return parts.panel(
         "The report",
         dmc.Text(_origin(entry), size="sm"),
         *_traces(context, entry),
-        dmc.Stack(render.draw(told, context.dark), gap="sm", mt="sm"),
+        dmc.Stack(render.draw(report_blocks, context.dark), gap="sm", mt="sm"),
         beside=_link("close", context.url.href(entry=None)),
         id="history-opened",
     )
@@ -248,8 +250,8 @@ def _compared(context: PageContext, entries: Sequence[Entry]) -> Component:
     for side, entry in (("Before", before), ("After", after)):
         opens = _link("open →", url.href(entry=entry.id, against=None))
         sides.append(dmc.Group([dmc.Text(f"{side}: {_origin(entry)}", size="sm"), opens]))
-    told = render.draw(diff_document(diff(before.report, after.report), verbose=True).blocks, context.dark)
-    return parts.panel("Two reports compared", *sides, dmc.Stack(told, gap="sm", mt="sm"), id="history-compared")
+    drawn = render.draw(diff_document(diff(before.report, after.report), verbose=True).blocks, context.dark)
+    return parts.panel("Two reports compared", *sides, dmc.Stack(drawn, gap="sm", mt="sm"), id="history-compared")
 
 
 def _origin(entry: Entry) -> str:

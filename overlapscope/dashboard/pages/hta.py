@@ -140,8 +140,8 @@ def _result(context: PageContext, name: str, operator: str | None, ranks: bool, 
 def _tables(context: PageContext, result: HtaResult) -> Component:
     panels = []
     for number, shown in enumerate(result.tables):
-        left = len(shown.rows) - MOST_ROWS
-        note = f"The first {MOST_ROWS:,} rows of {len(shown.rows):,}; the CSV has all." if left > 0 else ""
+        hidden = len(shown.rows) - MOST_ROWS
+        note = f"The first {MOST_ROWS:,} rows of {len(shown.rows):,}; the CSV has all." if hidden > 0 else ""
         drawn = parts.grid(context, table(shown, MOST_ROWS), f"hta-table-{number}")
         panels.append(parts.panel(clean(shown.title), drawn, note=note))
     missing = lacking(result)

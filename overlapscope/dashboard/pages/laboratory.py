@@ -43,28 +43,28 @@ class _ListedExperiment(Struct, frozen=True):
 
 def _experiments(library: Library) -> list[list[_ListedExperiment]]:
     """Return the experiments of each directory of results that has any."""
-    found: list[list[_ListedExperiment]] = []
+    groups: list[list[_ListedExperiment]] = []
     times: dict[str, int] = {}
     for directory, results in library.results():
-        here = []
+        group = []
         for comparison in compare(results):
             name = comparison.result.name
             times[name] = times.get(name, 0) + 1
             id = name if times[name] == 1 else f"{name} ({times[name]})"
-            here.append(_ListedExperiment(id, directory, comparison))
-        found += [here] if here else []
-    return found
+            group.append(_ListedExperiment(id, directory, comparison))
+        groups += [group] if group else []
+    return groups
 
 
 def layout(context: PageContext) -> Component:
     """Return the index, or the experiment of the address."""
-    found = _experiments(context.library)
-    if not found:
+    groups = _experiments(context.library)
+    if not groups:
         return parts.page("Laboratory", _nothing(), lead=_LEAD)
     asked = context.url.experiment
     if asked is None:
-        return parts.page("Laboratory", *(_index(context, experiments) for experiments in found), lead=_LEAD)
-    opened = next((experiment for experiments in found for experiment in experiments if experiment.id == asked), None)
+        return parts.page("Laboratory", *(_index(context, experiments) for experiments in groups), lead=_LEAD)
+    opened = next((experiment for experiments in groups for experiment in experiments if experiment.id == asked), None)
     index = dcc.Link("← all experiments", href=context.url.href(experiment=None), className="timeline-link")
     if opened is None:
         return parts.page("Laboratory", index, parts.empty(f"There is no experiment {clean(asked, 80)!r} here."))
@@ -95,9 +95,9 @@ def _index(context: PageContext, experiments: Sequence[_ListedExperiment]) -> Co
         dcc.Link("open →", href=context.url.href(experiment=experiment.id), className="timeline-link")
         for experiment in experiments
     ]
-    told = _drawn(overview([experiment.comparison for experiment in experiments]), context.dark)
+    totals = _drawn(overview([experiment.comparison for experiment in experiments]), context.dark)
     listed = parts.table_panel(context, table, "laboratory-index", links)
-    return dmc.Stack([listed, parts.panel("All experiments", *told)], gap="md")
+    return dmc.Stack([listed, parts.panel("All experiments", *totals)], gap="md")
 
 
 def _line(comparison: ExperimentComparison) -> tuple[str | Cell, ...]:
@@ -132,12 +132,12 @@ def _opened(context: PageContext, experiment: _ListedExperiment, index: Componen
         _card(context, experiment.comparison, variant, _links(context, id, first))
         for variant, id in zip(result.variants, ids, strict=True)
     ]
-    told = _drawn(chapter(experiment.comparison, "laboratory-bars"), context.dark)
+    chapter_drawn = _drawn(chapter(experiment.comparison, "laboratory-bars"), context.dark)
     return parts.page(
         clean(f"{result.name}: {result.title}", 200),
         index,
         html.Div(cards, className="laboratory-grid", id="laboratory-variants"),
-        parts.panel("Figures and claims", dmc.Stack(told, gap="sm"), id="laboratory-detail"),
+        parts.panel("Figures and claims", dmc.Stack(chapter_drawn, gap="sm"), id="laboratory-detail"),
     )
 
 
@@ -192,12 +192,12 @@ def _figures(
     if variant.status != "ok":
         return [(variant.status, clean(variant.error or "no reason is known", 300))]
     wall = comparison.wall(variant.name)
-    told = [("time here", digits(wall.ours) if wall.ours is None else f"{digits(wall.ours)} ms")]
+    figures = [("time here", digits(wall.ours) if wall.ours is None else f"{digits(wall.ours)} ms")]
     if wall.published is not None:
-        told.append(("published", f"{digits(wall.published)} ms"))
+        figures.append(("published", f"{digits(wall.published)} ms"))
     if analysis is not None:
-        told.append(("efficiency", percent(efficiency_shown(analysis))))
-    return told
+        figures.append(("efficiency", percent(efficiency_shown(analysis))))
+    return figures
 
 
 def _links(context: PageContext, id: str | None, first: str | None) -> list[Component]:

@@ -38,8 +38,8 @@ def layout(context: PageContext) -> Component:
     """Return the page; a callback fills it, since ranks may have to be read first."""
     library, url = context.library, context.url
     files = library.ranks_files()
-    known = url.trace is not None and library.entry(url.trace) is not None
-    if not files and not known:
+    has_trace = url.trace is not None and library.entry(url.trace) is not None
+    if not files and not has_trace:
         nothing = url.trace is None
         return parts.nothing_opened(url, reports=False) if nothing else parts.no_trace(url, url.trace or "")
     siblings = library.siblings(url.trace or "")
@@ -140,7 +140,7 @@ def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
     """Return the map of all ranks by a metric, and the map of their steps."""
     report, metric = ranks.report, first(ranks.report)
     opened = " A click opens the rank's trace." if ranks.traces else ""
-    found = []
+    panels = []
     if metric is not None:
         choice = dmc.SegmentedControl(
             id=METRIC,
@@ -148,7 +148,7 @@ def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
             value=metric.key,
             size="xs",
         )
-        found.append(
+        panels.append(
             parts.panel(
                 "Map of the ranks",
                 dmc.Text(metric.meaning, size="sm", id=MEANING),
@@ -161,8 +161,8 @@ def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
     if steps:
         chart = render.graph(charts.step_map(report, context.dark), STEPS, name=STEPS)
         note = step_note(report, len(steps))
-        found.append(parts.panel("Each step of each rank", chart, note=f"{note}{opened}"))
-    return found
+        panels.append(parts.panel("Each step of each rank", chart, note=f"{note}{opened}"))
+    return panels
 
 
 def _waiting(context: PageContext, ranks: Ranks) -> list[Component]:
@@ -185,8 +185,12 @@ def _at(url: UrlState, ranks: Ranks, meeting: Meeting) -> Component | None:
 
 
 def _worst(context: PageContext, ranks: Ranks) -> list[Component]:
-    found = looks(ranks.report)
-    return [parts.panel("Ranks worth a look", *(_look(context, ranks, look) for look in found))] if found else []
+    worth_a_look = looks(ranks.report)
+    return (
+        [parts.panel("Ranks worth a look", *(_look(context, ranks, look) for look in worth_a_look))]
+        if worth_a_look
+        else []
+    )
 
 
 def _look(context: PageContext, ranks: Ranks, look: Look) -> Component:
@@ -204,12 +208,12 @@ def _look(context: PageContext, ranks: Ranks, look: Look) -> Component:
 
 def _each(context: PageContext, ranks: Ranks) -> list[Component]:
     report = ranks.report
-    found = []
+    panels = []
     if charts.has_rank_buckets(report):
         chart = render.graph(charts.rank_buckets(report, context.dark), BUCKETS, name=BUCKETS)
-        found.append(parts.panel("Where the time of each rank goes", chart))
+        panels.append(parts.panel("Where the time of each rank goes", chart))
     return [
-        *found,
+        *panels,
         _grid(context, ranks, "Each rank"),
         parts.panel("Clocks", *(dmc.Text(sentence, size="sm") for sentence in clocks(report))),
     ]
@@ -258,9 +262,9 @@ def look(context: PageContext, intervals: int | None, everything: bool) -> Any:
 
 
 @callbacks.add(Output("ranks-content", "children"), Input("ranks-known", "data"))
-def show(context: PageContext, known: str | None) -> Any:
+def show(context: PageContext, which: str | None) -> Any:
     """Return the report once all ranks are read."""
-    ranks = _ranks(context, known == "all") if known else None
+    ranks = _ranks(context, which == "all") if which else None
     return dash.no_update if ranks is None else _content(context, ranks)
 
 

@@ -32,14 +32,14 @@ def layout(context: PageContext, device: Device) -> Component:
 
 def _steps(context: PageContext, device: Device) -> list[Component]:
     drawn = drawn_steps(device)
-    left = f" {len(drawn):,} of {len(device.steps):,} are drawn, all outliers among them." * (
+    undrawn = f" {len(drawn):,} of {len(device.steps):,} are drawn, all outliers among them." * (
         len(drawn) < len(device.steps)
     )
     return [
         parts.panel(
             "Each step",
             graph(charts.steps(context.section, context.dark), "steps-chart", name="steps"),
-            note=f"{_outliers(device)} A click on a bar shows the step in the timeline.{left}",
+            note=f"{_outliers(device)} A click on a bar shows the step in the timeline.{undrawn}",
         ),
         parts.grid_panel(context, lists.each_step(context.section, device), "steps-table"),
     ]

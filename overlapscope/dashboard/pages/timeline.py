@@ -108,8 +108,8 @@ def show_span(context: PageContext, selection: _Selection | None, config: _Confi
 
 
 def _hint() -> Component:
-    told = "Drag over the lanes to select a span: its buckets, overlap and causes are shown here."
-    return html.P(told, className="tl-hint")
+    hint = "Drag over the lanes to select a span: its buckets, overlap and causes are shown here."
+    return html.P(hint, className="tl-hint")
 
 
 def _span(context: PageContext, drawn: Lanes, device: int, start_ns: int, end_ns: int) -> Component:

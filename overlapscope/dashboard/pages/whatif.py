@@ -225,10 +225,10 @@ def look(context: PageContext, data: Any, ticks: int | None) -> Any:
     if question is None:
         return dash.no_update, None, "", True
     try:
-        there = _prediction(context.library, question) is not None
+        is_ready = _prediction(context.library, question) is not None
     except OverlapscopeError:
-        there = True
-    if not there:
+        is_ready = True
+    if not is_ready:
         return dash.no_update, _working(), "whatif-stale", False
     return data, None, "", True
 
