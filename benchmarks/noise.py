@@ -299,8 +299,7 @@ False alarms in clean pairs, and the smallest slowdown that is always found:
 
 {table(head, lines, words=1)}
 
-A quieter machine helps too: no other users, locked clocks, and the process bound to cores near its GPU. A change that
-appears in each of three separate recordings is rarely an accident.
+A quieter machine helps too: no other users, locked clocks, fixed cores.
 
 `python -m benchmarks.noise docs/evaluation/noise.md` writes this page from `tests/repeats.tar.xz`. A test fails when
 the quick parts are stale.
