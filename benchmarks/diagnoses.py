@@ -166,7 +166,7 @@ def _machines(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, ...]]:
     for comparison in comparisons:
         result, at = comparison.result, comparison.result.machine
         about = [str(one) for one in (at.driver, at.cuda, at.torch, at.python, at.cpu, at.cores, at.memory_bytes)]
-        rates = (at.link.h2d_gb_per_s, at.link.d2h_gb_per_s, at.link.both_gb_per_s) if at.link else ()
+        rates = (at.link.h2d_gb_per_s, at.link.d2h_gb_per_s, at.link.both_gb_per_s)
         about += ["" if rate is None else f"{rate:.1f}" for rate in rates]
         yield result.name, result.date, ", ".join(at.gpus), *about
 
