@@ -44,8 +44,8 @@ Every recording, with both times, the expected cause and the causes found: [diag
 
 ## The laboratory
 
-The scenario files in `scenarios/` state what the recordings of each experiment must show. These statements were
-written before any recording was made. The analysis finds what was expected in **{held} of {stated}** cases. Every
+The scenario files in `scenarios/` state causes and findings that the recordings of each experiment must show. These
+statements were written before any recording was made. They hold in **{held} of {stated}** cases. Every
 case: [diagnoses-laboratory.csv](diagnoses-laboratory.csv). A rule in brackets must not fire.
 
 ## How far to trust this
@@ -71,8 +71,8 @@ must be true?
 
 ## Experiments
 
-All were run on NVIDIA H200 GPUs at the published sizes ([machines](experiments-machines.csv)). Times are medians of one
-iteration, without a profiler. "Claims" counts those that hold.
+All were run on NVIDIA H200 GPUs at the published sizes ([machines](experiments-machines.csv)). Times are medians of single
+iterations, without a profiler. "Claims" counts those that hold.
 
 {experiments}
 

@@ -60,16 +60,16 @@ def group(number: int, figure: Figure, more: float = 0.0, floor: float = 0.0) ->
 
 
 class Alarms(Struct, frozen=True):
-    """What was said of a program that never changed."""
+    """False alarms in a program that never changed."""
 
     program: str
     recordings: int
     metrics: int
     orders: int
     changes: int
-    """Series, one for each order and metric, in which a change was told."""
+    """Number of series, one for each order and metric, with a reported change."""
     newest: int
-    """Series whose last recording was told from the level."""
+    """Number of series whose last recording differs from the level."""
 
 
 def alarms(program: str, recordings: Iterable[Recording]) -> Alarms:
@@ -88,7 +88,7 @@ def alarms(program: str, recordings: Iterable[Recording]) -> Alarms:
 
 
 class Found(Struct, frozen=True):
-    """What became of one planted slowdown."""
+    """Result for one planted slowdown."""
 
     planted: Recording
     right: Mapping[int, int]
@@ -96,7 +96,7 @@ class Found(Struct, frozen=True):
     elsewhere: int
     """Series in which one changes somewhere else."""
     metrics: tuple[str, ...]
-    """Of all metrics, those that change at the right recording in every series."""
+    """Metrics that change at the right recording in every series."""
 
 
 def found(planted: Recording, recordings: Iterable[Recording]) -> Found:
@@ -110,7 +110,7 @@ def found(planted: Recording, recordings: Iterable[Recording]) -> Found:
             told = {
                 metric: [change.first for change in _changes(metric, planted, mine, order, place)]
                 for metric in of(planted)
-                # What only the slowdown brought has no series.
+                # A metric that only the slowdown has gives no series.
                 if all(metric in of(one) for one in mine)
             }
             right[place] += any(place in told.get(metric, ()) for metric in DEFAULT)
@@ -161,8 +161,8 @@ NOISES: dict[str, Callable[[np.random.Generator, int], F64]] = {
 
 
 def simulated(name: str, count: int) -> tuple[float, float, float]:
-    """Percent of the series: a change is told of noise, the newest is told from noise, and a change of six standard
-    deviations in the middle is told where it is, give or take one."""
+    """Return percentages of series: noise reported as a change, the newest value reported as different, and a change
+    of six standard deviations in the middle reported at most one place off."""
     random = np.random.default_rng(count)
     wrong = last = right = 0
     for _ in range(SIMULATED):
