@@ -71,8 +71,8 @@ must be true?
 
 ## Experiments
 
-All were run on NVIDIA H200 GPUs at the published sizes ([machines](experiments-machines.csv)). Times are medians of single
-iterations, without a profiler. "Claims" counts those that hold.
+All were run on NVIDIA H200 GPUs at the published sizes ([machines](experiments-machines.csv)). Times are medians of
+single iterations, without a profiler. "Claims" counts those that hold.
 
 {experiments}
 
