@@ -245,12 +245,10 @@ that didn't happen?
 
 ## The rule
 
-1. Outliers are replaced: a value more than three standard deviations from the median of its neighbours becomes that
-   median (Hampel's filter). The standard deviation is robust and allows for autocorrelation (Chakar, Lebarbier,
-   Lévy-Leduc and Robin, Bernoulli 23, 2017).
-2. PELT (Killick, Fearnhead and Eckley, JASA 107, 2012; package `ruptures`) proposes candidates, with the cost L2 and a
-   penalty of three variances times the logarithm of the number of values. A level has at least {LEAST} values, and more
-   in a long series.
+1. Outliers, more than three standard deviations from the median of their neighbours, are replaced by it (Hampel's
+   filter, with a standard deviation that allows for autocorrelation: Chakar et al., Bernoulli 23, 2017).
+2. PELT (Killick, Fearnhead and Eckley, JASA 107, 2012; package `ruptures`) proposes candidates. A level has at least
+   {LEAST} values.
 3. A candidate counts if the medians of both levels differ by more than the [noise floor](noise.md#noise-floor) of
    `check`, and by more than chance explains: Student's t with an error of {100 * (1 - CONFIDENCE):.0f}%, shared among
    all places where a change could be. The weakest candidate is dropped until all count.

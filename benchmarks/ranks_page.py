@@ -10,7 +10,7 @@ from msgspec import Struct
 from benchmarks.ranks_job import HOST_OFFSET_NS, LATE_NS, RANKS_PER_HOST, Job
 
 MANY = 10_000
-CORES = (64, 256, 1024)
+CORES = (256,)
 STORAGE_GB_PER_S = 1.0
 """Rate of a storage for all workers together, for the calculation."""
 
@@ -112,15 +112,11 @@ def paper(large: Large) -> list[str]:
         "",
         "| | |",
         "|---|---|",
-        f"| traces | {gigabytes:,.0f} GB |",
         f"| computing | {MANY * large.seconds / 3600:.1f} hours of one core |",
         *(on(cores, large) for cores in CORES),
         f"| storage of {STORAGE_GB_PER_S:.0f} GB/s | keeps {busy:.0f} cores busy: "
         f"{gigabytes / STORAGE_GB_PER_S / 60:.0f} minutes at least |",
-        f"| disk of a worker, for URLs | {large.megabytes:.0f} MB for each of its threads |",
-        f"| through the scheduler to the client | {MANY * large.reduced_kb / 1e6:.1f} GB |",
         f"| memory of the client | {client_gb:.1f} GB, {mb_per_rank:.2f} MB for each rank |",
-        f"| joining, at the end | {more_s * MANY / more:.0f} s, if it goes on as from {few:,} to {more:,} |",
         f"| the JSON report | {more_json_mb * MANY / more:.0f} MB |",
     ]
 
