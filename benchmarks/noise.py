@@ -299,8 +299,6 @@ False alarms in clean pairs, and the smallest slowdown that is always found:
 
 {table(head, lines, words=1)}
 
-A quieter machine helps too: no other users, locked clocks, fixed cores.
-
 `python -m benchmarks.noise docs/evaluation/noise.md` writes this page from `tests/repeats.tar.xz`. A test fails when
 the quick parts are stale.
 """)

@@ -37,7 +37,7 @@ def measured_speed() -> str:
         f"A made-up trace of {OPS:,} GPU ops and as many launches ({hardware()}): building the graph takes "
         f"{seconds['graph']:.1f} s, replaying it {told['replay']}, and a whole prediction of `{CHANGE}`, with its "
         f"interval and its assumptions, {told['prediction']} and {max(one.peak_mb for one in runs) / 1000:.1f} GB; its "
-        f"timeline, which is made when somebody asks for it, takes {seconds['timeline']:.1f} s more."
+        f"timeline, made on request, takes {seconds['timeline']:.1f} s more."
     )
 
 
