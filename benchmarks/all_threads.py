@@ -28,7 +28,8 @@ import torch
 
 import overlapscope
 from overlapscope.recorder import all_threads
-from overlapscope.recorder.session import Metadata, Options, Session
+from overlapscope.recorder.options import Options
+from overlapscope.recorder.session import Metadata, Session
 from overlapscope.trace.model import PlainSteps
 
 ROUNDS, WARM_UP, STEPS, THREADS, REQUESTS = 7, 3, 30, 4, 32

@@ -19,7 +19,7 @@ from benchmarks.synthetic_trace import make
 from overlapscope.dashboard import library as libraries
 from overlapscope.dashboard.application import create
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.upload import Uploads
+from overlapscope.dashboard.upload import DroppedFiles
 from overlapscope.dashboard.wsgi import Listening
 
 VIEW = "/api/timeline/view"
@@ -32,7 +32,7 @@ def main() -> None:
     with mock.patch.object(libraries, "load", return_value=make(ops)):
         id = library.add(Path("synthetic.json"), "synthetic.json")
         library.wait(id)
-    server: flask.Flask = create(library, Uploads(library, 1), base="/", token=TOKEN).server
+    server: flask.Flask = create(library, DroppedFiles(library, 1), base="/", token=TOKEN).server
     views: list[tuple[float, int]] = []
 
     @server.get("/benchmark/views")

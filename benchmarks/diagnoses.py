@@ -16,7 +16,7 @@ from benchmarks.data_files import csv_text
 from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.results import Device
 from overlapscope.laboratory import store
-from overlapscope.laboratory.comparison import Comparison, Verdict, check_truth, compare, tally
+from overlapscope.laboratory.comparison import ExperimentComparison, TruthVerdict, check_truth, compare, tally
 from overlapscope.laboratory.document import overview
 from overlapscope.laboratory.results import Results
 from overlapscope.reading import load
@@ -129,7 +129,7 @@ VARIANT = (
 )
 
 
-def _experiments(comparisons: Sequence[Comparison]) -> str:
+def _experiments(comparisons: Sequence[ExperimentComparison]) -> str:
     lines = ["| experiment | fastest, ms | slowest, ms | claims |", "|---|---|---|---:|"]
     for comparison in comparisons:
         walls = {one.name: one.wall_ms.median for one in comparison.result.variants if one.wall_ms is not None}
@@ -162,7 +162,7 @@ MACHINE = (
 )
 
 
-def _machines(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, ...]]:
+def _machines(comparisons: Sequence[ExperimentComparison]) -> Iterator[tuple[str, ...]]:
     for comparison in comparisons:
         result, at = comparison.result, comparison.result.machine
         about = [str(one) for one in (at.driver, at.cuda, at.torch, at.python, at.cpu, at.cores, at.memory_bytes)]
@@ -171,7 +171,7 @@ def _machines(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, ...]]:
         yield result.name, result.date, ", ".join(at.gpus), *about
 
 
-def _claims(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, ...]]:
+def _claims(comparisons: Sequence[ExperimentComparison]) -> Iterator[tuple[str, ...]]:
     words = {True: "yes", False: "no", None: "unknown"}
     for comparison in comparisons:
         for claim in comparison.claims:
@@ -179,7 +179,7 @@ def _claims(comparisons: Sequence[Comparison]) -> Iterator[tuple[str, ...]]:
             yield claim.experiment, claim.kind, claim.text, words[claim.holds], claim.found, published
 
 
-def _variants(comparisons: Sequence[Comparison]) -> Iterator[list[str]]:
+def _variants(comparisons: Sequence[ExperimentComparison]) -> Iterator[list[str]]:
     for comparison in comparisons:
         for variant in comparison.result.variants:
             wall, wrong = variant.wall_ms, variant.wrong_results
@@ -249,7 +249,7 @@ def _laboratory(results: Results) -> tuple[int, int, list[list[str]]]:
     return stated, agreed, rows
 
 
-def _wrong(verdict: Verdict) -> str:
+def _wrong(verdict: TruthVerdict) -> str:
     return "" if verdict.holds else f" (not {verdict.expected})"
 
 

@@ -24,9 +24,9 @@ from benchmarks.noise_measured import KINDS, PROGRAMS, Recording, clean, read, u
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.compare.noise import CONFIDENCE, F64
 from overlapscope.history.course import DEFAULT
-from overlapscope.history.entry import Figure
+from overlapscope.history.entry import HistoryFigure
 from overlapscope.history.figures import figures
-from overlapscope.history.levels import FEWEST, LEAST, Change, Group, levels, newest
+from overlapscope.history.levels import FEWEST, LEAST, Group, LevelChange, levels, newest
 
 ORDERS, ALARM_ORDERS = 10, 50
 COMMITS, PLACES = 20, (4, 10, 16)
@@ -39,16 +39,16 @@ COUNTS = (8, 20, 60)
 
 
 @cache
-def measured(path: Path, recording: Recording) -> Mapping[str, Figure]:
+def measured(path: Path, recording: Recording) -> Mapping[str, HistoryFigure]:
     """The figures of a recording, by metric; causes are left out."""
     return {figure.metric: figure for figure in figures(recording.report) if figure.metric in METRICS}
 
 
-def of(recording: Recording) -> Mapping[str, Figure]:
+def of(recording: Recording) -> Mapping[str, HistoryFigure]:
     return measured(recording.path, recording)
 
 
-def group(number: int, figure: Figure, more: float = 0.0, floor: float = 0.0) -> Group:
+def group(number: int, figure: HistoryFigure, more: float = 0.0, floor: float = 0.0) -> Group:
     return Group(
         ids=(str(number),),
         at_ns=number,
@@ -122,7 +122,7 @@ def found(planted: Recording, recordings: Iterable[Recording]) -> Found:
 
 def _changes(
     metric: str, planted: Recording, mine: Sequence[Recording], order: Sequence[int], place: int
-) -> tuple[Change, ...]:
+) -> tuple[LevelChange, ...]:
     usual = [of(one)[metric] for one in clean(mine, planted.set_name)]
     slow = of(planted)[metric]
     more = slow.value - statistics.median(one.value for one in usual)

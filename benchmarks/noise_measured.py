@@ -30,9 +30,9 @@ from overlapscope.budgets.samples import Spent, noise_floor, of_steps, series, s
 from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.compare.diff import diff
-from overlapscope.compare.difference import Change, DeviceDiff
+from overlapscope.compare.difference import DeviceDiff, FigureChange
 from overlapscope.compare.figures import averaged
-from overlapscope.compare.pair import Pair, Row, Side, side
+from overlapscope.compare.pair import Pair, PairRow, PairSide, side
 from overlapscope.reading import load
 from overlapscope.report.model import Report, build
 
@@ -87,7 +87,7 @@ class Recording(msgspec.Struct, frozen=True, dict=True):
         return spent(partial(series, of_steps(self.device)), None)
 
     @cached_property
-    def side(self) -> Side:
+    def side(self) -> PairSide:
         """The steps that a diff takes means of."""
         return side([self.device.steps[number].span_ns for number in averaged(self.device)])
 
@@ -171,7 +171,7 @@ def compared(before: Recording, after: Recording) -> DeviceDiff:
 def told_apart(before: Recording, after: Recording) -> bool:
     """Return whether the interval of the mean step's change excludes zero."""
     spans = [np.array(one.side.spans_ns, np.float64) for one in (before, after)]
-    (change,) = Pair(before.side, after.side).changes([Row("span", "ns", spans[0], spans[1], floor=0.0)])
+    (change,) = Pair(before.side, after.side).changes([PairRow("span", "ns", spans[0], spans[1], floor=0.0)])
     return bool(change.beyond_noise)
 
 
@@ -181,9 +181,9 @@ def floor_ms(recordings: Iterable[Recording], metric: str) -> float:
     return statistics.median(noise_floor(METRICS[metric], one, other, 0.0, 0.0) for one, other in pairs) / 1e6
 
 
-def changes(node: object) -> Iterator[Change]:
+def changes(node: object) -> Iterator[FigureChange]:
     """Every change that is anywhere in (a part of) a diff."""
-    if isinstance(node, Change):
+    if isinstance(node, FigureChange):
         yield node
     elif isinstance(node, tuple):
         for part in node:

@@ -27,7 +27,7 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.reading import kineto
 from overlapscope.reading._crew import Crew
 from overlapscope.reading._cuts import boundaries
-from overlapscope.reading._events import fast_events
+from overlapscope.reading._events import typed_events
 from overlapscope.reading.files import BLOCK_BYTES
 from overlapscope.report.model import build, to_json
 
@@ -59,7 +59,7 @@ def arrays(path: Path) -> list[bytes]:
 
 def typed_decode(pieces: list[bytes]) -> int:
     """Decodes all events into typed structs and drops them: what any reader with msgspec needs at least."""
-    return sum(len(fast_events.decode(piece)) for piece in pieces)
+    return sum(len(typed_events.decode(piece)) for piece in pieces)
 
 
 def stages(path: Path, repeats: int) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def stages(path: Path, repeats: int) -> dict[str, Any]:
             "bytes": path.stat().st_size,
             "packed_bytes": packed.stat().st_size,
             "cached_bytes": sum(file.stat().st_size for file in Path(directory).rglob("*") if file != packed),
-            "events": sum(len(fast_events.decode(piece)) for piece in pieces),
+            "events": sum(len(typed_events.decode(piece)) for piece in pieces),
             "gpu_ops": len(trace.gpu_ops),
             "seconds": {stage: statistics.median(each) for stage, each in seconds.items()},
         }

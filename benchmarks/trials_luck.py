@@ -16,14 +16,14 @@ from pathlib import Path
 
 from overlapscope.trials import measure, search
 from overlapscope.trials.measure import Timing, change
-from overlapscope.trials.protocol import Outcome, Results
+from overlapscope.trials.protocol import RankOutcome, RankResults
 from overlapscope.trials.search import AS_IS, Candidate, Planned, Run, Runs
 
 PAIRS, TRIALS = 1000, 200
 STEPS, LIKE_THE_LAST, STEP_SCATTER = 100, 0.95, 0.02
 DRIFTS = (0.003, 0.02, 0.1)
 BUDGETS = (8, 24, 60)
-SAME = (Results(digest="same", sketches=(), loss=1.0),)
+SAME = (RankResults(digest="same", sketches=(), loss=1.0),)
 CANDIDATES = (
     Candidate("workers", ("2", "4", "8", "16"), rising=True),
     Candidate("pin"),
@@ -65,7 +65,7 @@ def run(source: random.Random, drift: float, step_ns: float) -> Timing:
     for _ in range(STEPS):
         slow = LIKE_THE_LAST * slow + source.gauss(0, STEP_SCATTER)
         lengths.append(round(step_ns * of_run * math.exp(slow)))
-    return measure.timing([Outcome(rank=0, ranks=1, all_steps=STEPS, complete=True, host_ns=tuple(lengths))])
+    return measure.timing([RankOutcome(rank=0, ranks=1, all_steps=STEPS, complete=True, host_ns=tuple(lengths))])
 
 
 def false_claims(source: random.Random, drift: float, runs: int) -> float:

@@ -17,7 +17,7 @@ import msgspec
 from benchmarks.plain_runs import Machine
 from benchmarks.plain_worker import READY
 from overlapscope.commands import DONE, INTERRUPTED
-from overlapscope.trials.measure import Change, Timing, change
+from overlapscope.trials.measure import StepChange, Timing, change
 from overlapscope.trials.result import Trial, Tried
 
 ROOT = Path(__file__).parents[1]
@@ -48,7 +48,7 @@ class ByHand(msgspec.Struct, frozen=True):
     edited_ns: tuple[int, ...]
 
     @property
-    def change(self) -> Change:
+    def change(self) -> StepChange:
         """By how much the edits change the step."""
         return change([(Timing(a, 0.0), Timing(b, 0.0)) for a, b in zip(self.as_is_ns, self.edited_ns, strict=True)])
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from overlapscope.base.words import duration, parse_span, plural, size
-from overlapscope.trials.measure import Change, Timing, change
+from overlapscope.trials.measure import StepChange, Timing, change
 from overlapscope.watching.analyser import Analysed
 
 FILE = "watching.json"
@@ -148,7 +148,7 @@ def _run(place: Path, *, minutes: float, every: str, block_s: float, width: int)
 # -- the page ---------------------------------------------------------------------------------------
 
 
-def overhead(measured: Measured) -> Change:
+def overhead(measured: Measured) -> StepChange:
     """By how much the time per step is longer in watched blocks, recordings included."""
     blocks = measured.blocks
     pairs = (sorted(pair, key=lambda one: one.watched) for pair in zip(blocks[::2], blocks[1::2], strict=True))

@@ -44,14 +44,14 @@ def measured_speed() -> str:
 def _consistent(ops: int) -> Trace:
     """Return a trace whose times follow from its launches and streams: the replay of a made-up trace."""
     made = make(ops)
-    graph = build(made, find_hardware(made, None).known)
+    graph = build(made, find_hardware(made, None).constants)
     return predicted_trace(graph, replay(graph))
 
 
 def _seconds(ops: int) -> dict[str, float]:
     trace = _consistent(ops)
     begin = time.perf_counter()
-    graph = build(trace, find_hardware(trace, None).known)
+    graph = build(trace, find_hardware(trace, None).constants)
     built = time.perf_counter()
     replay(graph)
     replayed = time.perf_counter()

@@ -85,12 +85,12 @@ def pages() -> dict[str, str]:
 # -- words ----------------------------------------------------------------------------------------
 
 
-def _linked(entries: Iterable[glossary.Entry]) -> str:
+def _linked(entries: Iterable[glossary.GlossaryEntry]) -> str:
     rows = (f"| [`{one.word}`](#{one.word}) | {_cell(one.summary)} |" for one in entries)
     return "\n".join(["| | |", "|---|---|", *rows, ""])
 
 
-def _entry(entry: glossary.Entry, *, level: int = 2, anchor: str = "") -> str:
+def _entry(entry: glossary.GlossaryEntry, *, level: int = 2, anchor: str = "") -> str:
     heading = f"{'#' * level} {entry.word} {{#{anchor or entry.word}}}"
     return "\n".join([heading, "", *_run_in(map(_own, markdown.lines((Text(entry.summary), *entry.blocks)))), ""])
 
@@ -113,9 +113,9 @@ def _own(line: str) -> str:
     return _CODE.sub(lambda code: re.sub(r"\\(.)", r"\1", code[0]), line)
 
 
-def _by_kind(entries: Iterable[glossary.Entry]) -> Iterator[str]:
+def _by_kind(entries: Iterable[glossary.GlossaryEntry]) -> Iterator[str]:
     """A section for each kind, so that a word with two meanings stands in both."""
-    kinds: dict[str, list[glossary.Entry]] = {}
+    kinds: dict[str, list[glossary.GlossaryEntry]] = {}
     for one in entries:
         kinds.setdefault(one.kind, []).append(one)
     for kind, known in kinds.items():

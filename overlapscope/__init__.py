@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from overlapscope import hta
     from overlapscope.api import analyze, check, diff, load, sql, whatif
     from overlapscope.dashboard.launch import show
-    from overlapscope.recorder.recording import Recording as record  # noqa: N813 - a context manager, used as a verb
-    from overlapscope.recorder.recording import step
+    from overlapscope.recorder.recording import record, step
     from overlapscope.trials.in_code import try_changes
     from overlapscope.watching.api import watch
 
@@ -56,7 +55,7 @@ _PLACES = {
     "diff": "overlapscope.api:diff",
     "hta": "overlapscope.hta",
     "load": "overlapscope.api:load",
-    "record": "overlapscope.recorder.recording:Recording",
+    "record": "overlapscope.recorder.recording:record",
     "show": "overlapscope.dashboard.launch:show",
     "sql": "overlapscope.api:sql",
     "step": "overlapscope.recorder.recording:step",

@@ -143,10 +143,10 @@ def sql(traces: Source | Iterable[Source], statement: str, *, timeout_s: float |
     than `timeout_s`, MissingPackage without DuckDB.
     """
     from overlapscope.query import engine
-    from overlapscope.query.rows import Job
+    from overlapscope.query.rows import QueriedTraces
     from overlapscope.query.written import to_frame
 
-    job = Job(tuple(read_traces(traces)))
+    job = QueriedTraces(tuple(read_traces(traces)))
     return to_frame(engine.ask(job, statement, timeout_s=timeout_s or engine.TIMEOUT_S))
 
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 
 class OverlapscopeError(Exception):
-    """Any error of overlapscope's own; its text is a sentence for the user."""
+    """Base class of overlapscope's errors: `Error(reason)`, or `Error(source, reason)` for one about a file.
+
+    The text is a sentence for the user, and begins with the source.
+    """
+
+    def __str__(self) -> str:
+        return ": ".join(map(str, self.args))
+
+    @property
+    def reason(self) -> str:
+        """The text without the source."""
+        return str(self.args[-1]) if self.args else ""
 
 
 class UnreadableTrace(OverlapscopeError):

@@ -1,5 +1,4 @@
-"""Every word that a report prints: what it means, and how causes, rules, interventions, metrics and checks belong
-together."""
+"""Every word that a report prints: its meaning, and the related causes, rules, interventions, metrics and checks."""
 
 from __future__ import annotations
 
@@ -29,54 +28,54 @@ from overlapscope.trace.lost import WORDS, rests
 _CAUSE: Final[dict[Subject, str]] = {"exposed-copy": "cause of exposed copies", "idle": "cause of idle time"}
 _UNITS: Final = {"pct": "a percentage", "ns": "a time", "gb_per_s": "a bandwidth"}
 _BLAMED_BUCKETS: Final = {"compute": "kernels"}
-"""What metrics call a bucket whose reasons they give, where that is not the bucket's own name."""
+"""Names that metrics have for a bucket, where they differ from the bucket's own."""
 
 
-class Entry(Struct, frozen=True):
+class GlossaryEntry(Struct, frozen=True):
     """One meaning of a word."""
 
     word: str
     kind: str
-    """`rule`, `cause of idle time`."""
+    """Kind of word, such as `rule` or `cause of idle time`."""
     summary: str
     """One line."""
     blocks: tuple[Block, ...] = ()
-    """What else there is to say."""
+    """Details."""
 
 
 def explain(asked: str) -> Document:
-    """All that a word means. Raises UsageError where no report prints it."""
-    found = [entry for entry in entries() if _plain(entry.word) == _plain(asked)]
-    if not found:
+    """Return all meanings of a word. Raise UsageError if no report uses it."""
+    matches = [entry for entry in entries() if _plain(entry.word) == _plain(asked)]
+    if not matches:
         hint = did_you_mean(_plain(asked), {_plain(entry.word) for entry in entries()})
         raise UsageError(f"no report uses the word {asked!r}{hint}; `overlapscope explain` lists all words.")
     blocks: list[Block] = []
-    for entry in found:
+    for entry in matches:
         blocks += [Heading(f"{entry.word} ({entry.kind})"), Text(entry.summary), *entry.blocks]
     return Document(asked, tuple(blocks))
 
 
 def listing() -> Document:
-    """All words, with a line for each."""
-    kinds: dict[str, list[Entry]] = {}
+    """Return all words, with one line each."""
+    kinds: dict[str, list[GlossaryEntry]] = {}
     for entry in entries():
         kinds.setdefault(entry.kind, []).append(entry)
-    tables = (Table("", (words(kind), prose("")), rows(_lines(known))) for kind, known in kinds.items())
+    tables = (Table("", (words(kind), prose("")), rows(_lines(kind_entries))) for kind, kind_entries in kinds.items())
     return Document("Words", tuple(tables))
 
 
-def _lines(known: Iterable[Entry]) -> Iterator[tuple[str, str]]:
-    return ((entry.word, entry.summary) for entry in known)
+def _lines(kind_entries: Iterable[GlossaryEntry]) -> Iterator[tuple[str, str]]:
+    return ((entry.word, entry.summary) for entry in kind_entries)
 
 
 def _plain(word: str) -> str:
-    """Words that differ in nothing that matters are one: `exposed_copy_ns` is `exposed copy`, `--pin` is `pin`."""
+    """Return a word's plain spelling, which `exposed_copy_ns` shares with `exposed copy`, and `--pin` with `pin`."""
     return word.strip().lower().removesuffix("_ns").replace("_", "-").replace(" ", "-").strip("-")
 
 
 @cache
-def entries() -> tuple[Entry, ...]:
-    """Every meaning of every word."""
+def entries() -> tuple[GlossaryEntry, ...]:
+    """Return every meaning of every word."""
     return (
         *map(_rule, RULES.values()),
         *(_cause(cause, subject) for subject, causes in CAUSES.items() for cause in causes.values()),
@@ -85,37 +84,37 @@ def entries() -> tuple[Entry, ...]:
         *map(_intervention, INTERVENTIONS.values()),
         *map(_change, CHANGES.values()),
         *map(_check, CHECKS.values()),
-        *(Entry(part, "part of a recording", f"{text[:1].upper()}{text[1:]}.") for part, text in WORDS.items()),
-        *(Entry(word, "term", meaning) for word, meaning in TERMS.items()),
+        *(GlossaryEntry(part, "part of a recording", f"{text[:1].upper()}{text[1:]}.") for part, text in WORDS.items()),
+        *(GlossaryEntry(word, "term", meaning) for word, meaning in TERMS.items()),
     )
 
 
-def _said(title: str, *sentences: str) -> tuple[Block, ...]:
-    """A titled part; nothing where there is nothing to say."""
-    known = tuple(filter(None, sentences))
-    return (Heading(title, 3), Items(known) if len(known) > 1 else Text(known[0])) if known else ()
+def _titled(title: str, *sentences: str) -> tuple[Block, ...]:
+    """Return a titled part; nothing if there are no sentences."""
+    given = tuple(filter(None, sentences))
+    return (Heading(title, 3), Items(given) if len(given) > 1 else Text(given[0])) if given else ()
 
 
-# -- rules and interventions ----------------------------------------------------------------------
+# -- Rules and interventions -----------------------------------------------------------------------
 
 
-def _rule(rule: Rule) -> Entry:
+def _rule(rule: Rule) -> GlossaryEntry:
     causes = [
         f"{cause.id} ({'exposed copies' if subject == 'exposed-copy' else 'idle time'})"
-        for subject, known in CAUSES.items()
-        for cause in known.values()
+        for subject, of_subject in CAUSES.items()
+        for cause in of_subject.values()
         if rule.id == cause.rule or rule.id in cause.explained_by
     ]
-    return Entry(
+    return GlossaryEntry(
         rule.id,
         f"rule, {rule.severity}",
         rule.summary,
         (
             Text(" ".join(rule.meaning.split())),
-            *_said("How it is computed", " ".join(rule.computation.split())),
-            *_said("What the fix saves", rule.cost),
-            *_said("What it needs", rests(rule.rests_on)),
-            *_said(
+            *_titled("How it is computed", " ".join(rule.computation.split())),
+            *_titled("What the fix saves", rule.cost),
+            *_titled("What it needs", rests(rule.rests_on)),
+            *_titled(
                 "Related",
                 f"Explains the causes {listed(causes)}." if causes else "",
                 _tried(_tries(rule)),
@@ -131,13 +130,13 @@ def _rule(rule: Rule) -> Entry:
 
 
 def _elsewhere(id: str) -> Iterator[Block]:
-    """The advice for programs that are not written with PyTorch."""
+    """Yield the advice for programs that don't use PyTorch."""
     for framework, advice in OTHERS.items():
-        yield from _said(f"In {NAMES[framework]}", advice.get(id, "").replace("\n", " "))
+        yield from _titled(f"In {NAMES[framework]}", advice.get(id, "").replace("\n", " "))
 
 
 def _tries(rule: Rule) -> list[str]:
-    """The ids of the interventions that its fixes consist of."""
+    """Return the ids of the interventions in a rule's fixes."""
     return list(dict.fromkeys(change.split()[0] for fix in rule.fixes for change in fix))
 
 
@@ -146,18 +145,18 @@ def _tried(interventions: Iterable[str]) -> str:
     return f"`overlapscope whatif` predicts the fix with {listed(options)}." if options else ""
 
 
-def _intervention(intervention: Intervention) -> Entry:
+def _intervention(intervention: Intervention) -> GlossaryEntry:
     rules = [rule.id for rule in RULES.values() if intervention.id in _tries(rule)]
-    return Entry(
+    return GlossaryEntry(
         intervention.id,
         "intervention of whatif",
         f"{intervention.words.title[:1].upper()}{intervention.words.title[1:]}.",
         (
             Text(intervention.meaning),
-            *_said("Assumptions", *(assumption.text for assumption in intervention.assumptions)),
-            *_said("The code to change", intervention.advice),
+            *_titled("Assumptions", *(assumption.text for assumption in intervention.assumptions)),
+            *_titled("The code to change", intervention.advice),
             *_elsewhere(intervention.id),
-            *_said(
+            *_titled(
                 "Related",
                 f"`overlapscope whatif TRACE --{intervention.id}` predicts it.",
                 f"It fixes the findings of {listed(rules)}." if rules else "",
@@ -166,15 +165,15 @@ def _intervention(intervention: Intervention) -> Entry:
     )
 
 
-def _change(change: Change) -> Entry:
+def _change(change: Change) -> GlossaryEntry:
     predicted = [f"`--{words}`" for words in change.predicted_by]
-    return Entry(
+    return GlossaryEntry(
         change.id,
         "change of try",
         f"{change.title[:1].upper()}{change.title[1:]}.",
         (
-            *_said("The code to change", change.advice),
-            *_said(
+            *_titled("The code to change", change.advice),
+            *_titled(
                 "Related",
                 f"`overlapscope try --only {change.id} SCRIPT` tries it alone."
                 if change.unasked
@@ -185,19 +184,19 @@ def _change(change: Change) -> Entry:
     )
 
 
-# -- causes, buckets and metrics ------------------------------------------------------------------
+# -- Causes, buckets and metrics -------------------------------------------------------------------
 
 
-def _cause(cause: Cause, subject: Subject) -> Entry:
+def _cause(cause: Cause, subject: Subject) -> GlossaryEntry:
     others = [rule for rule in cause.explained_by if rule != cause.rule]
     tried = _tries(RULES[cause.explained_by[0]]) if cause.explained_by else ()
-    return Entry(
+    return GlossaryEntry(
         cause.id,
         _CAUSE[subject],
         cause.meaning,
         (
-            *_said("How to fix it", cause.remedy),
-            *_said(
+            *_titled("How to fix it", cause.remedy),
+            *_titled(
                 "Related",
                 f"Found by rule {cause.rule}." if cause.rule else "",
                 f"{'Also named' if cause.rule else 'Named'} by {listed(others)}." if others else "",
@@ -216,18 +215,18 @@ def _counts(cause: Cause, subject: Subject) -> str:
 
 
 def _blaming(subject: str) -> list[str]:
-    """The metrics whose reasons lie there."""
+    """Return the metrics that blame this kind of time."""
     return [metric.id for metric in METRICS.values() if subject in metric.blames]
 
 
-def _bucket(bucket: Bucket) -> Entry:
+def _bucket(bucket: Bucket) -> GlossaryEntry:
     metrics = _blaming(_BLAMED_BUCKETS.get(bucket.id, bucket.id))
     causes: Mapping[str, Cause] = CAUSES[bucket.causes] if bucket.causes else {}
-    return Entry(
+    return GlossaryEntry(
         bucket.name,
         "bucket",
         f"The time in which {bucket.meaning}.",
-        _said(
+        _titled(
             "Related",
             f"Its causes are {listed(causes)}." if causes else "",
             f"It counts in {listed(metrics)}." if metrics else "",
@@ -235,16 +234,16 @@ def _bucket(bucket: Bucket) -> Entry:
     )
 
 
-def _metric(metric: Metric) -> Entry:
+def _metric(metric: Metric) -> GlossaryEntry:
     causes = [cause for subject in CAUSES if subject in metric.blames for cause in CAUSES[subject]]
-    return Entry(
+    return GlossaryEntry(
         metric.id,
         "metric of check",
         f"{metric.meaning[:1].upper()}{metric.meaning[1:]}.",
         (
             Text(f"It is {_UNITS[metric.unit]}; {'more' if metric.more_is_better else 'less'} is better."),
-            *_said("What it needs", rests(metric.rests_on)),
-            *_said(
+            *_titled("What it needs", rests(metric.rests_on)),
+            *_titled(
                 "Related",
                 f"Explained by the causes {listed(dict.fromkeys(causes))}." if causes else "",
                 f"`overlapscope check --explain {metric.id}` shows how a value is computed.",
@@ -253,16 +252,16 @@ def _metric(metric: Metric) -> Entry:
     )
 
 
-def _check(check: TrustCheck) -> Entry:
-    return Entry(
+def _check(check: TrustCheck) -> GlossaryEntry:
+    return GlossaryEntry(
         check.id,
         "trust check",
         check.meaning,
         (
-            *_said("What it affects", check.affects),
-            *_said("What to do", check.remedy),
-            *_said("What can still be compared", check.comparable),
-            *_said("Related", *_named_alike(check.id)),
+            *_titled("What it affects", check.affects),
+            *_titled("What to do", check.remedy),
+            *_titled("What can still be compared", check.comparable),
+            *_titled("Related", *_named_alike(check.id)),
         ),
     )
 

@@ -159,11 +159,12 @@ class OverlapProfile:
         test.stash[_PROFILE] = self
 
     def __enter__(self) -> Recording:
+        from overlapscope.recorder.options import Options
         from overlapscope.recorder.recording import SilentRecording
 
         number = len(self.recordings) + 1
         name = self._stem.name if number == 1 else f"{self._stem.name}-{number}"
-        recording = SilentRecording(self._stem.with_name(f"{name}.trace.json.gz"), stacks=self._stacks)
+        recording = SilentRecording(self._stem.with_name(f"{name}.trace.json.gz"), Options(stacks=self._stacks))
         recording.begin()
         self.recordings.append(recording)
         return recording
@@ -340,7 +341,7 @@ def _report(trace: Report | Trace | str | os.PathLike[str]) -> Report:
 
 
 def _check(report: Report, settings: Settings) -> tuple[bool, str]:
-    """Whether it passes, and the text that `overlapscope check` prints."""
+    """Return whether it passes, and the text that `overlapscope check` prints."""
     from overlapscope.base.words import clean
     from overlapscope.budgets.check import check
     from overlapscope.budgets.document import log

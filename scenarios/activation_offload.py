@@ -1,12 +1,12 @@
-"""Activations in host memory: what backward needs goes to the host in forward and comes back.
+"""Activations in host memory: stored there in the forward pass, and loaded back for the backward pass.
 
 Beyond the published experiments: `torch.autograd.graph.save_on_cpu`, without and with pinned memory, against keeping
-activations on the GPU (`none`) and against hooks of one's own (`overlapped`) that store them on one side stream and
-load them on another, two ahead of their use, into three buffers that take turns.
+activations on the GPU (`none`) and against custom hooks (`overlapped`). These store activations on one side stream and
+load them on another, two ahead of their use, into three buffers in turn.
 
 Look for: `save_on_cpu` copies on the compute stream, weights included, so nothing hides (`copy-on-compute-stream`), and
-without pinned memory each copy blocks and is slow (`pageable-copy`). The own hooks hide most of it. What it is all for
-is `peak_gpu_mib`. Gradients are held against those of the plain program.
+without pinned memory each copy blocks and is slow (`pageable-copy`). The custom hooks hide most of it. The benefit is
+in `peak_gpu_mib`. Gradients are compared with those of the plain program.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from overlapscope.laboratory.experiment import Experiment, Program, Truth, Varia
 
 TRIES = 3
 AHEAD = 2
-"""How many activations are loaded before they are used, and how many are kept on the GPU until they are stored."""
+"""Number of activations that are loaded ahead of their use, and kept on the GPU until they are stored."""
 
 
 class Offload:
-    """Saves the activations of a chain of layers, all of one shape, of which each is used once in backward."""
+    """Store for the activations of a chain of layers, all with the same shape and each used once in backward."""
 
     def __init__(self, model: torch.nn.Module, like: torch.Tensor) -> None:
         self._stores, self._loads = torch.cuda.Stream(), torch.cuda.Stream()
@@ -51,14 +51,17 @@ class Offload:
         self._kept.append(tensor)
         self._stored.append(self._stores.record_event())
         if number >= AHEAD:
-            # The host waits, so that memory is free before more of it is asked for. It is layers ahead of the GPU.
+            # The host waits, so that memory is free before more is requested. It is layers ahead of the GPU.
             self._stored[number - AHEAD].synchronize()
             self._kept[number - AHEAD] = None
         return number
 
     def unpack(self, packed: torch.Tensor | int) -> torch.Tensor:
-        """Hand an activation to its backward op, and load those that are next. Backward runs from the last to the
-        first, so whatever used the buffer that is loaded into has been launched by now."""
+        """Hand an activation to its backward op, and load the next ones.
+
+        Backward runs from the last layer to the first, so all users of the buffer to load into have been launched by
+        now.
+        """
         if isinstance(packed, torch.Tensor):
             return packed
         for number in range(packed, max(packed - AHEAD, 0) - 1, -1):
@@ -109,7 +112,7 @@ def prepare(
         return {"peak_gpu_mib": torch.cuda.max_memory_allocated() / 2**20}
 
     def count_wrong() -> WrongResults:
-        """How often a gradient differs from that of the plain program."""
+        """Count gradients that differ from those of the plain program."""
         wrong = 0
         for _ in range(TRIES):
             inputs.normal_()
@@ -156,7 +159,7 @@ EXPERIMENT = Experiment(
             "pinned",
             {"way": "save_on_cpu", "pinned": True},
             shows="save_on_cpu into pinned memory: faster copies, still in line with compute",
-            # In float32 a product takes longer than its operands' way over the link.
+            # In float32, a product takes longer than copying its operands over the link.
             truth=Truth(
                 exposed_copy="same-stream",
                 hidden_copy_pct=(0.0, 1.0),

@@ -1,14 +1,14 @@
 """A checkpoint of the weights in every step: the copy to host memory blocks training, or runs under it.
 
 Beyond the published experiments. `blocking` takes `.cpu()` of each weight before the step. `pinned_side_stream` copies
-into pinned memory on a stream of its own, beside the forward and backward passes, which only read the weights; the
+into pinned memory on a separate stream, beside the forward and backward passes, which only read the weights; the
 optimizer, which writes them, waits for the copy. `snapshot` first copies the weights within the GPU, so that the
-optimizer need not wait, at the price of memory. Writing the file is left out: any thread may do that once the copy is
-done. `none` is the step without a checkpoint.
+optimizer doesn't have to wait, at the cost of memory. Writing the file is left out: any thread may do that once the
+copy is done. `none` is the step without a checkpoint.
 
 Look for: `.cpu()` makes the host wait for the GPU and the GPU for the host (`pageable-copy`, idle time `host-sync`);
-the others hide nearly all of the copy (`overlap-achieved`). Every checkpoint is held against the weights as they were
-when it was asked for.
+the others hide nearly all of the copy (`overlap-achieved`). Every checkpoint is compared with the weights at the time
+of the request.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ Way = Literal["none", "blocking", "pinned_side_stream", "snapshot"]
 
 
 class SideStream:
-    """Copies a state into pinned memory on a stream of its own."""
+    """Copies of a state into pinned memory on a separate stream."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -33,7 +33,7 @@ class SideStream:
         self._stream = torch.cuda.Stream()
 
     def begin(self) -> State:
-        """Store the state as the current stream has it now. It must not be written until `wait`."""
+        """Store the state as it is on the current stream now. It must not be written until `wait`."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             for name, each in self._state.items():
@@ -46,7 +46,7 @@ class SideStream:
 
 
 class Snapshot:
-    """Copies a state within the GPU first, from where a side stream stores it."""
+    """Copies of a state within the GPU, which a side stream then stores."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -54,15 +54,15 @@ class Snapshot:
         self._side = SideStream(self._copy)
 
     def begin(self) -> State:
-        """Store the state as the current stream has it now, which may be written at once."""
-        self._side.wait()  # The last snapshot must have left before this one is taken.
+        """Store the state as it is on the current stream now. It may be written at once."""
+        self._side.wait()  # The last snapshot must be stored before this one is taken.
         for name, each in self._state.items():
             self._copy[name].copy_(each)
         return self._side.begin()
 
 
 def checkpoint(state: State, way: Way) -> tuple[Callable[[], State], Callable[[], None]]:
-    """What to call for a checkpoint, and what to call before the state is written to."""
+    """Return the function that starts a checkpoint, and the one to call before the state is written."""
     if way == "pinned_side_stream":
         side = SideStream(state)
         return side.begin, side.wait
@@ -92,7 +92,7 @@ def prepare(layers: int, width: int, batch: int, way: Way) -> Program:
         return stored
 
     def count_wrong() -> WrongResults:
-        """Checkpoints that differ anywhere from the weights before the step."""
+        """Count checkpoints that differ from the weights before the step."""
         wrong = 0
         for _ in range(TRIES):
             before = {name: each.clone() for name, each in state.items()}

@@ -19,8 +19,8 @@ import torch
 from overlapscope.laboratory.experiment import Experiment, Program, Truth, Variant, WrongResults
 
 ROUNDING = 2.0**-22
-"""Two units in the last place above 1: more than sine, cosine, squares, sum and root can be off together. A chunk
-that is lost, or computed on before it had arrived, is off by 1."""
+"""Two units in the last place above 1, more than the errors of sine, cosine, squares, sum and root together. A chunk
+that is lost, or used before it arrived, is off by 1."""
 TRIES = 20
 
 

@@ -59,7 +59,7 @@ EXPERIMENT = Experiment(
             "streamed0_pinned1",
             {"streamed": False, "pinned": True},
             shows="the call returns at once, but on one stream the multiplication waits for the copy",
-            # What compute there is sits behind the copy; the rest of the copy has none to hide under.
+            # All compute comes after the copy on the same stream; the rest of the copy has none to hide under.
             truth=Truth(
                 exposed_copy="no-compute",
                 hidden_copy_pct=(0.0, 0.5),
@@ -71,7 +71,7 @@ EXPERIMENT = Experiment(
             "streamed1_pinned0",
             {"streamed": True, "pinned": False},
             shows="another stream does not help a call that blocks",
-            # At most the last piece that the driver stages is still under way when the kernels are launched.
+            # At most the last piece that the driver stages is still being copied when the kernels are launched.
             truth=Truth(
                 exposed_copy="pageable-memory",
                 hidden_copy_pct=(0.0, 10.0),

@@ -1,4 +1,4 @@
-"""CUDA graphs: many small kernels launched one by one, and replayed as one graph.
+"""CUDA graphs: many small kernels, launched separately or replayed as a graph.
 
 From an introduction to CUDA graphs in PyTorch: a model of many small kernels with fixed shapes is run eagerly, as a
 captured graph (warmed up on a side stream, then `torch.cuda.graph`), and, for training, with its forward and backward
@@ -6,9 +6,9 @@ passes turned into graphs by `torch.cuda.make_graphed_callables`. A model of few
 paying.
 
 Look for: run eagerly, the GPU waits for launches (`launch-bound`), and a graph leaves gaps of a microsecond
-(`launch-latency`) and a host that is done at once: compare `host_ms`, idle time and wall time of each pair. The big
-model keeps the GPU busy either way. A graph reads and writes the memory it was captured with, so that every new
-input is copied into place; its results are held against the eager model's.
+(`launch-latency`) and a host that returns at once. Compare `host_ms`, idle time and wall time of each pair. The big
+model keeps the GPU busy either way. A graph reads and writes the memory it was captured with, so that every new input
+is copied into place. Its results are compared with the eager model's.
 """
 
 import copy
@@ -35,7 +35,7 @@ class Block(torch.nn.Module):
 
 
 def warmed_up(work: Callable[[], object]) -> None:
-    """Run some work a few times on a side stream: what libraries set up on first use must not be captured."""
+    """Run some work a few times on a side stream, since set-up on first use must not be captured."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -49,7 +49,7 @@ def close_to(value: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 def replay(model: torch.nn.Module, batch: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """The model as a graph, fed with what the batch holds at the time."""
+    """Return the model as a graph that reads the batch's current values."""
     place = batch.clone()
     warmed_up(lambda: model(place))
     graph = torch.cuda.CUDAGraph()
@@ -81,7 +81,7 @@ def inference(model: torch.nn.Module, batch: torch.Tensor, graphed: bool) -> Pro
 def training(model: torch.nn.Module, batch: torch.Tensor, graphed: bool) -> Program:
     reference = copy.deepcopy(model)
     if graphed:
-        torch.cuda.make_graphed_callables(model, (batch,))  # It replaces the model's forward.
+        torch.cuda.make_graphed_callables(model, (batch,))  # This replaces the model's forward.
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
     def step() -> None:
@@ -90,7 +90,7 @@ def training(model: torch.nn.Module, batch: torch.Tensor, graphed: bool) -> Prog
         optimizer.zero_grad()
 
     def count_wrong() -> WrongResults:
-        """How often a gradient differs from the eager model's."""
+        """Count gradients that differ from the eager model's."""
         wrong = 0
         for _ in range(TRIES):
             batch.normal_()

@@ -1,13 +1,13 @@
 """Asynchronous copies that give wrong results: reading, or overwriting, host memory before the copy is done.
 
 From the PyTorch tutorial "A guide on good usage of non_blocking and pin_memory()": 100 rows of 1 to 999,999 as float64
-are copied from the GPU with `non_blocking=True`, and their mean, which must be 500,000, is taken at once. It is wrong
-at the first try (the 0th), because nothing waits for the copy; with `torch.cuda.synchronize()` before the read it
-never is. The other direction has the same trap: a pinned source that is filled anew while its copy is under way.
+are copied from the GPU with `non_blocking=True`, and their mean, which must be 500,000, is computed at once. It is
+wrong at the first try (the 0th), because nothing waits for the copy; with `torch.cuda.synchronize()` before the read it
+never is. The other direction has the same trap: a pinned source that is refilled while its copy is still running.
 
-The result is how many of 100 tries were wrong. Every try begins with zeros in the target, for the right numbers of the
-try before would hide that they have not come yet; and the GPU has something to do before the copy, as in a program that
-fetches what it has just computed. `overlapscope run --check-hazards` names both lines of either race.
+The result is the number of wrong tries out of 100. Every try begins with zeros in the target, because the right numbers
+of the previous try would hide that the new ones have not arrived. The GPU has work before the copy, as in a program
+that fetches a result it has just computed. `overlapscope run --check-hazards` names both lines of each race.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ TRIES = 100
 
 
 def fetch(rows: int, columns: int, wait: bool) -> Callable[[], float]:
-    """Compute on the GPU, copy the result to pinned memory and take its mean there."""
+    """Compute on the GPU, copy the result to pinned memory and return its mean there."""
     row = torch.arange(1, columns + 1, dtype=torch.float64, device="cuda")
     values = torch.empty(rows, columns, dtype=torch.float64, device="cuda")
     fetched = torch.empty(rows, columns, dtype=torch.float64, pin_memory=True)
 
     def step() -> float:
-        torch.cuda.synchronize()  # The try before is over, whatever it left behind.
+        torch.cuda.synchronize()  # The previous try must be over, whatever it left.
         fetched.zero_()
         torch.mul(row.expand(rows, columns), 1.0, out=values)
         fetched.copy_(values, non_blocking=True)
@@ -42,7 +42,7 @@ def fetch(rows: int, columns: int, wait: bool) -> Callable[[], float]:
 
 
 def send(rows: int, columns: int, wait: bool) -> Callable[[], float]:
-    """Copy a batch to the GPU from pinned memory that is then used for the next one, and take its mean there."""
+    """Copy batches to the GPU from pinned memory that is reused for each, and return the mean there."""
     batch = torch.arange(1, columns + 1, dtype=torch.float64).expand(rows, columns)
     source = torch.empty(rows, columns, dtype=torch.float64, pin_memory=True)
     values = torch.empty(rows, columns, dtype=torch.float64, device="cuda")
@@ -76,8 +76,8 @@ def prepare(rows: int, columns: int, download: bool, wait: bool) -> Program:
     return Program(step, figures=figures, count_wrong=lambda: WrongResults(len(wrong_tries()), TRIES))
 
 
-# All on one stream; a copy of many megabytes over the link outlasts the one pass over them on the GPU many times.
-# And the host's own passes over them, which the GPU waits for at every try, are work of its own.
+# All ops are on one stream. A copy of many megabytes over the link takes many times as long as the one pass over them
+# on the GPU. The host's own passes, for which the GPU waits at every try, are work of their own.
 TRUTH = Truth(
     exposed_copy="no-compute",
     idle="host-compute",

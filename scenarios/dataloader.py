@@ -1,16 +1,16 @@
 """Feeding a model from a DataLoader: workers, pinned memory, non-blocking copies and a prefetcher.
 
 Images are decoded, batched, copied to the GPU and trained on. The loader has four workers or none, pins its batches or
-does not, and the copy is asked not to block or is not; the PyTorch tutorial "A guide on good usage of non_blocking and
-pin_memory()" recommends all three, without figures. A prefetcher goes further: it sends the next batch on a stream of
-its own, into the other of two buffers, while the model works on this one.
+does not, and the copy is non-blocking or not; the PyTorch tutorial "A guide on good usage of non_blocking and
+pin_memory()" recommends all three, without figures. A prefetcher goes further: it sends the next batch on a separate
+stream into the other of two buffers, while the model works on the current batch.
 
 Without workers the GPU waits for the loader (`data-loading`), whatever the copy does. With workers, the loader pins in
-a thread of its own, and the main thread stays free. Copies then take a fraction of the time that they take from
-pageable memory, but still stand in line with the model on its stream; only the prefetcher's run beside it.
+a separate thread, and the main thread stays free. Copies then take a fraction of the time that they take from pageable
+memory, but still wait for the model on its stream; only the prefetcher's copies run beside it.
 
-How long an image takes is set by the model's speed: for a batch one process needs longer than the model does, four need
-less. So the experiment shows the same on any GPU.
+The time per image depends on the model's speed: one process needs longer for a batch than the model, four need less. So
+the experiment shows the same on any GPU.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from overlapscope.laboratory.experiment import Experiment, Program, Truth, Varia
 
 CLASSES = 1000
 DECODING = 1.5
-"""How many times as long as the model one process needs to decode a batch."""
+"""Time that one process needs to decode a batch, as a multiple of the model's time."""
 HANDED_OVER_IN = Path("/dev/shm")
-"""Where workers put their batches."""
+"""Directory where workers put their batches."""
 
 Batch = list[torch.Tensor]
 Train = Callable[[torch.Tensor, torch.Tensor], None]
 
 
 class Images(Dataset[tuple[torch.Tensor, int]]):
-    """Images without end, the same ones again and again; each is decoded when it is asked for."""
+    """Endless images, the same ones again and again, each decoded on request."""
 
     def __init__(self, size: int, seconds: float) -> None:
         self.stored = np.random.default_rng(0).integers(0, 256, (32, 3, size, size), dtype=np.uint8)
@@ -71,7 +71,7 @@ class Residual(nn.Module):
 
 
 def training(width: int) -> Train:
-    """A step of training for a residual network of four stages, `width` channels in the first."""
+    """Return a training step for a residual network of four stages, `width` channels in the first."""
     torch.manual_seed(0)
     layers: list[nn.Module] = [nn.Conv2d(3, width, 7, stride=4, padding=3)]
     for wide in (width, 2 * width, 4 * width, 8 * width):
@@ -89,7 +89,7 @@ def training(width: int) -> Train:
 
 
 def seconds_per_step(train: Train, images: torch.Tensor, labels: torch.Tensor) -> float:
-    for _ in range(5):  # The first ones choose kernels and get memory.
+    for _ in range(5):  # The first steps choose kernels and allocate memory.
         train(images, labels)
     torch.cuda.synchronize()
     begin = time.perf_counter()
@@ -100,21 +100,24 @@ def seconds_per_step(train: Train, images: torch.Tensor, labels: torch.Tensor) -
 
 
 def check_room(needed: int) -> None:
-    """A worker that finds no room for its batch is killed without a word, as happens in containers."""
+    """Check the room for batches.
+
+    A worker without room for its batch is killed without a message, as happens in containers.
+    """
     if HANDED_OVER_IN.exists() and shutil.disk_usage(HANDED_OVER_IN).free < needed:
         raise RuntimeError(f"workers need {needed >> 20} MiB in {HANDED_OVER_IN}; with Docker, give --shm-size=1g")
 
 
 def sent(batches: Iterator[Batch], non_blocking: bool) -> Generator[Batch, None, None]:
-    """Each batch on the GPU, sent when it is asked for."""
+    """Yield each batch on the GPU, sent on request."""
     for batch in batches:
         yield [part.to("cuda", non_blocking=non_blocking) for part in batch]
 
 
 def prefetched(batches: Iterator[Batch]) -> Generator[Batch, None, None]:
-    """Each batch on the GPU, sent while the one before is worked on.
+    """Yield each batch on the GPU, sent during the work on the previous batch.
 
-    Two buffers take turns. Events say when one has been filled and when what is computed from it is done.
+    Two buffers alternate. Events mark that a buffer has been filled, and that the work on it is done.
     """
     compute, copies = torch.cuda.current_stream(), torch.cuda.Stream()
     first = next(batches)
@@ -134,7 +137,7 @@ def prefetched(batches: Iterator[Batch]) -> Generator[Batch, None, None]:
         fill(following, next(batches))
         compute.wait_event(filled[this])
         yield buffers[this]
-        free[this].record()  # By now the work on it has been launched.
+        free[this].record()  # The work on it has been launched by now.
 
 
 def prepare(
@@ -150,7 +153,7 @@ def prepare(
         batch_size=batch,
         num_workers=workers,
         pin_memory=pin_memory,
-        # Workers never touch the GPU, so they may be plain copies of this process.
+        # Workers never use the GPU, so they may be plain copies of this process.
         multiprocessing_context="fork" if workers else None,
     )
     feed = prefetched(iter(loader)) if prefetch else sent(iter(loader), non_blocking)
@@ -162,7 +165,7 @@ def variant(pinned: bool, non_blocking: bool, workers: int) -> Variant:
     loading = "four workers keep up" if workers else "the main thread decodes while the GPU waits"
     copying = f"the {'loader' if workers else 'main'} thread pins, the copy is short" if pinned else "the copy is long"
     waiting = "the host goes on" if pinned and non_blocking else "the host waits for it"
-    # One stream for copies and the model, and the model takes far longer than a copy.
+    # Copies and the model share a stream, and the model takes far longer than a copy.
     return Variant(
         f"pinned{pinned:d}_nonblocking{non_blocking:d}_workers{workers}",
         {"pin_memory": pinned, "non_blocking": non_blocking, "workers": workers, "prefetch": False},

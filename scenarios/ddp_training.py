@@ -38,7 +38,7 @@ def prepare(layers: int, width: int, batch: int, overlap: bool) -> Program:
     if overlap:
         model = DistributedDataParallel(model, device_ids=[device])
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    torch.manual_seed(dist.get_rank())  # And sees samples of its own.
+    torch.manual_seed(dist.get_rank())  # Each rank has its own samples.
     samples = torch.randn(batch, width, device="cuda")
 
     def step() -> None:
@@ -71,8 +71,8 @@ EXPERIMENT = Experiment(
             "no_overlap",
             {"overlap": False},
             shows="all gradients are reduced when the backward pass is over",
-            # Four bytes are sent for each weight, against six operations for each weight and sample: with a thousand
-            # samples that is some percent of the step over the fastest link, and more over others.
+            # Four bytes are sent for each weight, and six operations are done for each weight and sample. With a
+            # thousand samples that is some percent of the step over the fastest link, and more over others.
             truth=Truth(findings=("exposed-communication",)),
         ),
     ),

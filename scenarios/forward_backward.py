@@ -1,15 +1,15 @@
 """One micro-batch's backward pass beside the next one's forward pass, on two streams.
 
-From a question in the PyTorch forum. As asked there, `backward()` is called under a side stream, which moves nothing:
+From a question in the PyTorch forum. As asked there, `backward()` is called under a side stream, which has no effect:
 autograd runs every backward op on the stream that its forward op ran on (`stream-without-work`). So the forward pass
-has to be on the side stream. Then each micro-batch runs wholly on a stream of its own, the second one's backward pass
-waits for the first one's, because both add to the same gradients, and what uses the gradients waits for both.
+has to be on the side stream. Then each micro-batch runs on its own stream. The second backward pass waits for the
+first, because both add to the same gradients, and all users of the gradients wait for both.
 
-Look for: with large layers nothing is won, for each kernel fills the GPU. Many small layers leave room, but launched
-one by one they are bound by the host (`launch-bound`), so the streams are seldom busy at once; captured as a CUDA
-graph they are, and two streams beat one. `missing_wait` leaves out the last wait: the optimizer may read gradients
-that are not there yet. The large model shows it every time, because its work is launched long before it is done; the
-small one gets away with it as long as the GPU keeps up with the host, which proves nothing.
+Look for: large layers gain nothing, because each kernel fills the GPU. Many small layers leave room, but separate
+launches make them bound by the host (`launch-bound`), so the streams are seldom busy at once. Captured as a CUDA graph
+they are, and two streams are faster. `missing_wait` leaves out the last wait: the optimizer may read gradients too
+early. The large model shows this every time, because its work is launched long before it ends. The small model is right
+as long as the GPU keeps up with the host, which proves nothing.
 """
 
 from typing import Literal
@@ -35,12 +35,12 @@ class Layer(torch.nn.Module):
 
 
 def accumulate(model: torch.nn.Module, batches: list[torch.Tensor], way: Way, sides: list[torch.cuda.Stream]) -> None:
-    """Add the gradients of two micro-batches to those there are."""
+    """Add the gradients of two micro-batches to the existing ones."""
     current, (first, second) = torch.cuda.current_stream(), sides
     if way == "serial":
         for batch in batches:
             model(batch).square().mean().backward()
-    elif way == "backward_under_side_stream":  # The waits are right; the stream has nothing to do.
+    elif way == "backward_under_side_stream":  # The waits are right, but the stream has no work.
         for batch in batches:
             loss = model(batch).square().mean()
             first.wait_stream(current)
@@ -62,7 +62,7 @@ def accumulate(model: torch.nn.Module, batches: list[torch.Tensor], way: Way, si
 
 
 def captured(step: Step) -> Step:
-    """The step as a CUDA graph: the streams become branches of it."""
+    """Return the step as a CUDA graph, whose branches are the streams."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -93,13 +93,13 @@ def prepare(
     for weight in weights:
         weight.grad = torch.zeros_like(weight)
     batches = [torch.randn(batch, width, device="cuda") for _ in range(2)]
-    # The weights stay as they are: however many iterations are timed, each computes the same.
+    # The weights never change, so every timed iteration computes the same.
     optimizer = torch.optim.SGD(weights, lr=0.0)
     sides = [torch.cuda.Stream() for _ in range(2)]
     torch.cuda.synchronize()
 
     def eager_step() -> None:
-        # The gradients stay where they are: no stream frees memory that another one still uses.
+        # The gradients keep their memory, so no stream frees memory that another one still uses.
         optimizer.zero_grad(set_to_none=False)
         accumulate(network, batches, way, sides)
         optimizer.step()
@@ -110,7 +110,7 @@ def prepare(
         return [weight.grad.clone() for weight in weights if weight.grad is not None]
 
     def count_wrong() -> WrongResults:
-        """How often the optimizer's stream sees gradients that are not those of the serial program."""
+        """Count gradients that differ from those of the serial program when the optimizer's stream reads them."""
         wrong = 0
         for _ in range(TRIES):
             for each in batches:
@@ -190,7 +190,7 @@ EXPERIMENT = Experiment(
             wrong_results="none",
         ),
         Variant(
-            # Whether results go wrong depends on who is ahead, so nothing is expected.
+            # Results depend on timing, so nothing is expected.
             "many_small_missing_wait",
             {"model": "many_small", "way": "missing_wait"},
             shows="the same mistake, which stays unseen as long as the GPU keeps up with the host",

@@ -1,13 +1,12 @@
 """Fully sharded training on two GPUs, with the shards on the GPU or in host memory.
 
 Beyond the published experiments: FSDP2 (`fully_shard`) keeps half of every block's weights on each GPU (`resident`), or
-in the host memory of each rank (`CPUOffloadPolicy`), from where a block's half is copied before it is gathered, forward
-and backward; gradients go the other way, and the optimizer runs on the CPU. With pinned memory (`offload`) the copies
-have a stream of their own and do not block; with pageable memory (`offload_pageable`) they do.
+in the host memory of each rank (`CPUOffloadPolicy`), from which a block's half is copied before it is gathered, in both
+passes. Gradients go the other way, and the optimizer runs on the CPU. With pinned memory (`offload`) the copies have a
+separate stream and do not block; with pageable memory (`offload_pageable`) they do.
 
-Look for: what offloading costs is mostly not the copies but the optimizer on the CPU, during which the GPU has nothing
-to do (`host-compute`). Without pinned memory the copies come on top (`pageable-copy`). What it is for is
-`peak_gpu_mib`.
+Look for: the main cost of offloading isn't the copies but the optimizer on the CPU, during which the GPU is idle
+(`host-compute`). Without pinned memory the copies add to it (`pageable-copy`). The benefit is in `peak_gpu_mib`.
 """
 
 import os
@@ -30,7 +29,7 @@ except ImportError:  # torch 2.5
 
 
 class Block(torch.nn.Module):
-    """The feed-forward half of a transformer's layer."""
+    """The feed-forward half of a transformer layer."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -53,7 +52,7 @@ def prepare(blocks: int, width: int, batch: int, shards: Literal["gpu", "pinned"
         fully_shard(block, mesh=mesh, offload_policy=policy)
     fully_shard(model, mesh=mesh, offload_policy=policy)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    torch.manual_seed(dist.get_rank())  # And sees samples of its own.
+    torch.manual_seed(dist.get_rank())  # Each rank has its own samples.
     samples = torch.randn(batch, width, device="cuda")
 
     def step() -> None:
@@ -71,7 +70,7 @@ def prepare(blocks: int, width: int, batch: int, shards: Literal["gpu", "pinned"
     return Program(step, figures=figures, close=dist.destroy_process_group)
 
 
-# The optimizer reads a weight and its gradient and writes the weight, at the CPU's pace, for hundreds of milliseconds.
+# The optimizer reads a weight and its gradient and writes the weight at the CPU's speed, for hundreds of milliseconds.
 ON_THE_CPU = Truth(idle="host-compute", findings=("host-compute",), no_findings=("pageable-copy",))
 
 EXPERIMENT = Experiment(

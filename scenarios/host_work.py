@@ -1,13 +1,13 @@
-"""Where to put work for the CPU: between the copy and the model call, or after the model call.
+"""Work for the CPU between the copy and the model call, or after the model call.
 
 The usual example of posts on `pin_memory` and `non_blocking`, without figures: a million int64 go to the GPU, a small
 model runs on them, and the CPU has something else to do. Between the two, that work runs while the copy does, if the
 call has returned by then: that takes both pinned memory and `non_blocking=True`. A call that blocks has made the host
 wait for the copy before the work begins, wherever the work is.
 
-`copy_call_ms` is how long the host is held by the call that copies: with both options it returns at once. The work
-takes the host far longer than the GPU takes for all of its own, so that `host-compute` is what the GPU waits for
-everywhere; what differs is how much of the copy happened meanwhile.
+`copy_call_ms` is the time of the copy call on the host; with both options it returns at once. The host's work takes far
+longer than all work of the GPU, so the GPU waits for `host-compute` everywhere. The variants differ in how much of the
+copy happens in the meantime.
 """
 
 from __future__ import annotations

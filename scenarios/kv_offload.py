@@ -2,12 +2,12 @@
 
 Beyond the published experiments, as inference engines do it: the cache of a long context does not fit, so it stays in
 host memory, and every layer of every token has its keys and values copied to the GPU first. `on_demand` copies them on
-the compute stream, `prefetch` one layer ahead on a stream of its own into two buffers that take turns, and `pageable`
-is `on_demand` without pinned memory. The new token's own keys and values are left out.
+the compute stream, `prefetch` one layer ahead on a separate stream into two buffers in turn, and `pageable` is
+`on_demand` without pinned memory. The new token's own keys and values are left out.
 
-Look for: decoding reads each weight once and computes little, so the link sets the pace and nearly all of the copying
-is beyond all compute (`no-compute`). Prefetching hides the compute, not the copies: that is as good as it gets
-(`overlap-achieved`). The way on is to move less. What comes out is held against a cache that is on the GPU.
+Look for: decoding reads each weight once and computes little, so the link limits the speed and nearly all copying
+exceeds the compute (`no-compute`). Prefetching hides the compute, not the copies, and no order is better
+(`overlap-achieved`). The only improvement left is to move less. Results are compared with those of a cache on the GPU.
 """
 
 import math
@@ -27,7 +27,7 @@ Decode = Callable[[], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Weights of a transformer's layer. Each row of a weight makes one output of its input's scale."""
+    """Weights of a transformer layer. Each row of a weight makes an output of its input's scale."""
 
     query: torch.Tensor
     output: torch.Tensor
@@ -35,7 +35,12 @@ class Layer:
     down: torch.Tensor
 
     def decode(self, hidden: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
-        """One token. `hidden`: (batch, width); `cache`: keys and values, (2, batch, heads, context, width / heads)."""
+        """Decode one token.
+
+        Args:
+            hidden: Of shape (batch, width).
+            cache: Keys and values, of shape (2, batch, heads, context, width / heads).
+        """
         _, batch, heads, _, head_width = cache.shape
         query = normed(hidden) @ self.query
         found = functional.scaled_dot_product_attention(query.view(batch, heads, 1, head_width), cache[0], cache[1])
@@ -52,7 +57,7 @@ def weight(rows: int, columns: int) -> torch.Tensor:
 
 
 def on_demand(layers: list[Layer], caches: list[torch.Tensor], token: torch.Tensor) -> Decode:
-    """Each cache is copied just before its layer, on the same stream."""
+    """Copy each cache just before its layer, on the same stream."""
     buffer = torch.empty_like(caches[0], device="cuda")
 
     @torch.no_grad()
@@ -67,14 +72,17 @@ def on_demand(layers: list[Layer], caches: list[torch.Tensor], token: torch.Tens
 
 
 def prefetch(layers: list[Layer], caches: list[torch.Tensor], token: torch.Tensor) -> Decode:
-    """While a layer computes, the next one's cache is copied; the last layer's next is the first of the next token."""
+    """Copy the next layer's cache while a layer computes.
+
+    After the last layer comes the first layer of the next token.
+    """
     copies = torch.cuda.Stream()
     buffers = [torch.empty_like(caches[0], device="cuda") for _ in range(2)]
     fetched, used = ([torch.cuda.Event() for _ in buffers] for _ in range(2))
     turn = 0
 
     def fetch(number: int, slot: int) -> None:
-        copies.wait_event(used[slot])  # Nobody computes with the buffer any more.
+        copies.wait_event(used[slot])  # No op uses the buffer any more.
         with torch.cuda.stream(copies):
             buffers[slot].copy_(caches[number], non_blocking=True)
             fetched[slot].record()
@@ -112,7 +120,7 @@ def prepare(
     ]
     caches = []
     for _ in range(layers):
-        # Every position holds the same: attention then gives exactly that, so that a wrong cache is sure to show.
+        # Every position has the same value, which attention returns exactly, so that a wrong cache is certain to show.
         cache = torch.empty(2, batch, heads, context, head_width, dtype=torch.float16, pin_memory=pinned)
         caches.append(cache.copy_(torch.randn(2, batch, heads, 1, head_width)))
     token = torch.randn(batch, width, device="cuda", dtype=torch.float16)
@@ -147,8 +155,8 @@ EXPERIMENT = Experiment(
             "on_demand",
             {"way": "on_demand"},
             shows="copy and compute take turns on one stream",
-            # A layer reads its weights and its cache once from the GPU's memory, and the cache comes over the link,
-            # which is slower by far more than weights are larger than caches.
+            # A layer reads its weights and its cache once from the GPU's memory. The cache comes over the link, which
+            # is slower by a larger factor than weights are larger than caches.
             truth=Truth(
                 exposed_copy="no-compute",
                 hidden_copy_pct=(0.0, 1.0),

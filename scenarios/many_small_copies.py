@@ -1,11 +1,11 @@
-"""A thousand small copies: each waited for, or all of them once.
+"""A thousand small copies, with a wait after each or one wait for all.
 
 From the PyTorch tutorial "A guide on good usage of non_blocking and pin_memory()": a thousand tensors of a thousand
-floats are copied by `.to("cuda")`, which waits after each, and by `.to("cuda", non_blocking=True)` with one
+floats are copied by `.to("cuda")`, which waits after each, and by `.to("cuda", non_blocking=True)` with a single
 synchronize at the end. The device takes as long for the copies either way; the host does not.
 
-The figures count the host's calls: 1000 `cudaMemcpyAsync` each, but 1000 `cudaStreamSynchronize` against one
-`cudaDeviceSynchronize`. Look at `tiny-copies`, which names what is wrong with both: copies this small are all latency.
+The figures count the host's calls: 1000 `cudaMemcpyAsync` each, but 1000 `cudaStreamSynchronize` against a single
+`cudaDeviceSynchronize`. Look at `tiny-copies`, the problem of both: copies this small are all latency.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ITERATION = "all copies"
 
 
 def prepare(tensors: int, elements: int, recorded_tensors: int, non_blocking: bool) -> Program:
-    # As the published figures were taken: torch.utils.benchmark's Timer uses one CPU thread.
+    # The published figures were taken with a single CPU thread, by torch.utils.benchmark's Timer.
     torch.set_num_threads(1)
     sources = [torch.randn(elements) for _ in range(tensors)]
 
@@ -30,13 +30,13 @@ def prepare(tensors: int, elements: int, recorded_tensors: int, non_blocking: bo
         return copies
 
     def calls() -> dict[str, float]:
-        """What the host called for one iteration, and how long the device took for its copies."""
+        """Return the host's calls in an iteration, and the device's time for its copies."""
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler, record_function(ITERATION):
             copy(tensors)
         events = profiler.events()
         assert events is not None
         iteration = next(e for e in events if e.name == ITERATION and e.device_type.name == "CPU")
-        # The profiler synchronizes too, behind the iteration.
+        # The profiler also synchronizes after the iteration.
         begin, end = iteration.time_range.start, iteration.time_range.end
         inside = [e.name for e in events if begin <= e.time_range.start <= end]
         copying = [e for e in events if e.name.startswith("Memcpy HtoD")]
@@ -50,7 +50,7 @@ def prepare(tensors: int, elements: int, recorded_tensors: int, non_blocking: bo
     return Program(lambda: copy(tensors), recorded_step=lambda: copy(recorded_tensors), figures=calls)
 
 
-# No copy has compute to hide under, and every one comes from pageable memory.
+# No copy has compute to hide under, and all copies come from pageable memory.
 TRUTH = Truth(
     exposed_copy="pageable-memory",
     hidden_copy_pct=(0.0, 0.0),

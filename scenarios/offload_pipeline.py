@@ -2,13 +2,13 @@
 
 From an article on offloading layers to host memory (measured on an A800): 30 layers of float16 (1, 16800, 1536), each
 multiplied in place 20 times between its way in and its way out, all host memory pinned. On one stream the three parts
-follow one another. Two streams that take turns halve the time: while one copies, the other computes, and the two
-directions of the link work at once. Three streams, one for each direction and one for compute, joined by events, say
-the same in the general form: while layer n is computed, n + 1 is on its way in and n - 1 on its way out.
+follow one another. Two alternating streams halve the time: while one copies, the other computes, and the two directions
+of the link work at once. Three streams, one for each direction and one for compute, joined by events, are the general
+form: while layer n is computed, n + 1 is uploaded and n - 1 is downloaded.
 
-Look for: copies outlast compute by far, so no order hides all of them (cause `no-compute`); what one stream gives away
-is its compute (`copy-on-compute-stream`) and one direction of the link (`one-way-copies`). Every layer that returns is
-checked to the bit: doubling a float16 is exact.
+Look for: copies outlast compute by far, so no order hides all of them (cause `no-compute`); a single stream wastes its
+compute (`copy-on-compute-stream`) and a direction of the link (`one-way-copies`). Every layer that returns is checked
+to the bit: doubling a float16 is exact.
 """
 
 import statistics
@@ -21,12 +21,12 @@ from overlapscope.laboratory.experiment import Experiment, Program, Step, Truth,
 SHAPE = (1, 16800, 1536)
 DOUBLINGS = 20
 SMALLEST = 2.0**-14
-"""The smallest normal float16: doubled 20 times it is 64, with no overflow on the way."""
+"""The smallest normal float16. Doubled 20 times it is 64, without overflow on the way."""
 TRIES = 2
 
 
 def layer_values(layers: int) -> list[float]:
-    """A value for each layer, of few bits, so that a layer in the wrong place is noticed too."""
+    """Return a value of few bits for each layer, so that a layer in the wrong place is detected too."""
     return [(1 + (number % 32) / 32) * SMALLEST for number in range(layers)]
 
 
@@ -36,7 +36,7 @@ def compute(layer: torch.Tensor) -> None:
 
 
 def take_turns(sources: Sequence[torch.Tensor], results: Sequence[torch.Tensor], streams: int) -> Step:
-    """Each layer wholly on one stream, the next on the next; the current stream is one of them."""
+    """Process each layer on one stream, the next on the next stream. The current stream is one of them."""
     others = [torch.cuda.Stream() for _ in range(streams - 1)]
     buffers = [torch.empty_like(sources[0], device="cuda") for _ in range(streams)]
 
@@ -56,7 +56,7 @@ def take_turns(sources: Sequence[torch.Tensor], results: Sequence[torch.Tensor],
 
 
 def three_streams(sources: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> Step:
-    """Uploads, compute and downloads on a stream each, with three buffers that take turns."""
+    """Upload, compute and download on separate streams, with three buffers in turn."""
     uploads, downloads = torch.cuda.Stream(), torch.cuda.Stream()
     buffers = [torch.empty_like(sources[0], device="cuda") for _ in range(3)]
     uploaded, computed, downloaded = ([torch.cuda.Event() for _ in buffers] for _ in range(3))
@@ -82,7 +82,7 @@ def three_streams(sources: Sequence[torch.Tensor], results: Sequence[torch.Tenso
 
 
 def gpu_ms(work: Callable[[torch.Tensor], object], tensors: Sequence[torch.Tensor]) -> float:
-    """The time that the current stream takes for some work on all tensors, the median of five."""
+    """Return the median time, over five runs, that the current stream takes for work on all tensors."""
     times: list[float] = []
     for _ in range(5):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -103,7 +103,7 @@ def prepare(layers: int, streams: int) -> Program:
     step = three_streams(sources, results) if streams == 3 else take_turns(sources, results, streams)
 
     def parts() -> dict[str, float]:
-        """Each part of the pipeline by itself."""
+        """Return the time of each part of the pipeline."""
         buffer = torch.zeros_like(sources[0], device="cuda")
         h2d = gpu_ms(lambda source: buffer.copy_(source, non_blocking=True), sources)
         alone = gpu_ms(lambda _: compute(buffer), sources)
@@ -111,7 +111,7 @@ def prepare(layers: int, streams: int) -> Program:
         return {"h2d_ms": h2d, "compute_ms": alone, "d2h_ms": d2h, "parts_ms": h2d + alone + d2h}
 
     def count_wrong() -> WrongResults:
-        """Layers that came back with a wrong element."""
+        """Count layers that came back with a wrong element."""
         wrong = 0
         for _ in range(TRIES):
             torch.cuda.synchronize()
@@ -126,8 +126,8 @@ def prepare(layers: int, streams: int) -> Program:
     return Program(step, figures=parts if streams == 1 else None, count_wrong=count_wrong)
 
 
-# Twenty multiplications move a layer 40 times through the GPU's memory, the copies twice over the link: wherever the
-# memory is 40 times as fast as the link or more, half of the copying and more is beyond all compute.
+# Twenty multiplications move a layer 40 times through the GPU's memory, and the copies move it twice over the link. If
+# the memory is at least 40 times as fast as the link, half of the copying or more exceeds all compute.
 BEYOND_COMPUTE = Truth(
     exposed_copy="no-compute", no_findings=("one-way-copies", "pageable-copy"), hidden_copy_pct=(10.0, 90.0)
 )

@@ -1,14 +1,14 @@
-"""Storing activations on the host: `.cpu()`, `.cpu().pin_memory()`, or a pinned buffer made beforehand.
+"""Storing activations on the host: `.cpu()`, `.cpu().pin_memory()`, or a pinned buffer allocated in advance.
 
 From the offload article (A800): 30 layers with two float16 tensors of (1, 16800, 1536) each, 49.22 MiB, are stored on
-the host and loaded back, 2953 MiB either way. `.cpu()` takes new pageable memory every time. Pinning what it returns
-makes the way back fast, but page-locks new memory and copies once more. With buffers made beforehand both ways run at
+the host and loaded back, 2953 MiB either way. `.cpu()` takes new pageable memory every time. Pinning its result makes
+the way back fast, but page-locks new memory and copies once more. With buffers allocated in advance, both ways run at
 the link's rate.
 
 The figures are of the first pass, tensor by tensor with a wait after each, and of a second one with all at once
-(`bulk`). "Per layer" is per tensor, as in the article. PyTorch keeps pinned memory that is given back, so that
-page-locking shows in the first pass only: whatever comes after it, also what is timed and recorded, finds pinned memory
-ready, and `.cpu().pin_memory()` is quicker there. Look at `pageable-copy` and `pin-in-loop`.
+(`bulk`). "Per layer" is per tensor, as in the article. PyTorch keeps freed pinned memory, so page-locking shows in the
+first pass only. All later passes, including the timed and recorded ones, find pinned memory ready, and
+`.cpu().pin_memory()` is faster there. Look at `pageable-copy` and `pin-in-loop`.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ EXPERIMENT = Experiment(
             "cpu_pin_memory",
             {"how": "cpu_pin_memory"},
             shows="stored twice, into pageable and then into pinned memory; the way back is fast",
-            # Stores come out of the GPU into pageable memory, far slower than the loads from pinned memory.
+            # Stores go from the GPU into pageable memory, far slower than the loads from pinned memory.
             truth=Truth(
                 exposed_copy="pageable-memory",
                 hidden_copy_pct=(0.0, 0.0),

@@ -1,12 +1,12 @@
-"""What pinning costs: a copy from pageable memory, one from pinned memory, and pinning first.
+"""The cost of pinning: a copy from pageable memory, a copy from pinned memory, and pinning first.
 
-One tensor of a million floats, as in the PyTorch tutorial "A guide on good usage of non_blocking and pin_memory()".
-The copy from pinned memory is the faster one, but making memory pinned takes a copy on the host, so that
-`tensor.pin_memory().to("cuda")` takes longer than the plain `tensor.to("cuda")` that it is meant to speed up.
+One tensor of a million floats, as in the PyTorch tutorial "A guide on good usage of non_blocking and pin_memory()". The
+copy from pinned memory is faster, but pinning takes a copy on the host, so that `tensor.pin_memory().to("cuda")` takes
+longer than the plain `tensor.to("cuda")` that it is meant to speed up.
 
 Look at `pin_memory_to`: the GPU is idle while the host pins (`pin-in-loop`). `pin_memory` alone leaves no trace on the
-GPU. PyTorch keeps pinned memory that is given back and hands it out again, so what is timed here is the host's copy;
-page-locking new memory takes longer still.
+GPU. PyTorch keeps and reuses freed pinned memory, so the time here is that of the host's copy; page-locking new memory
+takes even longer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RECORDED_CALLS = 50
 
 
 def prepare(elements: int, pinned: bool, call: Literal["to", "pin_memory", "pin_memory_to"]) -> Program:
-    # As the published figures were taken: torch.utils.benchmark's Timer uses one CPU thread.
+    # The published figures were taken with a single CPU thread, by torch.utils.benchmark's Timer.
     torch.set_num_threads(1)
     tensor = torch.randn(elements, pin_memory=pinned)
 
@@ -63,7 +63,7 @@ EXPERIMENT = Experiment(
             "pinned_to",
             {"pinned": True, "call": "to"},
             shows="the copy goes at the link's rate; the host still waits for it",
-            # Nothing computes. Each copy is waited for, and the next one is called only then.
+            # Nothing computes. The host waits for each copy before it calls the next.
             truth=Truth(
                 exposed_copy="no-compute",
                 idle="host-sync",

@@ -1,12 +1,12 @@
-"""Six ways to send a thousand tensors to the GPU: where the memory is pinned, and whether the host waits.
+"""Six ways to send a thousand tensors to the GPU, by the place of pinning and by waits of the host.
 
 From the PyTorch tutorial "A guide on good usage of non_blocking and pin_memory()": a thousand tensors of a million
-floats (4 GB) come from pageable memory, from memory that was pinned beforehand, or are pinned one by one just before
-their copy, each with and without `non_blocking=True` and one synchronize at the end.
+floats (4 GB) come from pageable memory, from memory that was pinned beforehand, or are pinned just before their copy,
+each with and without `non_blocking=True` and a single synchronize at the end.
 
-Look at the memory kind of the copies and at the idle time between them. Memory pinned beforehand is the fastest
-source, pinning on the way the slowest, because the host's copy comes before the GPU's; `non_blocking` helps least
-where the memory is pageable, for then the call blocks anyhow. There is no compute here, so no copy can be hidden.
+Look at the memory kind of the copies and at the idle time between them. Memory pinned beforehand is the fastest source,
+pinning on the way the slowest, because the host's copy comes before the GPU's. `non_blocking` helps least with pageable
+memory, because the call blocks anyway. Nothing computes, so no copy can be hidden.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def prepare(
     memory: Literal["pageable", "pinned", "pin_then_copy"],
     non_blocking: bool,
 ) -> Program:
-    # As the published figures were taken: torch.utils.benchmark's Timer uses one CPU thread.
+    # The published figures were taken with a single CPU thread, by torch.utils.benchmark's Timer.
     torch.set_num_threads(1)
     sources = [torch.ones(elements, pin_memory=memory == "pinned") for _ in range(tensors)]
 
@@ -102,7 +102,7 @@ EXPERIMENT = Experiment(
             "pin_then_copy_blocking",
             {"memory": "pin_then_copy", "non_blocking": False},
             shows="the host copies, then the GPU does: every tensor goes twice, one after the other",
-            # From one copy's end to the next one's call the host pins, which takes it a copy of the same size.
+            # Between the end of a copy and the next call, the host pins memory, which takes a copy of the same size.
             truth=Truth(
                 exposed_copy="no-compute",
                 idle="host-staging",

@@ -1,12 +1,12 @@
-"""Pinning in other threads: a TensorDict goes to the GPU while four threads pin what is to follow.
+"""Pinning in other threads: a TensorDict goes to the GPU while four threads pin the next tensors.
 
 From the PyTorch tutorial "A guide on good usage of non_blocking and pin_memory()": a `tensordict.TensorDict` of a
 thousand tensors of a million floats is copied as a whole, waiting for each tensor or not, and with `non_blocking_pin`,
-which pins each one before its copy: in the calling thread (`num_threads=0`) or in four others. There the host's
-copies run side by side with one another and with the GPU's.
+which pins each tensor before its copy: in the calling thread (`num_threads=0`) or in four others. In four threads, the
+host's copies run beside each other and beside the GPU's.
 
-Look at the memory kind of the copies and at what the GPU waits for between them. `td.to()` without arguments is
-non-blocking already. There is no compute, so no copy can be hidden.
+Look at the memory kind of the copies and at the causes of idle time between them. `td.to()` without arguments is
+non-blocking already. Nothing computes, so no copy can be hidden.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from overlapscope.laboratory.experiment import Experiment, Program, Truth, Varia
 
 
 def prepare(tensors: int, elements: int, recorded_tensors: int, **how: Any) -> Program:
-    """`how`: arguments of `TensorDict.to`."""
+    """Prepare the copy with `how`, the arguments of `TensorDict.to`."""
     try:
         from tensordict import TensorDict
     except ModuleNotFoundError:
         raise RuntimeError(f"pin_threads needs tensordict. {how_to_install('record')}") from None
 
-    # As the published figures were taken: torch.utils.benchmark's Timer uses one CPU thread.
+    # The published figures were taken with a single CPU thread, by torch.utils.benchmark's Timer.
     torch.set_num_threads(1)
     sources = {str(number): torch.ones(elements) for number in range(tensors)}
     whole = TensorDict(sources, batch_size=[])
@@ -39,7 +39,7 @@ def prepare(tensors: int, elements: int, recorded_tensors: int, **how: Any) -> P
     return Program(lambda: copy(whole), recorded_step=lambda: copy(part))
 
 
-# Nothing computes, so what is not pageable has nothing to hide under.
+# Nothing computes, so copies from pinned memory have nothing to hide under.
 PAGEABLE = Truth(
     exposed_copy="pageable-memory",
     hidden_copy_pct=(0.0, 0.0),

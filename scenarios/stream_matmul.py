@@ -1,14 +1,14 @@
-"""Matrix products on side streams: what the host's clock measures, and when two streams help.
+"""Matrix products on side streams: measurements by the host's clock, and the benefit of two streams.
 
 From a question in the PyTorch forum, why `with torch.cuda.stream()` seems to block: 100 products of 10000 x 10000
 float32 on a side stream, timed with the host's clock. The call is asynchronous: without a synchronize the clock
-measures launches alone (compare `host_ms` with the wall time), with one it measures the products. Launches wait in a
-queue of about a thousand entries, though, and a loop that fills it blocks, which looks as if the stream did:
-`launches_until_blocked` counts them behind a product that keeps the GPU busy.
+measures only launches (compare `host_ms` with the wall time), with a synchronize it measures the products. Launches
+wait in a queue of about a thousand entries, though, and a loop that fills it blocks, which looks as if the stream did.
+`launches_until_blocked` counts them while a product keeps the GPU busy.
 
 A second stream does not help big products, each of which fills every multiprocessor (`streams-without-overlap`).
-Products of 256 x 256 leave room and do run side by side: `small_products_ms` is what they take alone. They are queued
-behind a long product, so that both streams are full when they begin, and it is not the host that limits them.
+Products of 256 x 256 leave room and do run side by side: `small_products_ms` is their time alone. They are queued after
+a long product, so that both streams are full when they begin, and the host doesn't limit them.
 """
 
 import time
@@ -19,14 +19,14 @@ import torch
 from overlapscope.laboratory.experiment import Experiment, Program, Truth, Variant
 
 BLOCKED_S = 1e-3
-"""A launch takes microseconds; one that takes this long waits for room in the queue."""
+"""A launch takes microseconds. A launch of this many seconds waits for room in the queue."""
 AT_MOST = 10_000
 BUSY_S = 0.1
-"""How long the GPU is kept busy meanwhile: several times as long as it takes to fill the queue."""
+"""Time for which the GPU is kept busy, several times as long as filling the queue takes."""
 
 
 class Products:
-    """Square matrices to be multiplied, with a result of their own."""
+    """Square matrices to be multiplied, and their result."""
 
     def __init__(self, size: int) -> None:
         self.left, self.right = (torch.randn(size, size, device="cuda") for _ in range(2))
@@ -37,7 +37,7 @@ class Products:
 
 
 def launches_until_blocked(products: Products) -> float:
-    """How many launches the queue takes while the GPU is busy."""
+    """Return the number of launches that the queue takes while the GPU is busy."""
     value = torch.zeros(1, device="cuda")
     torch.cuda.synchronize()
     begin = time.perf_counter()
@@ -57,7 +57,7 @@ def launches_until_blocked(products: Products) -> float:
 
 
 def big(size: int, count: int, recorded: int, streams: int, synchronize: bool) -> Program:
-    """Products on side streams that take turns, with nothing on the current one."""
+    """Multiply on side streams in turn, with nothing on the current one."""
     sides = [torch.cuda.Stream() for _ in range(streams)]
     products = [Products(size) for _ in sides]
     products[0].multiply()
@@ -82,7 +82,7 @@ def big(size: int, count: int, recorded: int, streams: int, synchronize: bool) -
 
 
 def small(size: int, count: int, ahead: int, streams: int) -> Program:
-    """Products on the current stream and side streams, all queued behind one long product."""
+    """Multiply on the current stream and side streams, all queued behind one long product."""
     sides = [torch.cuda.Stream() for _ in range(streams - 1)]
     products, long = [Products(size) for _ in range(streams)], Products(ahead)
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

@@ -1,4 +1,4 @@
-"""Trace -> results: pure functions, frozen results."""
+"""Analysis of traces: pure functions with frozen results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from overlapscope.trace.model import Trace
 
 
 class TraceAnalysis(Struct, frozen=True, eq=False):
-    """The result for one trace, and its devices' timelines for those who draw them."""
+    """Result for one trace, and its devices' timelines for drawing."""
 
     result: TraceResult
     devices: tuple[DeviceAnalysis, ...]
@@ -33,9 +33,10 @@ class TraceAnalysis(Struct, frozen=True, eq=False):
 def analyze_trace(
     trace: Trace, *, device: int | None = None, step: str | None = None, range: str | None = None
 ) -> TraceAnalysis:
-    """Analyse every device of a trace, or one; the whole window, or one step or range.
+    """Analyse all devices of a trace or one of them, over the whole window or over one step or range.
 
-    Raises NotInTrace where no device has it.
+    Raises:
+        NotInTrace: If no device has that step or range.
     """
     return _analyze(trace, device, step, range)
 
@@ -77,14 +78,14 @@ def _analyze(trace: Trace, device: int | None, step: str | None, range: str | No
 
 
 def divide_trace(trace: Trace) -> tuple[StepBuckets, ...]:
-    """Of every device what `analyze_trace` says of its steps, for half of the time."""
+    """Return the steps' figures of `analyze_trace` for each device, in half the time."""
     comparable = _comparable(trace, judge_file(trace))
     blocking = find_blocking(comparable)
     return tuple(divide_steps(trace, comparable, ordinal, blocking) for ordinal in trace.devices)
 
 
 def _comparable(trace: Trace, checks: Sequence[Check]) -> Trace:
-    """Where the clocks cannot be compared, causes are found as if no launch had been recorded."""
+    """Return the trace without launches if its clocks can't be compared, as causes then can't use the host."""
     if clocks_agree(checks):
         return trace
     return replace(trace, gpu_ops=replace(trace.gpu_ops, launch=np.full(len(trace.gpu_ops), -1, np.int64)))

@@ -1,7 +1,7 @@
-"""Runtime calls by what they mean for the host, judged once per distinct name.
+"""Kinds of runtime calls by their meaning for the host, judged once per distinct name.
 
-Sources: the CUDA Runtime and Driver API references (which calls return only when work is done, and which take
-the driver's allocation locks) and the HIP API's equivalents, whose names differ in the prefix alone.
+Sources: the CUDA Runtime and Driver API references, which state the calls that return only when work is done and those
+that take the driver's allocation locks, and the equivalents in the HIP API, whose names differ only in the prefix.
 """
 
 import re
@@ -12,17 +12,17 @@ import numpy as np
 from overlapscope.trace import op_names
 from overlapscope.trace.model import Bool, Index, RuntimeCalls, Trace
 
-# The same entry point under per-thread default streams, a versioned symbol, or ROCm's stream-per-thread mode.
+# Suffixes of the same entry point: per-thread default streams, versioned symbols, and ROCm's stream-per-thread mode.
 _SUFFIX = r"(_v\d+|_ptsz|_ptds|_spt)*"
 
 
 def whole_name(pattern: str) -> re.Pattern[str]:
-    """Calls whose whole name matches, under any of its symbol suffixes."""
+    """Return a pattern that matches whole names with any of their symbol suffixes."""
     return re.compile(f"(?:{pattern}){_SUFFIX}")
 
 
 def named(calls: RuntimeCalls, pattern: re.Pattern[str]) -> Bool:
-    """Calls whose whole name matches."""
+    """Select the calls whose whole name matches."""
     return calls.named(lambda name: pattern.fullmatch(name) is not None)
 
 
@@ -41,26 +41,26 @@ synchronises = _judge(
 copies_blocking = _judge(r"(cuda|hip)Memcpy(2D|3D|Peer|ToSymbol|FromSymbol|WithStream)?|cuMemcpy([HD]to[HD])?")
 """Copy calls that wait for themselves by contract."""
 copies_async = _judge(r"(cuda|hip)Memcpy\w*Async|cuMemcpy\w*Async|hipMemcpy\w*Async")
-"""Copy calls that may return early, and do unless the host side is pageable."""
+"""Copy calls that return early unless the host side is pageable."""
 allocates = _judge(
     r"(cuda|hip)(Malloc|Free|HostAlloc|MallocHost|HostMalloc|FreeHost|HostFree|MallocManaged|MallocPitch"
     r"|HostRegister|HostUnregister|ExtMallocWithFlags)"
     r"|(cu|hip)Mem(Alloc|Free|AllocHost|FreeHost|HostAlloc|HostRegister|HostUnregister|AllocManaged|AllocPitch"
     r"|Create|Map|Unmap|Release|SetAccess|AddressReserve|AddressFree)"
 )
-"""Calls that give or take memory from the driver."""
+"""Calls that allocate or free memory of the driver."""
 pins = _judge(
     r"(cuda|hip)(HostAlloc|MallocHost|HostMalloc|HostRegister|HostUnregister)|cuMem(AllocHost|HostAlloc|HostRegister)"
 )
-"""Those of them that page-lock host memory."""
+"""Calls of `allocates` that page-lock host memory."""
 waits_event = _judge(r"(cuda|hip)StreamWaitEvent|cuStreamWaitEvent")
-"""Calls that make a stream wait for an event; the host does not wait."""
+"""Calls that make a stream wait for an event, without making the host wait."""
 records_event = _judge(r"(cuda|hip)EventRecord(WithFlags)?|cuEventRecord(WithFlags)?")
 """Calls that record an event on a stream."""
 
 
 def launching(trace: Trace) -> Index:
-    """Rows of the calls that launched a GPU op, in ascending order."""
+    """Return the rows of the calls that launched a GPU op, in ascending order."""
     launches = np.zeros(len(trace.runtime_calls), np.bool_)
     launches[trace.gpu_ops.launch[trace.gpu_ops.launch >= 0]] = True
     return np.flatnonzero(launches)

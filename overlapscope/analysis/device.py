@@ -1,4 +1,4 @@
-"""One device of one trace, analysed: everything the report says of it, and the pieces behind that."""
+"""Analysis of one device of one trace: the device's part of the report, and the underlying data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from overlapscope.trace.model import Trace
 
 
 class Causes(Struct, frozen=True, eq=False, kw_only=True):
-    """What was found out about one device of a recording, whatever part of it is looked at."""
+    """Causes on one device, found on the whole recording."""
 
     timeline: Timeline
     exposed: ExposedCopies
@@ -36,24 +36,24 @@ class Causes(Struct, frozen=True, eq=False, kw_only=True):
 
 
 class DeviceAnalysis(Causes, frozen=True, kw_only=True):
-    """The result, and the timeline it was measured on, for those who draw it or look closer."""
+    """Result for one device, with the timeline it was measured on."""
 
     result: Device
     windows: Intervals
-    """What the result is of: the whole window, or the occurrences of one step or range."""
+    """Windows of the result: the whole window, or the occurrences of one step or range."""
 
 
 class StepBuckets(Struct, frozen=True):
-    """What the time of a device's steps went to, by bucket and cause."""
+    """Time of a device's steps by bucket and cause."""
 
     device: int
     judged: Period | None
-    """All that is judged: the window behind the lead-in."""
+    """The judged window, after the lead-in, as one period."""
     steps: tuple[Period, ...]
 
 
 def divide_steps(trace: Trace, comparable: Trace, device: int, blocking: Blocking) -> StepBuckets:
-    """As `analyze_device` has them in its result, without its copies, kernels, stalls and evidence."""
+    """Return the steps of `analyze_device`, without its copies, kernels, stalls and evidence."""
     causes = _find_causes(trace, comparable, device, blocking)
     judged = judged_windows(causes.timeline, _whole(causes.timeline))
     in_judged, in_steps = _measure(causes, [judged, Intervals(causes.steps.start_ns, causes.steps.end_ns)])
@@ -71,10 +71,10 @@ def analyze_device(
     step: str | None = None,
     range: str | None = None,
 ) -> DeviceAnalysis | None:
-    """Analyse one device; with `step` or `range`, its figures are of those windows alone.
+    """Analyse one device; None if it has no such step or range.
 
-    Causes are always found on the whole recording, from `comparable`: the trace itself, or one without
-    launches where its clocks disagree. None where the device has no such step or range.
+    With `step` or `range`, figures cover only those windows. Causes are always found on the whole recording, using
+    `comparable`: the trace itself, or one without launches if its clocks disagree.
     """
     causes = _find_causes(trace, comparable, device, blocking)
     windows = _whole(causes.timeline)
@@ -93,7 +93,7 @@ def _whole(timeline: Timeline) -> Intervals:
 
 
 def judged_windows(timeline: Timeline, windows: Intervals) -> Intervals:
-    """The windows of a device without the lead-in."""
+    """Return the windows of a device without the lead-in."""
     return clip(windows, timeline.judged_from_ns, timeline.end_ns)
 
 
@@ -115,7 +115,7 @@ def _find_causes(trace: Trace, comparable: Trace, device: int, blocking: Blockin
 
 
 def _figures(trace: Trace, causes: Causes, blocking: Blocking, windows: Intervals, *, narrowed: bool) -> Device:
-    """The figures of a device inside the windows; `narrowed` to some steps or ranges, or of all."""
+    """Return the figures of a device inside the windows; `narrowed` if these are some steps or ranges only."""
     timeline, starts, ends = causes.timeline, windows.starts, windows.ends
     steps, ranges = causes.steps, causes.ranges
     if narrowed:
@@ -125,22 +125,22 @@ def _figures(trace: Trace, causes: Causes, blocking: Blocking, windows: Interval
     in_whole, in_judged, in_steps, in_ranges = _measure(
         causes, [windows, judged, *(Intervals(periods.start_ns, periods.end_ns) for periods in (steps, ranges))]
     )
-    whole = _together(in_whole, windows)
+    figures = _together(in_whole, windows)
     return Device(
         device=timeline.device,
         name=trace.device_names.get(timeline.device),
         span_ns=total(windows),
         lead_in_ns=0 if narrowed else lead_in,
-        window=whole.window,
+        window=figures.window,
         main_stream=timeline.main_stream,
-        buckets=whole.buckets,
-        engines=whole.engines,
-        overlap=whole.overlap,
+        buckets=figures.buckets,
+        engines=figures.engines,
+        overlap=figures.overlap,
         judged=_together(in_judged, judged) if len(judged.starts) else None,
         streams=stream_use(timeline, starts, ends),
         copies=group_copies(timeline, steps, windows),
-        exposed_copy_by_cause=whole.exposed_copy_by_cause,
-        idle_by_cause=whole.idle_by_cause,
+        exposed_copy_by_cause=figures.exposed_copy_by_cause,
+        idle_by_cause=figures.idle_by_cause,
         evidence=(
             *copy_evidence(trace, timeline, causes.exposed, windows),
             *idle_evidence(trace, causes.idle, windows),
@@ -153,11 +153,11 @@ def _figures(trace: Trace, causes: Causes, blocking: Blocking, windows: Interval
 
 
 _Lengths = dict[str, I64]
-"""In each of some windows: how long each set of `timeline.lengths` and each cause (`idle:host-sync`) is."""
+"""Lengths in each of some windows of each set of `timeline.lengths` and of each cause (`idle:host-sync`)."""
 
 
 def _measure(causes: Causes, windows: Sequence[Intervals]) -> list[_Lengths]:
-    """The lengths in several lists of windows, all measured at once."""
+    """Return the lengths in several lists of windows, all measured at once."""
     starts, ends = (np.concatenate(side) for side in zip(*windows, strict=True))
     measured = lengths(causes.timeline, starts, ends)
     for subject, pieces, ranks in (("exposed-copy", causes.exposed, COPY_RANK), ("idle", causes.idle, IDLE_RANK)):
@@ -168,13 +168,13 @@ def _measure(causes: Causes, windows: Sequence[Intervals]) -> list[_Lengths]:
 
 
 def _together(ns: _Lengths, windows: Intervals) -> Period:
-    """The figures of all the windows added up."""
+    """Return the figures of all windows together."""
     summed = {name: int(values.sum()) for name, values in ns.items()}
     return period("", int(windows.starts[0]), int(windows.ends[-1]), summed)
 
 
 def _each(ns: _Lengths, trace: Trace, periods: Periods) -> tuple[Period, ...]:
-    """The figures of each window by itself."""
+    """Return the figures of each window."""
     names = [trace.annotations.name(row) for row in periods.row.tolist()]
     windows = zip(names, periods.start_ns.tolist(), periods.end_ns.tolist(), strict=True)
     each = zip(*(values.tolist() for values in ns.values()), strict=True)
@@ -185,8 +185,11 @@ def _each(ns: _Lengths, trace: Trace, periods: Periods) -> tuple[Period, ...]:
 
 
 def period(name: str, start: int, end: int, ns: Mapping[str, int], *, partial: bool = False) -> Period:
-    """The figures of one window from the lengths in it: of the sets that `timeline.lengths` names, and of each cause
-    (`exposed-copy:pageable-memory`, `idle:host-sync`)."""
+    """Return the figures of a window from the lengths in it.
+
+    These are the lengths of the sets in `timeline.lengths`, and of each cause (`exposed-copy:pageable-memory`,
+    `idle:host-sync`).
+    """
     buckets, engines, overlap = measured(ns)
     return Period(
         name=name,

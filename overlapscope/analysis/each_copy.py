@@ -1,4 +1,4 @@
-"""Every copy of one device by itself: its size, its bandwidth, how much of it was exposed and why."""
+"""Single copies of one device: size, bandwidth, exposed time and its cause."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ NO_CAUSE = -1
 
 
 class EachCopy(Columns, frozen=True):
-    """The copies that ran inside the device's windows, sorted by start.
+    """Copies that ran inside the device's windows, one row each, sorted by start.
 
-    Where several copies ran at once while nothing computed, that time is counted to the one that decided its cause.
+    If several copies ran at once while nothing computed, the exposed time counts for the copy that decided its cause.
     So `exposed_ns` adds up to the report's exposed copy, and a copy beside another may have none.
     """
 
     row: I64
     """Row of `Timeline.ops`."""
     direction: I8
-    """`Kind.H2D` or `Kind.D2H`."""
+    """Direction, `Kind.H2D` or `Kind.D2H`."""
     memory: I8
-    """A `Memory`: where the host's side lives."""
+    """Kind of the host's memory, a `Memory`."""
     start_ns: I64
     end_ns: I64
     bytes: I64
-    """-1 where not recorded."""
+    """Size; -1 where not recorded."""
     gb_per_s: F64
-    """1e9 bytes per second over the copy's own duration; NaN where its bytes are not recorded."""
+    """1e9 bytes per second over the copy's own duration; NaN where its size is not recorded."""
     exposed_ns: I64
-    """Inside the windows."""
+    """Exposed time inside the windows."""
     cause: I8
-    """Index into `COPY_CAUSES` of what most of the exposed time is due to; `NO_CAUSE` where there is none."""
+    """Index into `COPY_CAUSES` of the main cause of the exposed time; `NO_CAUSE` where there is none."""
 
     @property
     def duration_ns(self) -> I64:
-        """How long each copy ran, also outside the windows."""
+        """Duration of each copy, including time outside the windows."""
         return self.end_ns - self.start_ns
 
 
 def list_copies(device: DeviceAnalysis) -> EachCopy:
-    """Every copy of a device that takes time."""
+    """Return every copy of a device with a duration."""
     ops, windows = device.timeline.ops, device.windows
     rows = np.flatnonzero(ops.is_copy)
     rows = rows[covered(windows, ops.start_ns[rows], ops.end_ns[rows]) > 0]
@@ -70,7 +70,7 @@ def list_copies(device: DeviceAnalysis) -> EachCopy:
 
 
 def _main_cause(copy: I64, cause: I8, length: I64, count: int) -> I8:
-    """For each copy the cause with the most time, the first in the order of causes among equals."""
+    """Return the cause with the most time for each copy; among equals, the first in the order of causes."""
     key, place = np.unique(copy * len(COPY_CAUSES) + cause, return_inverse=True)
     time = np.zeros(len(key), np.int64)
     np.add.at(time, place, length)
@@ -83,12 +83,12 @@ def _main_cause(copy: I64, cause: I8, length: I64, count: int) -> I8:
 
 
 def peak_gb_per_s(copies: EachCopy, direction: Kind) -> float | None:
-    """The best rate that a large copy of pinned memory reached in one direction: what the link is known to give."""
+    """Return the best rate of large copies of pinned memory in one direction, which the link can reach."""
     chosen = (copies.direction == direction) & (copies.memory == Memory.PINNED) & (copies.bytes >= LARGE_BYTES)
     return float(copies.gb_per_s[chosen].max()) if chosen.any() else None
 
 
 def issuers(trace: Trace, device: DeviceAnalysis, rows: I64) -> list[CallSite]:
-    """What issued each of the given rows of `Timeline.ops`."""
+    """Return the call site of each of the given rows of `Timeline.ops`."""
     sites = sites_of_calls(trace, device.timeline.ops.launch[rows])
     return [sites.told(trace, number) for number in range(len(rows))]

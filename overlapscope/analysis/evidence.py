@@ -1,4 +1,4 @@
-"""Evidence: the calls, ops and lines a cause's time comes from."""
+"""Evidence for causes: the calls, ops and lines that their time comes from."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from overlapscope.catalog.causes import COPY_CAUSES, EXPOSED_COPY, IDLE, IDLE_CA
 from overlapscope.trace.model import Memory, Trace
 
 MOST = 40
-"""Rows of evidence kept per device and subject; the largest. The causes' totals are always complete."""
+"""Maximum number of rows of evidence per device and subject; the largest are kept. Totals of causes are always
+complete."""
 
 
 def copy_evidence(trace: Trace, timeline: Timeline, exposed: ExposedCopies, windows: Intervals) -> list[Evidence]:
-    """Exposed copies inside the given windows by cause and by what issued them."""
+    """Return the evidence for exposed copies inside the windows, by cause and by what issued them."""
     pieces, ops = exposed.inside(windows), timeline.ops
     copy = pieces.copy
 
@@ -39,7 +40,7 @@ def copy_evidence(trace: Trace, timeline: Timeline, exposed: ExposedCopies, wind
 
 
 def idle_evidence(trace: Trace, idle: IdleTime, windows: Intervals) -> list[Evidence]:
-    """Idle time inside the given windows by cause and by what the host was doing."""
+    """Return the evidence for idle time inside the windows, by cause and by activity of the host."""
     pieces = idle.inside(windows)
     where = sites(trace, pieces.call, pieces.thread, pieces.host_ns)
     return _ranked(
@@ -56,15 +57,17 @@ def _ranked(
     sites: Sites,
     detail: Callable[[int], str],
 ) -> list[Evidence]:
-    """The pieces grouped by cause, site and what else has to be alike, the `MOST` groups with the most time. `detail`
-    is asked for the longest piece of each."""
+    """Return the `MOST` largest groups of pieces with equal cause, site and further columns.
+
+    `detail` is called for the longest piece of each.
+    """
     length = pieces.length_ns
     if not len(length):
         return []
     group = groups_of((pieces.cause, *alike, sites.call, sites.op, sites.line))
     time = np.bincount(group, weights=length).astype(np.int64)
     count = np.bincount(group)
-    # Within a group longest first, so that the first row of each is its example.
+    # Within a group, the longest piece comes first and is its example.
     order = np.lexsort((pieces.start_ns, -length, group))
     example = order[np.flatnonzero(np.diff(group[order], prepend=-1))]
     sure = np.full(len(time), EXACT, np.int64)

@@ -1,7 +1,7 @@
-"""Why each exposed copy is exposed: every nanosecond to exactly one cause, the first that applies.
+"""Causes of exposed copies: each nanosecond has exactly one cause, the first that applies.
 
-The order and meaning of the causes are in `docs/how-it-works/causes.md`. Where several copies run at once, a piece
-goes to the cause that stands first for any of them.
+`docs/how-it-works/causes.md` has the order and meaning of the causes. If several copies run at once, a piece gets the
+first cause that applies to any of them.
 """
 
 from __future__ import annotations
@@ -21,56 +21,56 @@ from overlapscope.catalog.causes import CopyCause
 from overlapscope.trace.model import I8, Kind, Memory, Trace
 
 PROMPT_NS = 50_000
-"""A copy that begins at most this long after its call returned was held up by nothing on the device."""
+"""Maximum time from a call's return to the start of a copy that nothing on the device delayed."""
 
 QUEUE_NS = 50_000
-"""A copy that was queued behind another on its engine or stream begins at most this long after it."""
+"""Maximum time from the end of a copy to the start of the next one queued on the same engine or stream."""
 
 _LONGEST_CHAIN = 64
 
 _NEVER = np.iinfo(np.int64).max
 
 LEGACY_STREAMS = (0, 7)
-"""Ids under which the legacy default stream is recorded: ROCm and CUPTI (first context)."""
+"""Ids under which the legacy default stream is recorded: ROCm's and CUPTI's (first context)."""
 
 
 class _Pairs(Columns, frozen=True):
-    """An exposed piece and a copy that runs in it; several rows where several copies run at once."""
+    """Exposed pieces with the copies that run in them. A piece with several copies has several rows."""
 
     piece: I64
-    """Which piece."""
+    """Number of the piece."""
     copy: I64
     """Row of `Timeline.ops`."""
     period: I64
-    """Which of the `_Periods` it lies in."""
+    """Number of the period between two of `_Recording.bounds`."""
     exposed_from: I64
-    """Where the exposed stretch around the piece begins, within the copy..."""
+    """Start of the exposed stretch around the piece, within the copy."""
     exposed_to: I64
-    """...and ends."""
+    """End of the exposed stretch around the piece, within the copy."""
     issued: I64
-    """When the copy's launch call returned; `_NEVER` where it was not recorded."""
+    """Time at which the copy's launch call returned; `_NEVER` where not recorded."""
     following: I64
-    """Row of `Timeline.ops` of the first compute op that begins behind `exposed_from`; -1 if none does."""
+    """Row of `Timeline.ops` of the first compute op that begins at or after `exposed_from`; -1 if none does."""
 
 
 class _Recording(Struct, frozen=True, eq=False):
-    """What the causes are looked up in."""
+    """Data in which causes are looked up."""
 
     trace: Trace
     timeline: Timeline
     edges: Edges
     blocking: Blocking
     bounds: I64
-    """Instants between two of which supply and demand are weighed, the window's edges among them."""
+    """Instants between which supply and demand are compared, including the window's edges."""
     issued: I64
-    """When the launch call of each op returned; `_NEVER` where it was not recorded."""
+    """Time at which each op's launch call returned; `_NEVER` where not recorded."""
 
 
 def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking, periods: I64) -> ExposedCopies:
-    """The causes of a device's exposed copies.
+    """Return the causes of a device's exposed copies.
 
-    `periods`: instants at which steps begin; supply and demand are weighed between two of them, with what runs
-    before the first step counted to it (its copies run before the compute that begins it).
+    `periods` are the instants at which steps begin. Supply and demand are compared between two of them. Anything that
+    runs before the first step counts for that step, whose copies run before its first compute.
     """
     ops, judged = timeline.ops, timeline.judged_from_ns
     bounds = distinct(np.concatenate([[timeline.start_ns, judged, timeline.end_ns], periods[1:]]))
@@ -81,7 +81,7 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
     period = np.searchsorted(bounds, start, side="right") - 1
     pairs = _pair(recording, start, period, copies)
     rank, confidence = _rank_pairs(recording, pairs)
-    # Of the copies in a piece the one whose cause stands first.
+    # A piece gets the first cause in order among its copies.
     order = np.lexsort((rank, pairs.piece))
     chosen = order[np.flatnonzero(np.diff(pairs.piece[order], prepend=-1))]
     piece_rank = rank[chosen]
@@ -101,7 +101,7 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
 
 
 def _pieces(timeline: Timeline, cuts: I64) -> tuple[I64, I64]:
-    """Starts and ends of the exposed copy time, cut at the given instants."""
+    """Return starts and ends of the exposed copy time, cut at the given instants."""
     exposed = timeline.exposed_copy
     edges = distinct(np.concatenate([exposed.starts, exposed.ends, cuts]))
     inside = contains(exposed, edges[:-1])
@@ -109,7 +109,7 @@ def _pieces(timeline: Timeline, cuts: I64) -> tuple[I64, I64]:
 
 
 def _pair(recording: _Recording, start: I64, period: I64, copies: I64) -> _Pairs:
-    """The pieces, by their starts, with the copies that run in each."""
+    """Return the pieces, given by their starts, with the copies that run in each."""
     ops, exposed = recording.timeline.ops, recording.timeline.exposed_copy
     first = np.searchsorted(start, ops.start_ns[copies], side="left")
     which, piece = expand(first, np.searchsorted(start, ops.end_ns[copies], side="left"))
@@ -129,14 +129,14 @@ def _pair(recording: _Recording, start: I64, period: I64, copies: I64) -> _Pairs
 
 
 def _rank_pairs(recording: _Recording, pairs: _Pairs) -> tuple[I64, I8]:
-    """The first cause that applies to each pair, and how sure it is."""
+    """Return the first cause that applies to each pair, and its confidence."""
     timeline, ops, copy = recording.timeline, recording.timeline.ops, pairs.copy
     held, held_confidence = _held_by_compute(recording)
     waited_for, waited_confidence, queued = _compute_waits_for_copy(recording, pairs)
-    # From its issue to its start no compute ran that it could have run beside.
+    # Late copies had no compute to run beside between their issue and their start.
     began, issued = ops.start_ns[copy], pairs.issued
     late = (issued < _NEVER) & ((began - issued <= PROMPT_NS) | (covered(timeline.compute, issued, began) == 0))
-    # Where compute runs before and after within the copy, the copy came in time; the launches of compute did not.
+    # If compute runs both before and after the stretch within the copy, the copy was in time and the compute was late.
     late &= (pairs.exposed_from == began) | (pairs.exposed_to == ops.end_ns[copy])
     missed = covered(timeline.compute, issued, pairs.exposed_from) > 0
 
@@ -157,10 +157,11 @@ def _rank_pairs(recording: _Recording, pairs: _Pairs) -> tuple[I64, I8]:
 
 
 def _on_compute_stream(recording: _Recording, pairs: _Pairs) -> Bool:
-    """The compute that could have hidden the copy sits on the copy's own stream.
+    """Select copies on the stream of the compute that could have hidden them.
 
-    That compute is the part of the period's that no copy ran beside. The copy's stream must carry at least half
-    as much of it as any other does, and of all compute too: a cast behind the copy makes no compute stream.
+    It is the part of the period's compute without a copy beside it. The copy's stream must carry at least half
+    as much of it as any other stream, and at least half as much of all compute too: a cast after the copy doesn't make
+    a compute stream.
     """
     timeline, bounds = recording.timeline, recording.bounds
     ops, streams = timeline.ops, distinct(timeline.ops.stream)
@@ -182,11 +183,12 @@ def _on_compute_stream(recording: _Recording, pairs: _Pairs) -> Bool:
 
 
 def _orders_all(recording: _Recording, stream: int) -> bool:
-    """Whether a legacy default stream is shown to exclude the others: their work never ran beside its own, and some
-    op that was already queued had to wait for the other side, which no event wait explains.
+    """Return whether a legacy default stream was observed to exclude the others.
 
-    Only streams created as blocking wait for it (CUDA C++ Programming Guide, "Default Stream"); PyTorch's are
-    not, so their ops do run beside those of the default stream. Old ROCm traces put all copies on stream 0.
+    Then their work never ran beside its own, and some op that was already queued had to wait for the other side without
+    any event wait. Only streams created as blocking wait for the default stream (CUDA C++ Programming Guide, "Default
+    Stream"). PyTorch's are not, so their ops run beside those of the default stream. Old ROCm traces put all copies on
+    stream 0.
     """
     ops, calls = recording.timeline.ops, recording.trace.runtime_calls
     on_stream = ops.stream == stream
@@ -201,7 +203,7 @@ def _orders_all(recording: _Recording, stream: int) -> bool:
         last = np.searchsorted(excluded.ends, ops.start_ns[rows], side="right") - 1
         ended = pick(excluded.ends, last, 0)
         queued = (last >= 0) & (calls.end_ns[ops.launch[rows]] < ended - SURE_HANDOVER_NS)
-        # It was the first of its side to run after the other had ended.
+        # The op must be the first of its side to run after the other side had ended.
         first = pick(busy.starts, np.searchsorted(busy.starts, ended, side="left")) == ops.start_ns[rows]
         if (queued & first & (ops.start_ns[rows] - ended <= SURE_HANDOVER_NS)).any():
             return True
@@ -209,23 +211,23 @@ def _orders_all(recording: _Recording, stream: int) -> bool:
 
 
 def _held_by_compute(recording: _Recording) -> tuple[Bool, I8]:
-    """Copies that were issued before some compute ended, and began when it had: an event wait held them.
+    """Select copies that an event wait held until compute had ended: issued before that end, started after it.
 
-    So was a copy that waited by event for such a copy, or directly follows one on its stream, if it had been issued
-    before that compute ended too.
+    The same applies to a copy that waited by event for such a copy, or directly follows one on its stream, if it was
+    also issued before that compute ended.
     """
     timeline, edges, issued = recording.timeline, recording.edges, recording.issued
     ops, copying = timeline.ops, timeline.ops.is_copy
     kernel = (ops.kind == Kind.COMPUTE) | (ops.kind == Kind.COMM)
     near = ops.start_ns[edges.held] - edges.source_end_ns <= handover_ns(edges.confidence)
-    # An op may have waited for several; the one that ended last held it.
+    # If an op waited for several ops, the last to end held it.
     waits = edges.take(np.flatnonzero(near & (edges.source >= 0)))
     waits = waits.take(np.argsort(waits.source_end_ns, kind="stable"))
     follower, leader = _directly_following(timeline)
     until = np.full(len(ops), -1, np.int64)
     confidence = np.full(len(ops), EXACT, np.int8)
     for _ in range(_LONGEST_CHAIN):
-        known = int((until >= 0).sum())
+        held_before = int((until >= 0).sum())
         through = np.where(kernel[waits.source], waits.source_end_ns, until[waits.source])
         holds = (through >= 0) & (issued[waits.held] <= through) & copying[waits.held]
         until[waits.held[holds]] = through[holds]
@@ -233,13 +235,13 @@ def _held_by_compute(recording: _Recording) -> tuple[Bool, I8]:
         inherits = (until[follower] < 0) & (until[leader] >= 0) & (issued[follower] <= until[leader])
         until[follower[inherits]] = until[leader[inherits]]
         confidence[follower[inherits]] = confidence[leader[inherits]]
-        if int((until >= 0).sum()) == known:
+        if int((until >= 0).sum()) == held_before:
             break
     return until >= 0, confidence
 
 
 def _directly_following(timeline: Timeline) -> tuple[Index, Index]:
-    """Copies that begin when the copy before them on their stream ends, each with that copy."""
+    """Return copies that begin when the previous copy on their stream ends, and those previous copies."""
     ops, copying = timeline.ops, timeline.ops.is_copy
     order = np.lexsort((np.arange(len(ops)), ops.stream))
     before, after = order[:-1], order[1:]
@@ -249,8 +251,11 @@ def _directly_following(timeline: Timeline) -> tuple[Index, Index]:
 
 
 def _host_was_blocked(recording: _Recording, pairs: _Pairs) -> Bool:
-    """The next compute was launched only after the exposed stretch had begun, and for at least half of the
-    stretch its thread sat in a blocking call, or did nothing while the thread that launched before it sat in one."""
+    """Select pairs in which the host was blocked instead of launching the next compute.
+
+    The compute was launched after the exposed stretch had begun, and for at least half of the stretch its thread was in
+    a blocking call, or did nothing while the thread of the previous launch was in one.
+    """
     trace, calls, blocking = recording.trace, recording.trace.runtime_calls, recording.blocking
     launch = pick(recording.timeline.ops.launch, pairs.following)
     blocked = np.zeros(len(pairs), np.bool_)
@@ -266,8 +271,10 @@ def _host_was_blocked(recording: _Recording, pairs: _Pairs) -> Bool:
 
 
 def _queued_behind(timeline: Timeline, copy: I64, issued: I64) -> Bool:
-    """Copies that began when another of their direction ended, had been issued before that, and missed
-    compute meanwhile."""
+    """Select copies queued behind another one of their direction.
+
+    They began when that one ended, were issued before that, and missed compute in between.
+    """
     ops = timeline.ops
     queued = np.zeros(len(copy), np.bool_)
     for kind in (Kind.H2D, Kind.D2H):
@@ -287,11 +294,15 @@ def _queued_behind(timeline: Timeline, copy: I64, issued: I64) -> Bool:
 
 
 def _compute_waits_for_copy(recording: _Recording, pairs: _Pairs) -> tuple[Bool, I8, Bool]:
-    """Whether the next compute was launched in time but waited by event for this copy, with the confidence;
-    and whether it waited for another one that was queued behind this copy."""
+    """Find compute that was launched in time but waited by event for a copy.
+
+    Returns:
+        Whether it waited for this copy, the confidence, and whether it waited for another copy that was queued behind
+            this one.
+    """
     ops, edges = recording.timeline.ops, recording.edges
     near = edges.take(ops.start_ns[edges.held] - edges.source_end_ns <= handover_ns(edges.confidence))
-    # Of several that an op waited for, the one that ended last.
+    # Among the ops that an op waited for, the last to end counts.
     near = near.take(np.argsort(near.source_end_ns, kind="stable"))
     source, confidence = np.full(len(ops), -1, np.int64), np.full(len(ops), EXACT, np.int8)
     source[near.held], confidence[near.held] = near.source, near.confidence
@@ -305,7 +316,10 @@ def _compute_waits_for_copy(recording: _Recording, pairs: _Pairs) -> tuple[Bool,
 
 
 def _without_supply(recording: _Recording, start: I64, end: I64, rank: I64, period: I64) -> I64:
-    """How much of each piece no order of the same work could hide: per period X - C, shared in proportion."""
+    """Return how much of each piece no order of the same work could hide.
+
+    In each period, it is the demand of copies minus the supply of compute, shared in proportion.
+    """
     timeline, bounds = recording.timeline, recording.bounds
     length = np.where(rank > RANK[CopyCause.PAGEABLE_MEMORY], end - start, 0)
     demand = np.zeros(len(bounds), np.int64)
@@ -316,7 +330,7 @@ def _without_supply(recording: _Recording, start: I64, end: I64, rank: I64, peri
     for number in np.flatnonzero(excess):
         of_period = slice(*np.searchsorted(period, [number, number + 1]))
         passed = np.cumsum(length[of_period])
-        # Rounding the running share, not each share, makes the parts add up; the last is the excess itself.
+        # Rounding the running share instead of each share makes the parts add up; the last is the excess itself.
         shared = np.floor(passed * (excess[number] / demand[number])).astype(np.int64)
         shared[passed == demand[number]] = excess[number]
         part[of_period] = np.diff(np.minimum(shared, excess[number]), prepend=0)

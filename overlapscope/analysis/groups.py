@@ -1,4 +1,4 @@
-"""What a device and its host did, in groups: copies, kernels and blocking calls, and each group in each step."""
+"""Groups of copies, kernels and blocking calls, with the time of each group in each step."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from overlapscope.catalog.causes import IDLE_RANK, STALL_CAUSES
 from overlapscope.trace.model import Kind, Memory, Trace
 
 TINY_BYTES = 64 << 10
-"""Below this a copy's time is latency: at 50 GB/s the bytes take 1.3 us, a copy at least about as long."""
+"""Size below which a copy's time is mostly latency. At 50 GB/s the bytes take 1.3 us, about as long as the latency."""
 LARGE_BYTES = 1 << 20
-"""From this on latency is next to nothing, and bandwidths can be compared."""
+"""Size from which latency is negligible and bandwidths can be compared."""
 
 
 _NEVER = np.iinfo(np.int64).max
 
 
 def says_bandwidth(group: CopyGroup) -> bool:
-    """Whether the group's bandwidth is more than the latency of copies that are mostly tiny."""
+    """Return whether the group's bandwidth means more than the latency of mostly tiny copies."""
     return group.bytes is not None and group.bytes >= TINY_BYTES * group.count
 
 
 def group_copies(timeline: Timeline, steps: Periods, windows: Intervals) -> tuple[CopyGroup, ...]:
-    """The copies that run inside the given disjoint windows by direction, memory kinds and stream, longest group first.
+    """Return copies inside disjoint windows by direction, memory kinds and stream, the longest group first.
 
     Times are cut at the windows' edges; counts, bytes and bandwidth are of whole copies.
     """
@@ -55,8 +55,8 @@ def group_copies(timeline: Timeline, steps: Periods, windows: Intervals) -> tupl
 
 
 def _runs_inside(start: I64, end: I64, windows: Intervals) -> Bool:
-    """Which intervals share an instant with a window; one of no length may lie at either edge of it."""
-    # The first window that ends behind the start has begun before the end.
+    """Select intervals that share an instant with a window; an empty interval may lie on either edge of it."""
+    # The first window that ends after the interval's start must begin before its end.
     following = pick(windows.starts, np.searchsorted(windows.ends, start, side="right"), _NEVER)
     ended_at_once = pick(windows.ends, np.searchsorted(windows.ends, start, side="left")) == start
     inside: Bool = (following < end) | (start == end) & ((following <= start) | ended_at_once)
@@ -64,7 +64,7 @@ def _runs_inside(start: I64, end: I64, windows: Intervals) -> Bool:
 
 
 def _copy_group(timeline: Timeline, rows: I64, steps: Periods, windows: Intervals) -> CopyGroup:
-    """Copies that are alike; `rows` of `Timeline.ops`."""
+    """Return a group of similar copies, given as rows of `Timeline.ops`."""
     ops, first = timeline.ops, int(rows[0])
     ran = intersect(union(ops.start_ns[rows], ops.end_ns[rows]), windows)
     size, duration, sized = ops.bytes[rows], ops.end_ns[rows] - ops.start_ns[rows], ops.bytes[rows] >= 0
@@ -100,14 +100,13 @@ def _copy_group(timeline: Timeline, rows: I64, steps: Periods, windows: Interval
 
 
 def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Intervals) -> tuple[KernelGroup, ...]:
-    """The kernels that begin inside the given disjoint windows, by name and the op that launched them, longest group
-    first.
+    """Return kernels that begin inside disjoint windows, by name and launching op, the longest group first.
 
-    Durations are added up whole, also of kernels that ran side by side.
+    Durations are added up in full, even for kernels that ran side by side.
     """
     ops, calls = timeline.ops, trace.runtime_calls
     begun = np.searchsorted(windows.starts, ops.start_ns, side="right") - 1
-    # A kernel of no length counts at the end of a window, too.
+    # An empty kernel also counts at the end of a window.
     inside = (begun >= 0) & ((windows.ends[begun] > ops.start_ns) | (windows.ends[begun] == ops.end_ns))
     rows = np.flatnonzero(inside & ((ops.kind == Kind.COMPUTE) | (ops.kind == Kind.COMM)))
     if not len(rows):
@@ -116,7 +115,7 @@ def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Int
     op = op_ids_around(trace, pick(calls.thread, launch), pick(calls.start_ns, launch))
     group = groups_of((ops.name_id[rows], op))
     count = np.bincount(group)
-    # The first kernel of each group.
+    # The example is the first kernel of each group.
     examples = np.full(len(count), len(rows))
     np.minimum.at(examples, group, np.arange(len(rows)))
     duration, step, shape = (
@@ -144,7 +143,7 @@ def group_kernels(trace: Trace, timeline: Timeline, steps: Periods, windows: Int
 
 
 def caused_by_calls(trace: Trace, idle: IdleTime) -> I64:
-    """How much of the idle time each runtime call is blamed for."""
+    """Return the idle time that each runtime call is blamed for."""
     caused = np.zeros(len(trace.runtime_calls), np.int64)
     blamed = _blamed(idle)
     np.add.at(caused, blamed.call, blamed.length_ns)
@@ -152,17 +151,17 @@ def caused_by_calls(trace: Trace, idle: IdleTime) -> I64:
 
 
 def _blamed(idle: IdleTime) -> IdleTime:
-    """The idle time that a call is blamed for."""
+    """Return the idle time that is blamed on calls."""
     return idle.take(np.isin(idle.cause, [IDLE_RANK[cause] for cause in STALL_CAUSES]) & (idle.call >= 0))
 
 
 def find_stalls(
     trace: Trace, timeline: Timeline, blocking: Blocking, idle: IdleTime, steps: Periods, windows: Intervals
 ) -> tuple[HostStall, ...]:
-    """Blocking calls that run inside the windows, grouped by call, op, thread and line, costliest first.
+    """Return blocking calls inside the windows by call, op, thread and line, costliest first.
 
-    `idle_caused_ns` adds up, over all stalls, to the idle time of the causes host-sync, allocation and
-    host-staging inside the windows, but for what `pin_memory` did outside any call.
+    Over all stalls, `idle_caused_ns` adds up to the idle time of the causes host-sync, allocation and host-staging
+    inside the windows, except for time that `pin_memory` spent outside any call.
     """
     calls = trace.runtime_calls
     caused = caused_by_calls(trace, idle.inside(windows))
@@ -171,7 +170,7 @@ def find_stalls(
         calls.start_ns[blocking.row],
         calls.end_ns[blocking.row],
     )
-    # The first window that ends behind the call's start has begun before its end.
+    # The first window that ends after the call's start must begin before its end.
     inside = pick(windows.starts, np.searchsorted(windows.ends, start, side="right"), _NEVER) < end
     rows = blocking.row[(inside & ~elsewhere) | (caused[blocking.row] > 0)]
     sites = sites_of_calls(trace, rows)
@@ -205,8 +204,10 @@ def find_stalls(
 
 
 def _in_steps(group: I64, start: I64, end: I64, steps: Periods, shape: tuple[int, int]) -> list[list[int]]:
-    """How long the intervals of each group are in each step, `shape` = (groups, steps); those of group -1 count for
-    none."""
+    """Return the time of each group's intervals in each step, with `shape` (groups, steps).
+
+    Intervals of group -1 don't count.
+    """
     piece, begin, stop = cut(start, end, Intervals(steps.start_ns, steps.end_ns))
     step = np.where(group[piece] >= 0, step_at(steps, begin), -1)
     sums: list[list[int]] = sums_by_step(group[piece], step, stop - begin, shape).tolist()

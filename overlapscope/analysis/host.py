@@ -1,4 +1,4 @@
-"""What the host was doing: the op, call and Python line around an instant of a thread."""
+"""Host activity: the op, call and Python line around an instant of a thread."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _NO_ROWS = np.empty(0, np.int32)
 
 
 class Blocking(Struct, frozen=True, eq=False):
-    """Runtime calls in which the host waits. Rows of `Trace.runtime_calls`, by start."""
+    """Runtime calls in which the host waits, one row each, sorted by start."""
 
     row: I64
     allocation: Bool
     staging: Bool
-    """Uploads from pageable memory and page-locking: the driver works on host memory."""
+    """True if the call is an upload from pageable memory or page-locking, in which the driver works on host memory."""
 
 
 @kept()
 def find_blocking(trace: Trace) -> Blocking:
-    """Every blocking call of the program; the profiler's own last synchronize is none of them.
+    """Return every blocking call of the program, without the profiler's own last synchronize.
 
-    A copy call blocks by contract (`cudaMemcpy`), because its host side is pageable (CUDA Runtime API, "API
-    synchronization behavior"), or, where the memory kind is not recorded, if it returned only after its copy
-    had ended.
+    A copy call blocks by contract (`cudaMemcpy`) or because its host side is pageable (CUDA Runtime API, "API
+    synchronization behavior"). If the memory kind is not recorded, it blocked if it returned only after its copy had
+    ended.
     """
     calls, ops = trace.runtime_calls, trace.gpu_ops
     sync = call_kinds.synchronises(calls)
@@ -58,7 +58,7 @@ def find_blocking(trace: Trace) -> Blocking:
     pageable = np.zeros(len(calls), np.bool_)
     upload = ops.kind[copies] == Kind.H2D
     pageable[launch[(host_side == Memory.PAGEABLE) & upload]] = True
-    # A download into pageable memory returns when the GPU has done all before it: a wait like any other.
+    # A download into pageable memory returns when the GPU has finished everything before it, like any wait.
     blocking_copy[launch[waited | (host_side == Memory.PAGEABLE) & ~upload]] = True
     pageable &= blocking_copy | call_kinds.copies_async(calls)
     pins = call_kinds.pins(calls)
@@ -68,10 +68,9 @@ def find_blocking(trace: Trace) -> Blocking:
 
 
 def _profilers_own_sync(trace: Trace, sync: Bool) -> int:
-    """Row of the device synchronize with which the profiler stops; -1 if the trace has none.
+    """Return the row of the device synchronize with which the profiler stops; -1 if there is none.
 
-    It is the last call of all, a device synchronize, and lies outside every step, CPU op and Python frame of
-    the program.
+    It is the last call of all, and lies outside every step, CPU op and Python frame of the program.
     """
     calls = trace.runtime_calls
     if not sync.any():
@@ -88,7 +87,7 @@ def _profilers_own_sync(trace: Trace, sync: Bool) -> int:
 
 
 def of_other_devices(trace: Trace, timeline: Timeline) -> Bool:
-    """Calls that a sync record or a copy of theirs places on another device only."""
+    """Select calls whose sync record or copy is on other devices only."""
     calls, syncs, ops = trace.runtime_calls, trace.syncs, trace.gpu_ops
     elsewhere = np.zeros(len(calls), np.bool_)
     foreign = syncs.correlation[(syncs.device >= 0) & (syncs.device != timeline.device)]
@@ -99,14 +98,16 @@ def of_other_devices(trace: Trace, timeline: Timeline) -> Bool:
 
 
 def pinning(trace: Trace) -> HostEvents:
-    """The CPU ops that page-lock memory: `pin_memory` allocates it and copies into it."""
+    """Return the CPU ops that page-lock memory: `pin_memory` allocates it and copies into it."""
     return trace.cpu_ops.take(trace.cpu_ops.named(lambda name: name in ("aten::pin_memory", "aten::_pin_memory")))
 
 
 @kept()
 def staging(trace: Trace) -> HostEvents:
-    """When XLA copied arrays from or to pinned memory on the host, and when a launch waited for that: it went on where
-    the copying ended."""
+    """Return the times in which XLA copied arrays from or to pinned memory on the host, or a launch waited for that.
+
+    Such a launch went on when the copying ended.
+    """
     ops = trace.cpu_ops
     stages = ops.take(ops.named(op_names.XLA_STAGES.__contains__))
     launches = ops.take(ops.named(lambda name: op_names.XLA_LAUNCH.fullmatch(name) is not None))
@@ -119,13 +120,13 @@ def staging(trace: Trace) -> HostEvents:
 
 
 def loading(trace: Trace) -> HostEvents:
-    """When a thread was inside a DataLoader's next: PyTorch annotates it (torch/utils/data/dataloader.py)."""
+    """Return the annotations of a DataLoader's next by PyTorch (torch/utils/data/dataloader.py)."""
     notes = trace.annotations
     return notes.take(notes.named(lambda name: name.startswith("enumerate(DataLoader)#") and "__next__" in name))
 
 
 def around(table: HostEvents, thread: I64, at: I64) -> I64:
-    """Row of the innermost event of each thread around each instant; -1 if there is none."""
+    """Return the row of the innermost event of each thread around each instant; -1 if there is none."""
     result = np.full(len(at), -1, np.int64)
     if not len(table) or not len(at):
         return result
@@ -136,33 +137,33 @@ def around(table: HostEvents, thread: I64, at: I64) -> I64:
 
 @kept()
 def _rows_by_thread(table: HostEvents) -> dict[int, I32]:
-    # These are kept as long as the table: half as wide, they take half as much.
+    # The rows are kept as long as the table, and half the width saves half the memory.
     return {thread: rows.astype(np.int32) for thread, rows in rows_by(table.thread)}
 
 
 def rows_of(table: HostEvents, thread: int) -> I32:
-    """The rows of a thread, ascending."""
+    """Return the rows of a thread in ascending order."""
     return _rows_by_thread(table).get(thread, _NO_ROWS)
 
 
 @kept()
 def _nesting(table: HostEvents, thread: int) -> Nesting:
-    """The events of a thread, prepared for look-up."""
+    """Return the events of a thread, prepared for look-up."""
     rows = rows_of(table, thread)
     if len(rows) == len(table):
-        # All are of this thread, and the columns need no copy.
+        # All rows are of this thread, so no copy of the columns is needed.
         return Nesting(table.start_ns, table.end_ns)
     return Nesting(table.start_ns[rows], table.end_ns[rows])
 
 
 def on_thread(table: HostEvents, thread: int) -> Intervals:
-    """When a thread was inside any of the given events."""
+    """Return the times in which a thread was inside any of the given events."""
     rows = rows_of(table, thread)
     return union(table.start_ns[rows], table.end_ns[rows]) if len(rows) else EMPTY
 
 
 def inside_named(trace: Trace, name: str, thread: I64, at: I64) -> Bool:
-    """Whether each instant of a thread lies inside a CPU op or a range of that name, at whatever depth."""
+    """Return whether each instant of a thread lies inside a CPU op or range of that name, at any depth."""
     inside = np.zeros(len(at), np.bool_)
     for table in (trace.cpu_ops, trace.annotations):
         named = table.take(table.named(lambda other: other == name))
@@ -172,10 +173,10 @@ def inside_named(trace: Trace, name: str, thread: I64, at: I64) -> Bool:
 
 
 def launching_threads(trace: Trace, launch: I64) -> Iterator[tuple[int, int, I64]]:
-    """The launches (rows of `Trace.runtime_calls`) by the thread that made them and its companion, the one that made
-    the launch before, or itself: `(thread, companion, which of the launches)`.
+    """Yield `(thread, companion, places in launch)` for groups of launches, which are rows of `Trace.runtime_calls`.
 
-    Autograd launches from a thread of its own, so what kept a launch may be on the one before it.
+    The companion is the thread that made the launch before, or the thread itself. Autograd launches from a thread of
+    its own, so that the delay of a launch may be visible on the previous launch's thread.
     """
     if not len(launch):
         return
@@ -187,8 +188,10 @@ def launching_threads(trace: Trace, launch: I64) -> Iterator[tuple[int, int, I64
 
 
 def inside_with(trace: Trace, thread: int, companion: int, table: HostEvents) -> Intervals:
-    """When a launching thread was inside any of the given events, or its companion was while the thread itself showed
-    nothing of its own."""
+    """Return the times in which a launching thread was inside any of the given events.
+
+    Times of its companion are included where the thread itself shows no activity.
+    """
     inside = on_thread(table, thread)
     if companion == thread or not len(rows_of(table, companion)):
         return inside
@@ -197,54 +200,54 @@ def inside_with(trace: Trace, thread: int, companion: int, table: HostEvents) ->
 
 @kept()
 def _busy(trace: Trace, thread: int) -> Intervals:
-    """When a thread was inside any CPU op or call."""
+    """Return the times in which a thread was inside any CPU op or call."""
     return join(on_thread(trace.cpu_ops, thread), on_thread(trace.runtime_calls, thread))
 
 
 class CallSite(NamedTuple):
-    """Where in the program something comes from; None for what the trace does not tell."""
+    """A place in the program. Fields are None where the trace doesn't state them."""
 
     op: str | None
-    """The innermost CPU op."""
+    """Innermost CPU op."""
     call: str | None
-    """The runtime call."""
+    """Runtime call."""
     line: str | None
-    """`file.py:12 in function`, the user's own code before a library's."""
+    """Python line such as `file.py:12 in function`, of the user's own code rather than a library's."""
 
 
 class Sites(Columns, frozen=True):
-    """The same of many things, as rows of `Trace.names`; -1 for what the trace does not tell."""
+    """Places in the program as rows of `Trace.names`; -1 where the trace doesn't state them."""
 
     op: I64
     call: I64
     line: I64
 
     def told(self, trace: Trace, row: int) -> CallSite:
-        """One of them in words."""
+        """Return one of them as text."""
         op, call, line = (int(column[row]) for column in (self.op, self.call, self.line))
         return CallSite(name_text(trace, op), name_text(trace, call), line_text(trace, line))
 
 
 def sites(trace: Trace, call: I64, thread: I64, at: I64) -> Sites:
-    """The sites of instants of threads, and of the calls behind them: rows of `Trace.runtime_calls`, -1 for none."""
+    """Return the sites of instants on threads. `call` has rows of `Trace.runtime_calls`, -1 for none."""
     return Sites(
         op_ids_around(trace, thread, at), pick(trace.runtime_calls.name_id, call), line_ids_around(trace, thread, at)
     )
 
 
 def sites_of_calls(trace: Trace, call: I64) -> Sites:
-    """The sites of runtime calls; nothing is told of -1."""
+    """Return the sites of runtime calls; an empty site for -1."""
     calls = trace.runtime_calls
     return sites(trace, call, pick(calls.thread, call), pick(calls.start_ns, call))
 
 
 def op_ids_around(trace: Trace, thread: I64, at: I64) -> I64:
-    """Name of the innermost CPU op around each instant, as a row of `Trace.names`; -1 if none."""
+    """Return the name of the innermost CPU op around each instant, as a row of `Trace.names`; -1 if none."""
     return pick(trace.cpu_ops.name_id, around(trace.cpu_ops, thread, at))
 
 
 def line_ids_around(trace: Trace, thread: I64, at: I64) -> I64:
-    """Name of the Python frame behind each instant, as a row of `Trace.names`; -1 if none."""
+    """Return the name of the Python frame around each instant, as a row of `Trace.names`; -1 if none."""
     frames = trace.python_frames
     frames_of_program = _own_frames(frames)
     line = pick(frames_of_program.name_id, around(frames_of_program, thread, at))
@@ -255,12 +258,15 @@ def line_ids_around(trace: Trace, thread: I64, at: I64) -> I64:
 
 
 def name_text(trace: Trace, name_id: int) -> str | None:
-    """A name for a report; None for -1."""
+    """Return a name for a report; None for -1."""
     return trace.names[name_id] if name_id >= 0 else None
 
 
 def line_text(trace: Trace, name_id: int) -> str | None:
-    """A frame's name for a report: `file.py:12 in function` where Kineto's form is known; None for -1."""
+    """Return a frame's name for a report; None for -1.
+
+    A frame in Kineto's form becomes `file.py:12 in function`.
+    """
     name = name_text(trace, name_id)
     match = _PYTHON_LINE.fullmatch(name) if name is not None else None
     return f"{match['file']}:{match['line']} in {match['function']}" if match else name
@@ -268,7 +274,7 @@ def line_text(trace: Trace, name_id: int) -> str | None:
 
 @kept()
 def _own_frames(frames: HostEvents) -> HostEvents:
-    """The frames of the user's own code: neither PyTorch's nor another library's."""
+    """Return the frames of the user's own code, neither PyTorch's nor another library's."""
     return frames.take(frames.named(_is_own))
 
 

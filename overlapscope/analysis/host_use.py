@@ -1,4 +1,4 @@
-"""Where the time of a program goes that does nothing on a GPU: loading, ops, the rest; and how busy its threads are."""
+"""Host time of a program that runs nothing on a GPU, by loading, ops and the rest, and activity of its threads."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ _ALONE = "_SingleProcessDataLoaderIter"
 
 
 def describe_host(trace: Trace) -> HostUse | None:
-    """What the thread did that marks the steps, in each step and without those of the recorder's warm-up; without steps
-    what the thread with the most ops did while the host recorded anything. None where it recorded nothing, and where
-    something was done on a GPU, if only by what is lost."""
+    """Return the host's time in each step, on the thread that marks the steps, without the recorder's warm-up.
+
+    Without steps, it is the whole recording of the thread with the most ops. The result is None if the host recorded
+    nothing, or if something ran on a GPU, even if only lost events show it.
+    """
     if len(trace.gpu_ops) or GPU_OPS & {*trace.damage.impossible_by} or len(recorded_launches(trace)[0]):
         return None
     notes = trace.annotations.take(judged_steps(trace))
@@ -59,6 +61,10 @@ def describe_host(trace: Trace) -> HostUse | None:
             names or ["window"], starts.tolist(), ends.tolist(), loading_ns.tolist(), ops_ns.tolist(), strict=True
         )
     )
+    # A loop that calls `profiler.step()` after its work opens a step after the last iteration, which holds nothing.
+    if len(steps) > 1 and not steps[-1].ops_ns + steps[-1].loading_ns and any(step.ops_ns for step in steps[:-1]):
+        steps = steps[:-1]
+        windows = union(starts[:-1], ends[:-1])
     return HostUse(
         by_steps=bool(names),
         steps=steps,
@@ -69,14 +75,14 @@ def describe_host(trace: Trace) -> HostUse | None:
 
 
 def _loader(loads: HostEvents) -> Literal["none", "own-thread", "workers"]:
-    """Who makes the batches, by the names that PyTorch gives its iterators."""
+    """Return who makes the batches, by the names that PyTorch gives its iterators."""
     if not len(loads):
         return "none"
     return "own-thread" if loads.named(lambda name: _ALONE in name).any() else "workers"
 
 
 def _by_name(ops: HostEvents, worked: Intervals) -> tuple[OpTime, ...]:
-    """The outermost ops by name, the longest first: what others cover is theirs, so that all names add up."""
+    """Return the outermost ops by name, the longest first. Nested ops don't count, so that all names add up."""
     reach = np.maximum.accumulate(np.append(np.iinfo(np.int64).min, ops.end_ns))[:-1]
     starts = np.maximum(ops.start_ns, reach)
     outer = np.flatnonzero(ops.end_ns > starts)
@@ -92,7 +98,7 @@ def _by_name(ops: HostEvents, worked: Intervals) -> tuple[OpTime, ...]:
 
 
 def _threads(trace: Trace, windows: Intervals, main: int) -> tuple[ThreadUse, ...]:
-    """How long each thread was in ops, that of the steps first, then the busiest."""
+    """Return the time that each thread spent in ops: the thread of the steps first, then the busiest."""
     threads = []
     for thread, of_thread in rows_by(trace.cpu_ops.thread):
         busy = intersect(union(trace.cpu_ops.start_ns[of_thread], trace.cpu_ops.end_ns[of_thread]), windows)

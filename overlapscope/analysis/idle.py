@@ -1,9 +1,9 @@
-"""Why the GPU was idle: every nanosecond of every gap to exactly one cause.
+"""Causes of idle time: each nanosecond of each gap has exactly one cause.
 
-A gap ends when an op begins. If that op began as soon after its launch call's end as ops do on a drained device, the
-host was late, and the gap is the image of what the host did until that call returned, shifted by the latency
-(`late_launch`). If the op had been launched earlier, the device held it back: by an event wait, or by its own latency.
-Where the host waited for ops that are not in the trace, neither is known.
+A gap ends when an op begins. If the op began as soon after its launch call's end as ops do on a drained device, the
+host was late. Then the gap is the image of the host's activity until that call returned, shifted by the latency
+(`late_launch`). If the op was launched earlier, the device held it back, by an event wait or by its own latency. If the
+host waited for ops that are not in the trace, the cause is unknown.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace.model import Trace
 
 LAUNCH_LATENCY_NS = 10_000
-"""From a launch call's end to its op's start on a drained device, at most, unless the trace shows longer ones."""
+"""Maximum time from a launch call's end to its op's start on a drained device, unless the trace shows longer ones."""
 
 _MOST_LATENCY_NS = 100_000
 _ENOUGH = 3
 
 
 class _Gaps(Columns, frozen=True):
-    """The idle gaps behind the lead-in that ended with an op whose launch was recorded, a row each."""
+    """Idle gaps after the lead-in that ended with an op whose launch was recorded, one row each."""
 
     start_ns: I64
     end_ns: I64
@@ -41,31 +41,30 @@ class _Gaps(Columns, frozen=True):
     returned_ns: I64
     thread: I64
     held_until_ns: I64
-    """When the last op that it waited for by event had ended; -1 where it waited for none, or was launched too late
-    for that to matter."""
+    """End of the last op that it waited for by event; -1 if there was none, or if it was launched too late to wait."""
     confidence: I64
-    """Of that."""
+    """Confidence in `held_until_ns`."""
 
     @property
     def held(self) -> Bool:
-        """Whether an event held the op back."""
+        """True if an event held the op back."""
         return self.held_until_ns >= 0
 
     @property
     def drained(self) -> Bool:
-        """Whether the op was launched onto a device that was idle already, and nothing held it."""
+        """True if the op was launched onto an idle device, and nothing held it."""
         drained: Bool = ~self.held & (self.called_ns >= self.start_ns)
         return drained
 
     @property
     def latency_ns(self) -> I64:
-        """From the launch call's end to the op's start."""
+        """Time from the launch call's end to the op's start."""
         latency: I64 = np.maximum(self.end_ns - self.returned_ns, 0)
         return latency
 
 
 def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking) -> IdleTime:
-    """The causes of a device's idle time."""
+    """Return the causes of a device's idle time."""
     start, end = timeline.idle
     judged = np.clip(timeline.judged_from_ns, start, end)
     op = _ops_ending(timeline)
@@ -73,21 +72,21 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
     gaps = _gaps(trace, timeline, edges, op, judged)
     limit = _latency_limit(gaps)
     in_time = (gaps.latency_ns <= limit) & ~(gaps.held & (gaps.held_until_ns > gaps.start_ns))
-    # The part before the op was issued is the host's, the part after it the device's.
+    # Before the op was issued, the host was responsible, and after that the device.
     issued = np.where(in_time, gaps.end_ns, np.clip(gaps.returned_ns, gaps.start_ns, gaps.end_ns))
     shift = np.where(in_time, gaps.latency_ns, 0)
     late = Late(gaps.start_ns - shift, issued - shift, shift, gaps.launch).take(issued > gaps.start_ns)
 
-    def known(cause: IdleCause, start: I64, end: I64) -> IdleTime:
-        """What needs no look at the host."""
+    def with_cause(cause: IdleCause, start: I64, end: I64) -> IdleTime:
+        """Return idle time with a cause that doesn't depend on the host."""
         return IdleTime.filled(
             start_ns=start, end_ns=end, cause=RANK[cause], confidence=EXACT, call=-1, host_ns=start, thread=-1
         )
 
     idle = IdleTime.in_order(
         [
-            known(IdleCause.LEAD_IN, start, judged),
-            known(IdleCause.UNKNOWN, judged[nameless], end[nameless]),
+            with_cause(IdleCause.LEAD_IN, start, judged),
+            with_cause(IdleCause.UNKNOWN, judged[nameless], end[nameless]),
             *_held_back(gaps, issued, limit),
             attribute_host(trace, timeline, blocking, late),
         ]
@@ -96,7 +95,15 @@ def attribute(trace: Trace, timeline: Timeline, edges: Edges, blocking: Blocking
 
 
 def _gaps(trace: Trace, timeline: Timeline, edges: Edges, op: I64, judged: I64) -> _Gaps:
-    """`op`, `judged`: the op that ends each gap, and where the gap begins behind the lead-in."""
+    """Return the gaps that end with launched ops.
+
+    Args:
+        trace: The trace.
+        timeline: Timeline of the device.
+        edges: Event waits of the device's ops.
+        op: Op that ends each gap.
+        judged: Start of each gap after the lead-in.
+    """
     launched = timeline.ops.launch[op] >= 0
     op, start, end = op[launched], judged[launched], timeline.idle.ends[launched]
     launch, calls = timeline.ops.launch[op], trace.runtime_calls
@@ -116,8 +123,10 @@ def _gaps(trace: Trace, timeline: Timeline, edges: Edges, op: I64, judged: I64) 
 
 
 def _held_back(gaps: _Gaps, issued: I64, limit: int) -> tuple[IdleTime, IdleTime]:
-    """What of each gap lies behind its op's launch: until what it waited for by event had ended it could not begin; the
-    rest is handover or latency."""
+    """Return the part of each gap after its op's launch: the wait for an event, and the rest.
+
+    The op could not begin before the op that it waited for had ended; the rest is handover or latency.
+    """
     free = np.where(gaps.held, np.clip(gaps.held_until_ns, issued, gaps.end_ns), issued)
     bound = gaps.held & (gaps.end_ns - free <= handover_ns(gaps.confidence))
     quick = gaps.end_ns - free < np.where(gaps.drained, limit, LAUNCH_LATENCY_NS)
@@ -144,15 +153,15 @@ def _held_back(gaps: _Gaps, issued: I64, limit: int) -> tuple[IdleTime, IdleTime
 
 
 def _without_ops(trace: Trace, timeline: Timeline, blocking: Blocking, idle: IdleTime) -> IdleTime:
-    """The idle time with that in which ops are missing taken from whatever it was put down to."""
+    """Return the idle time with missing-ops as the cause of time in which ops are missing."""
     missing = find_missing(trace, timeline, blocking)
     if not len(missing.call):
         return idle
     row, start, end = cut(idle.start_ns, idle.end_ns, complement(missing.when, timeline.start_ns, timeline.end_ns))
-    left = idle.take(row)
+    rest = idle.take(row)
     return IdleTime.in_order(
         [
-            replace(left, start_ns=start, end_ns=end, host_ns=left.host_ns + start - left.start_ns),
+            replace(rest, start_ns=start, end_ns=end, host_ns=rest.host_ns + start - rest.start_ns),
             IdleTime.filled(
                 start_ns=missing.when.starts,
                 end_ns=missing.when.ends,
@@ -167,11 +176,11 @@ def _without_ops(trace: Trace, timeline: Timeline, blocking: Blocking, idle: Idl
 
 
 def _latency_limit(gaps: _Gaps) -> int:
-    """How long after its call's end an op may begin and still have found the device drained.
+    """Return the maximum latency of an op that found the device drained.
 
-    `LAUNCH_LATENCY_NS`, unless the trace shows longer ones: clocks are matched to some 10 us only (kineto.md), and
-    some drivers and graphs take longer. Ops that were called after the device had become idle show it for certain;
-    where there are too few of those, a latency that most gaps share shows it: a queue's would vary.
+    It is `LAUNCH_LATENCY_NS`, unless the trace shows longer latencies: clocks agree to some 10 us only (kineto.md), and
+    some drivers and graphs take longer. Ops launched after the device had become idle show it reliably. If there are
+    too few of them, a latency that most gaps share shows it, because the latency of a queue would vary.
     """
     latency = gaps.latency_ns
     if int(gaps.drained.sum()) >= _ENOUGH:
@@ -183,7 +192,7 @@ def _latency_limit(gaps: _Gaps) -> int:
 
 
 def _held_until(timeline: Timeline, edges: Edges) -> tuple[I64, I64]:
-    """For each op when the last op it waited for by event had ended, -1 if it waited for none; and how sure that is."""
+    """Return the end of the last op that each op waited for by event, -1 if there is none, and its confidence."""
     until = np.full(len(timeline.ops), -1, np.int64)
     confidence = np.full(len(timeline.ops), EXACT, np.int64)
     last = edges.take(np.argsort(edges.source_end_ns, kind="stable"))
@@ -193,7 +202,7 @@ def _held_until(timeline: Timeline, edges: Edges) -> tuple[I64, I64]:
 
 
 def _ops_ending(timeline: Timeline) -> I64:
-    """The op with which each gap ends: of several that begin at once, the first launched."""
+    """Return the op with which each gap ends; among several that begin at once, the one launched first."""
     ops = timeline.ops
     order = np.lexsort((np.where(ops.launch >= 0, ops.launch, np.iinfo(np.int64).max), ops.start_ns))
     return order[np.searchsorted(ops.start_ns[order], timeline.idle.ends, side="left")]

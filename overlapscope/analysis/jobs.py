@@ -1,5 +1,7 @@
-"""What a trace was recorded on, and whether traces are of one job: files of an earlier run, of more ranks, may lie
-beside those of the last."""
+"""Environment of a trace, and checks whether traces belong to the same job.
+
+Files of an earlier run with more ranks may lie beside those of the last run.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +14,25 @@ from overlapscope.base.words import clean
 from overlapscope.trace.model import Trace
 
 APART_NS = 600 * 1_000_000_000
-"""Ranks of one job record at about the same time, and clocks of two machines are not so far apart."""
+"""Maximum distance between recordings of a job, more than the clocks of two machines differ."""
 
 _SINCE_EPOCH_NS = 10**18
-"""Times below it (2001) are no dates."""
+"""Times below this (2001) are not dates."""
 
 
 class Recorded(Struct, frozen=True):
-    """What a rank's trace says of its job."""
+    """Facts about a rank's job in its trace."""
 
     source: str
     rank: int | None
     world_size: int | None
     start_ns: int
     end_ns: int
-    """Of what ran on the GPU."""
+    """End of the last GPU op."""
 
 
 def mixture(traces: Sequence[TraceResult]) -> tuple[str, ...]:
-    """Why traces cannot be of one job, in sentences; empty where they may be."""
+    """Return reasons why traces can't belong to the same job, in sentences; empty if they may be."""
     return different_jobs(
         [
             Recorded(
@@ -47,7 +49,7 @@ def mixture(traces: Sequence[TraceResult]) -> tuple[str, ...]:
 
 
 def different_jobs(recorded: Sequence[Recorded]) -> tuple[str, ...]:
-    """The same of what was recorded, in any order."""
+    """Return reasons why recordings can't belong to the same job; their order doesn't matter."""
     doubts = []
     sizes = {trace.world_size: trace for trace in recorded if trace.world_size is not None}
     if len(sizes) > 1:
@@ -80,7 +82,7 @@ def _name(trace: Recorded) -> str:
 
 
 def describe_environment(trace: Trace) -> Environment:
-    """The environment of one trace. Kineto itself does not write PyTorch's version; our recorder does."""
+    """Return the environment of one trace. PyTorch's version is written by our recorder, not by Kineto."""
     return Environment(
         recorder=trace.recorder,
         gpus=tuple(sorted({trace.device_names[device] for device in trace.devices if device in trace.device_names})),
@@ -92,14 +94,14 @@ def describe_environment(trace: Trace) -> Environment:
             "memory": trace.flags.get("profile_memory", False),
             "shapes": trace.flags.get("record_shapes", False),
             "stacks": trace.flags.get("with_stack", False) or bool(len(trace.python_frames)),
-            # A program that waits for nothing has none, though they were asked for.
+            # A program without waits has no sync events even if they were requested.
             **({"sync_events": True} if len(trace.syncs) else {}),
         },
     )
 
 
 def _cuda(number: str | None) -> str | None:
-    """CUDA numbers its versions 1000 * major + 10 * minor (`cudaRuntimeGetVersion`)."""
+    """Return a CUDA version from its number, which is 1000 * major + 10 * minor (`cudaRuntimeGetVersion`)."""
     if number is None or not number.isdecimal() or int(number) < 1000:
         return number
     return f"{int(number) // 1000}.{int(number) % 1000 // 10}"

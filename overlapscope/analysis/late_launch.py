@@ -1,11 +1,13 @@
-"""What the host did while the GPU waited for it.
+"""Host activity while the GPU waited for the host.
 
-The host is looked up on the thread that launched the op that ended the gap, and where that thread shows nothing of its
-own, on the one that launched the op before it: autograd launches from a thread of its own. Most specific first: the
-profiler, pinning and pageable staging, allocation, other blocking calls, a DataLoader's next, long CPU ops that launch
-nothing, then the rest. The rest is charged to blocking calls before it, up to as long as those had kept the host
-waiting while the GPU still worked: that much earlier the host could have been here. What then remains is launch-bound
-where launches follow one another closely, else host-compute.
+It is looked up on the thread that launched the op which ended the gap. If that thread shows no activity, it is looked
+up on the thread that launched the previous op, because autograd launches from a thread of its own. The most specific
+activity comes first: the profiler, pinning and pageable staging, allocation, other blocking calls, a DataLoader's next,
+long CPU ops that launch nothing, then the rest.
+
+The rest is charged to earlier blocking calls, up to the time for which these had kept the host waiting while the GPU
+still worked: without them, the host would have been here that much earlier. Any remainder is launch-bound if launches
+follow one another closely, and host-compute otherwise.
 """
 
 from __future__ import annotations
@@ -48,35 +50,37 @@ from overlapscope.catalog.causes import IdleCause
 from overlapscope.trace.model import HostEvents, Trace
 
 LAUNCH_PACE_NS = 200_000
-"""Two launches closer than this are one burst: the host was launching as fast as it could. Python around a
-layer costs some 10 to 100 us, with the profiler's stacks up to twice that."""
+"""Maximum distance between two launches of a burst, in which the host launches as fast as it can.
+
+Python around a layer costs some 10 to 100 us, and up to twice that with the profiler's stacks.
+"""
 
 _SHORTEST_WAIT_NS = 20_000
-"""A shorter blocking call found what it waited for done, or next to done."""
+"""A shorter blocking call found its work done, or almost done."""
 
 LONG_OP_NS = 100_000
-"""A CPU op at least this long that launches nothing is work of its own, whatever the host waited for before."""
+"""Minimum length of a CPU op without launches that counts as work of its own, whatever the host waited for before."""
 
 _AT_CALL = (RANK[IdleCause.HOST_STAGING], RANK[IdleCause.ALLOCATION], RANK[IdleCause.HOST_SYNC])
-"""Causes that a blocking call stands behind."""
+"""Causes that blame a blocking call."""
 
 
 class Late(Columns, frozen=True):
-    """Stretches of host time whose images are idle, one per gap that a late launch ended, in the order of time."""
+    """Stretches of host time whose images on the device are idle, one for each gap that a late launch ended."""
 
     start_ns: I64
     end_ns: I64
     shift_ns: I64
-    """Added to a host instant it gives the device's."""
+    """Number to add to a host time for the device's time."""
     launch: I64
     """Row in `Trace.runtime_calls`."""
 
 
 class _Waits(Columns, frozen=True):
-    """How long blocking calls kept the host waiting while the device worked."""
+    """Times for which blocking calls kept the host waiting while the device worked, one row each."""
 
     late: I64
-    """Row of `Late`: the first stretch behind the wait."""
+    """Row of `Late` of the first stretch after the wait."""
     start_ns: I64
     waited_ns: I64
     call: I64
@@ -84,7 +88,7 @@ class _Waits(Columns, frozen=True):
 
 
 class _Labelled(Columns, frozen=True):
-    """Pieces of late host time, each with what the host was inside."""
+    """Pieces of late host time, each with the host's activity."""
 
     late: I64
     """Row of `Late`."""
@@ -92,28 +96,29 @@ class _Labelled(Columns, frozen=True):
     end_ns: I64
     cause: I64
     call: I64
-    """The blocking call around it; -1 if there is none."""
+    """Blocking call around it; -1 if there is none."""
     chargeable: Bool
-    """The host was inside nothing in particular."""
+    """True if the host was inside nothing in particular."""
 
     @property
     def chargeable_ns(self) -> I64:
-        """How much of each piece may be charged to a wait before it."""
+        """Time of each piece that may be charged to an earlier wait."""
         return np.where(self.chargeable, self.end_ns - self.start_ns, 0)
 
 
 class _Host(Struct, frozen=True, eq=False):
-    """What a host thread can be inside, gathered once for all threads."""
+    """Everything that a host thread can be inside, gathered once for all threads."""
 
     trace: Trace
     blocking: Blocking
     blocked: HostEvents
-    """The calls that are `blocking`, in the same rows, and below them by cause."""
+    """Calls of `blocking`, in the same rows. The next three tables have them by cause."""
     staging: HostEvents
     allocation: HostEvents
     syncs: HostEvents
     keeping: I64
-    """Rows in `Trace.runtime_calls` of the outermost calls that made the host wait long enough to matter, and these."""
+    """Rows in `Trace.runtime_calls` of the outermost calls that made the host wait long enough to matter; `kept` has
+    the calls."""
     kept: HostEvents
     slow: Intervals
     loading: HostEvents
@@ -124,10 +129,10 @@ class _Host(Struct, frozen=True, eq=False):
 
 
 def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, late: Late) -> IdleTime:
-    """The causes of idle time that ended with a late launch."""
+    """Return the causes of idle time that ended with a late launch."""
     host = _gather(trace, blocking)
     calls = trace.runtime_calls
-    # Waits are counted from one late launch to the next; a copy that blocks is a launch and a wait.
+    # Waits count from one late launch to the next; a copy that blocks is both a launch and a wait.
     called = calls.start_ns[late.launch]
     since = np.maximum(np.append(timeline.start_ns, called)[:-1], timeline.judged_from_ns)
     until = np.minimum(late.start_ns, called)
@@ -136,7 +141,7 @@ def attribute_host(trace: Trace, timeline: Timeline, blocking: Blocking, late: L
         pieces = _label(host, late.take(rows), thread, companion)
         labelled.append(replace(pieces, late=rows[pieces.late]))
         kept = subtract(inside_with(trace, thread, companion, host.kept), timeline.idle)
-        of_threads = host.keeping[np.sort(np.concatenate([rows_of(host.kept, one) for one in {thread, companion}]))]
+        of_threads = host.keeping[np.sort(np.concatenate([rows_of(host.kept, each) for each in {thread, companion}]))]
         window = intersect(kept, union(since[rows], until[rows]))
         which, start, end = cut(calls.start_ns[of_threads], calls.end_ns[of_threads], window)
         following = rows[np.searchsorted(np.maximum.accumulate(until[rows]), start, side="right")]
@@ -174,7 +179,7 @@ def _gather(trace: Trace, blocking: Blocking) -> _Host:
 
 
 def _label(host: _Host, late: Late, thread: int, companion: int) -> _Labelled:
-    """The stretches of one thread, cut wherever what the thread or its companion is inside changes."""
+    """Return the stretches of one thread, cut wherever the activity of the thread or its companion changes."""
 
     def inside(table: HostEvents) -> Intervals:
         return inside_with(host.trace, thread, companion, table)
@@ -201,7 +206,7 @@ def _label(host: _Host, late: Late, thread: int, companion: int) -> _Labelled:
 
 
 def _outermost_waits(trace: Trace, blocking: Blocking) -> I64:
-    """Calls that made the host wait for long enough to matter, without those made inside another."""
+    """Return the calls that made the host wait long enough to matter, without those inside another one."""
     calls = trace.runtime_calls
     rows = blocking.row[~blocking.allocation]
     rows = rows[calls.end_ns[rows] - calls.start_ns[rows] >= _SHORTEST_WAIT_NS]
@@ -213,13 +218,13 @@ def _outermost_waits(trace: Trace, blocking: Blocking) -> I64:
 
 
 def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, waits: _Waits) -> IdleTime:
-    """Charge host time in which the host was inside nothing in particular to the waits before it.
+    """Charge host time without a particular activity to the waits before it.
 
     Pieces and waits are in the order of late launches, then of time.
     """
     granted = _granted(len(late), pieces, waits)
     charged = _shared(pieces, granted)
-    # Both the charged pieces and the waits they are charged to, laid end to end, are cut where either changes.
+    # Charged pieces and the waits that they are charged to, laid end to end, are cut where either changes.
     call, amount = _debtors(waits, granted)
     to_call, to_piece = np.cumsum(amount), np.cumsum(charged)
     edges = distinct(np.concatenate([[0], to_call, to_piece]))
@@ -229,10 +234,10 @@ def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, wai
     staged = np.isin(before, blocking.row[blocking.staging])
     cause = np.where(staged, RANK[IdleCause.HOST_STAGING], RANK[IdleCause.HOST_SYNC])
     launch = late.launch[pieces.late]
-    own = np.where(pieces.cause == RANK[IdleCause.LAUNCH_BOUND], launch, pieces.call)
+    call_itself = np.where(pieces.cause == RANK[IdleCause.LAUNCH_BOUND], launch, pieces.call)
 
     def on_device(piece: I64, start: I64, end: I64, cause: I64, call: I64) -> IdleTime:
-        """The image of host time of the given pieces."""
+        """Return the image of host time of the given pieces."""
         shift = late.shift_ns[pieces.late[piece]]
         return IdleTime.filled(
             start_ns=start + shift,
@@ -248,17 +253,17 @@ def _charge(trace: Trace, blocking: Blocking, late: Late, pieces: _Labelled, wai
     return IdleTime.in_order(
         [
             on_device(piece, start, start + np.diff(edges), cause, before),
-            on_device(everything, pieces.start_ns + charged, pieces.end_ns, pieces.cause, own),
+            on_device(everything, pieces.start_ns + charged, pieces.end_ns, pieces.cause, call_itself),
         ]
     )
 
 
 def _granted(count: int, pieces: _Labelled, waits: _Waits) -> I64:
-    """How much time before each of the `count` late launches is charged to waits.
+    """Return the time before each of the `count` late launches that is charged to waits.
 
-    A wait set the host back by as long as it lasted while the device worked. Without it the host would have been
-    ahead by that much, and idle time behind it would be gone until the lead is used up. So each wait adds to a lead,
-    and idle time takes from it, from the latest wait first.
+    A wait delayed the host by as long as it lasted while the device worked. Without it the host would have been ahead
+    by that much, and the idle time after it would be gone until the lead is used up. So each wait adds to a lead, and
+    idle time takes from it, starting with the latest wait.
     """
     wanted = np.bincount(pieces.late, weights=pieces.chargeable_ns, minlength=count).astype(np.int64)
     waited = np.bincount(waits.late, weights=waits.waited_ns, minlength=count).astype(np.int64)
@@ -269,7 +274,7 @@ def _granted(count: int, pieces: _Labelled, waits: _Waits) -> I64:
 
 
 def _shared(pieces: _Labelled, granted: I64) -> I64:
-    """How much of each piece is charged: the first of each late launch, as far as what is granted goes."""
+    """Return the charged time of each piece: the first pieces of each late launch, up to the granted time."""
     length = pieces.chargeable_ns
     first = np.searchsorted(pieces.late, np.arange(len(granted)), side="left")
     passed = np.cumsum(length) - length
@@ -278,7 +283,11 @@ def _shared(pieces: _Labelled, granted: I64) -> I64:
 
 
 def _debtors(waits: _Waits, granted: I64) -> tuple[I64, I64]:
-    """Whose lead each granted charge uses up, latest wait first: `(call, amount)` in the order of the charges."""
+    """Return the waits whose lead the granted charges use up, latest wait first.
+
+    Returns:
+        `(call, amount)` in the order of the charges.
+    """
     open_waits: list[list[int]] = []
     charges: list[tuple[int, int]] = []
     each = list(zip(waits.call.tolist(), waits.waited_ns.tolist(), strict=True))
@@ -287,8 +296,8 @@ def _debtors(waits: _Waits, granted: I64) -> tuple[I64, I64]:
         open_waits += map(list, each[added[late] : added[late + 1]])
         owed = int(granted[late])
         while owed:
-            call, left = open_waits[-1]
-            part = min(left, owed)
+            call, lead = open_waits[-1]
+            part = min(lead, owed)
             charges.append((call, part))
             owed -= part
             open_waits[-1][1] -= part
@@ -299,7 +308,11 @@ def _debtors(waits: _Waits, granted: I64) -> tuple[I64, I64]:
 
 
 def _cut(late: Late, layers: list[Intervals]) -> tuple[I64, I64, I64]:
-    """The stretches cut wherever a layer begins or ends: `(row of the stretch, start, end)`, in order."""
+    """Return the stretches cut wherever a layer begins or ends.
+
+    Returns:
+        `(row of the stretch, start, end)`, in order.
+    """
     rows, at = [np.arange(len(late))] * 2, [late.start_ns, late.end_ns]
     for side in (side for layer in layers for side in layer):
         first = np.searchsorted(side, late.start_ns, side="right")
@@ -314,8 +327,10 @@ def _cut(late: Late, layers: list[Intervals]) -> tuple[I64, I64, I64]:
 
 
 def _slow_stretches(trace: Trace) -> Intervals:
-    """Host time in which nothing was launched for longer than `LAUNCH_PACE_NS`, less what the launching ops need
-    around their calls (at most that much on either side); and launch calls that take longer than that."""
+    """Return the host time without launches for longer than `LAUNCH_PACE_NS`, and launch calls that take longer.
+
+    The time that launching ops need around their calls is left out, at most `LAUNCH_PACE_NS` on either side.
+    """
     calls, launches = trace.runtime_calls, launching(trace)
     thread, start, end = calls.thread[launches], calls.start_ns[launches], calls.end_ns[launches]
     op = around(trace.cpu_ops, thread, start)
@@ -329,26 +344,26 @@ def _slow_stretches(trace: Trace) -> Intervals:
 
 
 def _long_ops(trace: Trace) -> HostEvents:
-    """CPU ops of at least `LONG_OP_NS` in which their thread makes no runtime call."""
+    """Return CPU ops of at least `LONG_OP_NS` in which their thread makes no runtime call."""
     ops, calls = trace.cpu_ops, trace.runtime_calls
     rows = np.flatnonzero(ops.end_ns - ops.start_ns >= LONG_OP_NS)
     silent = np.ones(len(rows), np.bool_)
     for thread, of_thread in rows_by(ops.thread[rows]):
-        made = calls.start_ns[rows_of(calls, thread)]
-        first = np.searchsorted(made, ops.start_ns[rows[of_thread]], side="left")
-        silent[of_thread] = first == np.searchsorted(made, ops.end_ns[rows[of_thread]], side="left")
+        called = calls.start_ns[rows_of(calls, thread)]
+        first = np.searchsorted(called, ops.start_ns[rows[of_thread]], side="left")
+        silent[of_thread] = first == np.searchsorted(called, ops.end_ns[rows[of_thread]], side="left")
     return ops.take(rows[silent])
 
 
 def _overhead_elsewhere(trace: Trace) -> Intervals:
-    """Profiler overhead on threads that are not the program's, such as a buffer flush."""
+    """Return profiler overhead on threads that are not the program's, such as a buffer flush."""
     overheads = trace.overheads
     foreign = locate(distinct(trace.runtime_calls.thread), overheads.thread) < 0
     return union(overheads.start_ns[foreign], overheads.end_ns[foreign])
 
 
 def _call_around(host: _Host, threads: tuple[int, int], at: I64) -> I64:
-    """The outermost of the blocking calls around each instant on one of the threads; -1 if none."""
+    """Return the outermost blocking call around each instant on one of the threads; -1 if none."""
     calls = host.trace.runtime_calls
     call = np.full(len(at), -1, np.int64)
     for thread in threads:

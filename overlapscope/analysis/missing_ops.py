@@ -1,8 +1,8 @@
-"""Time in which the GPU must have worked, though the trace has no op there.
+"""Time in which the GPU must have worked, although the trace has no op there.
 
-A host thread that waits for the GPU is let go when the work before its call has ended. Where it waits for long and no
-op runs, what it waits for is not in the trace: it was queued before the recording began, belongs to a graph whose
-kernels were not recorded, or to another process. Nobody can say what the GPU did then.
+A host thread that waits for the GPU goes on when the work before its call has ended. If it waits for long and no op
+runs, the work is not in the trace: it was queued before the recording began, belongs to a graph whose kernels were not
+recorded, or to another process. The GPU's work in that time is unknown.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from overlapscope.trace.lost import GPU_OPS, Part
 from overlapscope.trace.model import Trace
 
 HELD_NS = 1_000_000
-"""A wait without ops is longer than this where the trace shows that something was outstanding. In some 300 recordings
-none was longer than 0.06 ms in a synchronize, 0.2 ms before a small copy."""
+"""Maximum normal wait without ops if the trace shows outstanding work.
+
+In some 300 recordings none was longer than 0.06 ms in a synchronize, 0.2 ms before a small copy.
+"""
 
 UNEXPLAINED_NS = 10_000_000
-"""Where it shows nothing of the kind, a busy machine may have been late to wake the thread."""
+"""Maximum normal wait without ops otherwise, because a busy machine may be late to wake the thread."""
 
 _LONG_CALL_NS = 100_000
-"""A call of another thread that is shorter can hold no wait up by means of the driver's locks."""
+"""Minimum length of another thread's call that can delay a wait through the driver's locks."""
 
 _HOST_BYTES_PER_NS = 1
-"""A copy that blocks may first have to pin the host's side, page by page."""
+"""Speed at which a blocking copy may first pin the host's memory, page by page."""
 
 _MEMSET = call_kinds.whole_name(r"(cuda|hip|cu)Memset\w*")
 _LAUNCHED: dict[re.Pattern[str], frozenset[Part]] = {
@@ -42,7 +44,7 @@ _LAUNCHED: dict[re.Pattern[str], frozenset[Part]] = {
     ),
     call_kinds.whole_name(r"(cuda|hip|cu)GraphLaunch"): GPU_OPS,
 }
-"""What the calls that launch GPU ops may have launched; their names do not say more."""
+"""Parts of the recording that launching calls may have launched; their names don't say more."""
 _BEGIN_CAPTURE = call_kinds.whole_name(r"(cuda|hip)StreamBeginCapture\w*")
 _END_CAPTURE = call_kinds.whole_name(r"(cuda|hip)StreamEndCapture\w*")
 _WAITS_FOR_HOST = call_kinds.whole_name(
@@ -53,7 +55,7 @@ _WAITS_FOR_HOST = call_kinds.whole_name(
 
 
 class Missing(Struct, frozen=True, eq=False):
-    """Stretches in which the GPU worked on what was not recorded: one row each, sorted and disjoint."""
+    """Stretches in which the GPU did unrecorded work, one row each, sorted and disjoint."""
 
     when: Intervals
     call: I64
@@ -61,9 +63,9 @@ class Missing(Struct, frozen=True, eq=False):
 
 
 def recorded_launches(trace: Trace) -> tuple[Index, Bool]:
-    """Rows of the calls that launch GPU ops, by start, and which of them have one in the trace.
+    """Return the rows of the calls that launch GPU ops, by start, and whether each has an op in the trace.
 
-    Those made while a stream was being captured into a graph launch nothing yet, and are left out.
+    Calls while a stream was captured into a graph launch nothing yet, and are left out.
     """
     calls, ops = trace.runtime_calls, trace.gpu_ops
     launching = np.logical_or.reduce([call_kinds.named(calls, pattern) for pattern in _LAUNCHED])
@@ -74,7 +76,7 @@ def recorded_launches(trace: Trace) -> tuple[Index, Bool]:
 
 
 def launched_parts(trace: Trace, launches: Index) -> frozenset[Part]:
-    """The parts of the recording that some of `recorded_launches` may have launched."""
+    """Return the parts of the recording that some of `recorded_launches` may have launched."""
     calls = trace.runtime_calls.take(launches)
     launched = (parts for pattern, parts in _LAUNCHED.items() if call_kinds.named(calls, pattern).any())
     return frozenset().union(*launched)
@@ -91,8 +93,10 @@ def only_empty_memsets(trace: Trace, launches: Index, answered: Bool) -> bool:
 
 
 def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> Missing:
-    """When the host waited for this device, or for one that the trace does not name, and none of the trace's devices
-    worked. Empty where no launch was recorded: host and device times cannot be compared."""
+    """Find when the host waited for this device, or for an unnamed one, while none of the trace's devices worked.
+
+    Nothing is found if no launch was recorded, because host and device times can't be compared then.
+    """
     calls = trace.runtime_calls
     waits = blocking.row[~blocking.allocation & ~blocking.staging & ~of_other_devices(trace, timeline)[blocking.row]]
     if not (timeline.ops.launch >= 0).any() or call_kinds.named(calls, _WAITS_FOR_HOST).any():
@@ -104,14 +108,16 @@ def find_missing(trace: Trace, timeline: Timeline, blocking: Blocking) -> Missin
     unexplained = np.flatnonzero(end - start > np.where(held, HELD_NS, UNEXPLAINED_NS) + allowed[wait])
     unexplained = unexplained[np.argsort(start[unexplained], kind="stable")]
     when = union(start[unexplained], end[unexplained])
-    # Of the calls that waited at once, the first.
+    # Among calls that waited at once, the first one counts.
     first = unexplained[np.searchsorted(start[unexplained], when.starts, side="left")]
     return Missing(when, waits[wait[first]])
 
 
 def _waiting(trace: Trace, waits: I64) -> tuple[I64, I64]:
-    """Until when each call only waits, and how much longer it may take than the limits: a copy moves data from when its
-    op begins, and prepares the host's memory before."""
+    """Return the end of each call's mere waiting, and how much longer than the limits it may take.
+
+    A copy moves data from the start of its op, and prepares the host's memory before.
+    """
     calls, ops = trace.runtime_calls, trace.gpu_ops
     begins, size = calls.start_ns.copy(), np.zeros(len(calls), np.int64)
     copies = np.flatnonzero((ops.launch >= 0) & (ops.bytes >= 0))
@@ -125,7 +131,10 @@ def _waiting(trace: Trace, waits: I64) -> tuple[I64, I64]:
 
 
 def _quiet(trace: Trace, timeline: Timeline, waits: I64) -> Intervals:
-    """When no device worked, behind the lead-in, and neither the profiler nor another call can have held a wait up."""
+    """Return the times after the lead-in in which no device worked and nothing else delayed a wait.
+
+    The profiler and other calls may delay waits.
+    """
     calls, ops = trace.runtime_calls, trace.gpu_ops
     idle = complement(union(ops.start_ns, ops.end_ns), timeline.judged_from_ns, timeline.end_ns)
     others = calls.end_ns - calls.start_ns >= _LONG_CALL_NS
@@ -135,7 +144,7 @@ def _quiet(trace: Trace, timeline: Timeline, waits: I64) -> Intervals:
 
 
 def _ends_with_queued_op(trace: Trace, start: I64, end: I64) -> Bool:
-    """Whether each stretch ends with an op that had been launched when it began, and was held back by something."""
+    """Return whether each stretch ends with an op that was already launched when the stretch began."""
     calls, ops = trace.runtime_calls, trace.gpu_ops
     op = np.searchsorted(ops.start_ns, end, side="left")
     launch = pick(ops.launch, op)
@@ -144,7 +153,7 @@ def _ends_with_queued_op(trace: Trace, start: I64, end: I64) -> Bool:
 
 
 def _outstanding(trace: Trace, waits: I64) -> Bool:
-    """Whether the last launch before each wait has no op."""
+    """Return whether the last launch before each wait has no op."""
     calls = trace.runtime_calls
     launches, answered = recorded_launches(trace)
     last = np.searchsorted(calls.start_ns[launches], calls.start_ns[waits], side="left") - 1
@@ -153,7 +162,7 @@ def _outstanding(trace: Trace, waits: I64) -> Bool:
 
 
 def _capturing(trace: Trace) -> Bool:
-    """Calls made while a stream was being captured into a graph."""
+    """Select the calls made while a stream was captured into a graph."""
     calls = trace.runtime_calls
     begins = np.flatnonzero(call_kinds.named(calls, _BEGIN_CAPTURE))
     ends = np.flatnonzero(call_kinds.named(calls, _END_CAPTURE))

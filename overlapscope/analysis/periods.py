@@ -1,4 +1,4 @@
-"""Steps and ranges: where host annotations begin and end on the device."""
+"""Steps and ranges: begin and end of host annotations on the device."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from overlapscope.trace.model import HostEvents, Trace
 
 _STEP = re.compile(r"ProfilerStep#\d{1,18}")
 _RUNS = 8
-"""Runs of steps that are told of, where some numbers are missing."""
+"""Maximum number of runs of steps in a message."""
 
 
 class Periods(Columns, frozen=True):
@@ -28,39 +28,43 @@ class Periods(Columns, frozen=True):
     start_ns: I64
     end_ns: I64
     partial: Bool
-    """Whether it began in the lead-in, and what lay there was cut off."""
+    """True if it began in the lead-in, so that a part of it was cut off."""
 
     def inside(self, starts: I64, ends: I64) -> Periods:
-        """Those that lie within one of the given disjoint windows, sorted by start."""
+        """Return the periods within one of the given disjoint windows, which are sorted by start."""
         window = np.searchsorted(starts, self.start_ns, side="right") - 1
         kept = (window >= 0) & (pick(ends, window, 0) >= self.end_ns)
         return self.take(kept)
 
 
 def is_step(annotations: HostEvents) -> Bool:
-    """Which annotations are profiler steps."""
+    """Select the annotations that are profiler steps."""
     return annotations.named(lambda name: _STEP.fullmatch(name) is not None)
 
 
 def names_of(annotations: HostEvents) -> tuple[list[str], list[str]]:
-    """The names of the steps, and those of all other ranges, each once, in order."""
+    """Return the names of the steps and of all other ranges, each once, in order."""
     names = [annotations.names[name_id] for name_id in dict.fromkeys(annotations.name_id.tolist())]
     steps = [name for name in names if _STEP.fullmatch(name) is not None]
     return steps, [name for name in names if name not in steps]
 
 
 def check_step(source: str, asked: str, annotations: HostEvents) -> None:
-    """Raises NotInTrace, with the numbers of the steps there are, where there is no step of that name."""
+    """Check that there is a step of that name.
+
+    Raises:
+        NotInTrace: If there is none. The text has the numbers of the steps.
+    """
     steps = names_of(annotations)[0]
     if not steps or _STEP.fullmatch(asked) is None:
         check_known(source, "step", asked, steps)
     elif asked not in steps:
-        there = listed(_runs(int(name.rpartition("#")[2]) for name in steps), _RUNS)
-        raise NotInTrace(f"{source}: there is no step {asked.rpartition('#')[2]}; steps: {there}.")
+        numbers = listed(_runs(int(name.rpartition("#")[2]) for name in steps), _RUNS)
+        raise NotInTrace(f"{source}: there is no step {asked.rpartition('#')[2]}; steps: {numbers}.")
 
 
 def _runs(numbers: Iterable[int]) -> list[str]:
-    """`3 to 6` and `9`, of 3, 4, 5, 6 and 9."""
+    """Return runs of numbers as text, such as `3 to 6` and `9` for 3, 4, 5, 6 and 9."""
     runs: list[list[int]] = []
     for number in sorted({*numbers}):
         if runs and number == runs[-1][-1] + 1:
@@ -71,67 +75,68 @@ def _runs(numbers: Iterable[int]) -> list[str]:
 
 
 def judged_steps(trace: Trace) -> I64:
-    """Rows in `Trace.annotations` of the steps that are to be judged: behind the recorder's warm-up, by start."""
+    """Return the rows in `Trace.annotations` of the steps after the recorder's warm-up, by start."""
     return np.flatnonzero(is_step(trace.annotations))[trace.warm_up_steps :]
 
 
 def behind_warm_up(trace: Trace, timeline: Timeline) -> Timeline:
-    """The timeline with its lead-in extended over the recorder's warm-up steps, up to the first step to be judged.
+    """Return the timeline with its lead-in extended over the recorder's warm-up steps, in which the pipeline fills.
 
-    The pipeline fills in them. Where no judged step launched anything, there is nothing else to judge.
+    It is not extended if no judged step launched anything, because there is nothing else to judge.
     """
     if not trace.warm_up_steps or timeline.lead_in_end_ns is None:
         return timeline
     rows = judged_steps(trace)
-    begins, known = _Launches(trace, timeline, timeline.main_stream).first_from(
+    begins, launched_any = _Launches(trace, timeline, timeline.main_stream).first_from(
         trace.annotations.start_ns[rows], trace.annotations.end_ns[rows]
     )
-    if not known.any():
+    if not launched_any.any():
         return timeline
-    return replace(timeline, lead_in_end_ns=max(timeline.lead_in_end_ns, int(begins[known].min())))
+    return replace(timeline, lead_in_end_ns=max(timeline.lead_in_end_ns, int(begins[launched_any].min())))
 
 
 def find_steps(trace: Trace, timeline: Timeline) -> Periods:
-    """Each step begins at the first op launched from it on the main stream and ends where the next begins.
+    """Return the steps, from the first op launched on the main stream to the first op of the next step.
 
-    A step that launched nothing there has no place on the device and is left out; the part of a step in the
-    lead-in is cut off. The host runs ahead and side streams run early, so neither can bound a step. The last one ends
-    with the window, or before the first op launched after it if steps are periods, which end within a recording.
+    A step that launched nothing there has no place on the device and is left out; the part of a step in the lead-in is
+    cut off. The host runs ahead and side streams run early, so neither can bound a step. The last step ends with the
+    window. If steps are periods, which end within a recording, it ends before the first op launched after it.
     """
     rows = np.flatnonzero(is_step(trace.annotations))
     launches = _Launches(trace, timeline, timeline.main_stream)
-    begins, known = launches.first_from(trace.annotations.start_ns[rows], trace.annotations.end_ns[rows])
-    order = np.argsort(begins[known], kind="stable")
-    begins = begins[known][order]
-    rows, end = rows[known][order], timeline.end_ns
+    begins, launched_any = launches.first_from(trace.annotations.start_ns[rows], trace.annotations.end_ns[rows])
+    order = np.argsort(begins[launched_any], kind="stable")
+    begins = begins[launched_any][order]
+    rows, end = rows[launched_any][order], timeline.end_ns
     if trace.period is not None and len(rows):
         end = int(launches.first_after(trace.annotations.end_ns[rows[-1:]], end)[0])
     return _judged(timeline, rows, begins, np.append(begins[1:], end))
 
 
 def find_ranges(trace: Trace, timeline: Timeline) -> Periods:
-    """Each range begins like a step, and ends where the first op launched after it on the main stream begins.
+    """Return the ranges. Each begins like a step, and ends at the first op launched after it on the main stream.
 
-    So an inner range lies within its outer one, and idle time between two ranges counts to the earlier, as
-    between steps. A range that launched nothing there lasts from the first to the last op it launched
-    elsewhere: what such a stream does next has nothing to do with it.
+    So an inner range lies within its outer one, and idle time between two ranges counts for the earlier one, as between
+    steps. A range that launched nothing there lasts from the first to the last op it launched elsewhere, because the
+    next work of such a stream is unrelated to it.
     """
     notes = trace.annotations
     rows = np.flatnonzero(~is_step(notes))
     main = _Launches(trace, timeline, timeline.main_stream)
-    begins, known = main.first_from(notes.start_ns[rows], notes.end_ns[rows])
-    # Other threads may launch for a range (autograd does), or for themselves: its own thread's first op decides.
+    begins, launched_any = main.first_from(notes.start_ns[rows], notes.end_ns[rows])
+    # Other threads may launch for a range (as autograd does) or for themselves, so the first op of its own thread
+    # decides.
     for thread in distinct(notes.thread[rows]):
         of_thread = np.flatnonzero(notes.thread[rows] == thread)
         launches = _Launches(trace, timeline, timeline.main_stream, int(thread))
         first, launched = launches.first_from(notes.start_ns[rows[of_thread]], notes.end_ns[rows[of_thread]])
         begins[of_thread] = np.where(launched, first, begins[of_thread])
     ends = main.first_after(notes.end_ns[rows], timeline.end_ns)
-    other = np.flatnonzero(~known)
+    other = np.flatnonzero(~launched_any)
     everything = _Launches(trace, timeline, None)
     spans = everything.span_of(notes.start_ns[rows[other]], notes.end_ns[rows[other]])
-    begins[other], ends[other], known[other] = spans
-    row, begin, end = rows[known], begins[known], ends[known]
+    begins[other], ends[other], launched_any[other] = spans
+    row, begin, end = rows[launched_any], begins[launched_any], ends[launched_any]
     order = np.lexsort((-end, begin))
     return _judged(timeline, row[order], begin[order], end[order])
 
@@ -143,7 +148,7 @@ def _judged(timeline: Timeline, row: I64, start: I64, end: I64) -> Periods:
 
 
 class _Launches:
-    """The ops of one stream, or of all, launched by one thread, or by any, in launch order."""
+    """Ops in launch order, of one stream or all, launched by one thread or any."""
 
     def __init__(self, trace: Trace, timeline: Timeline, stream: int | None, thread: int | None = None) -> None:
         ops = timeline.ops
@@ -157,24 +162,24 @@ class _Launches:
         self.end_ns: I64 = ops.end_ns[launched][order]
 
     def first_from(self, starts: I64, ends: I64) -> tuple[I64, Bool]:
-        """Start of the first op launched in each host interval, and whether there is one."""
+        """Return the start of the first op launched in each host interval, and whether there is one."""
         low = np.searchsorted(self.launched_ns, starts, side="left")
         high = np.searchsorted(self.launched_ns, ends, side="left")
-        # `reduceat` over pairs of bounds; what it puts between them, and for empty intervals, is not used.
+        # `reduceat` takes pairs of bounds. Its values between pairs, and for empty intervals, are not used.
         bounds = np.stack([low, high], axis=1).ravel()
         first = np.minimum.reduceat(np.append(self.start_ns, 0), bounds)[::2] if len(bounds) else low
         return first, low < high
 
     def first_after(self, at: I64, otherwise: int) -> I64:
-        """Start of the first op launched at or after each host time."""
+        """Return the start of the first op launched at or after each host time."""
         following = np.minimum.accumulate(np.append(self.start_ns, otherwise)[::-1])[::-1]
         return following[np.searchsorted(self.launched_ns, at, side="left")]
 
     def span_of(self, starts: I64, ends: I64) -> tuple[I64, I64, Bool]:
-        """First start and last end of the ops launched in each host interval, and whether there are any."""
-        begins, known = self.first_from(starts, ends)
+        """Return the first start and the last end of ops launched in each host interval, and whether there are any."""
+        begins, launched_any = self.first_from(starts, ends)
         low = np.searchsorted(self.launched_ns, starts, side="left")
         high = np.searchsorted(self.launched_ns, ends, side="left")
         bounds = np.stack([low, high], axis=1).ravel()
         last = np.maximum.reduceat(np.append(self.end_ns, 0), bounds)[::2] if len(bounds) else low
-        return begins, last, known
+        return begins, last, launched_any

@@ -1,4 +1,4 @@
-"""What a step takes while nothing is recorded, by what the recorder timed around the recording."""
+"""Length of a step without the profiler, from steps that the recorder timed around the recording."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from overlapscope.errors import UsageError
 from overlapscope.trace.model import PlainSteps, TimedSteps
 
 FEWEST = 5
-"""So many timed steps at least are worth a median."""
+"""Minimum number of timed steps for a median."""
 _CONFIDENCE = 0.95
 _LONGEST_NS = 1 << 53
-"""104 days: a float still holds it exactly."""
+"""104 days, which a float still represents exactly."""
 
 
 class PlainStep(Struct, frozen=True):
-    """A step's length, `low_ns <= step_ns <= high_ns`."""
+    """Length of a step, with `low_ns <= step_ns <= high_ns`."""
 
     step_ns: int
     low_ns: int
@@ -28,14 +28,15 @@ class PlainStep(Struct, frozen=True):
 
     @property
     def decides(self) -> bool:
-        """Whether verdict, findings, predictions and budgets speak of it: not where it is only estimated."""
+        """False if it is only estimated, so that verdict, findings, predictions and budgets ignore it."""
         return self.origin != "estimated"
 
 
 def told(step_ns: int) -> PlainStep:
-    """A length that somebody states.
+    """Return a length given by the user.
 
-    Raises UsageError where it is no whole number of nanoseconds, at least 1 and less than 2**53.
+    Raises:
+        UsageError: If it isn't a whole number of nanoseconds from 1 to 2**53 - 1.
     """
     if not 0 < step_ns < _LONGEST_NS or step_ns % 1:
         raise UsageError(f"{step_ns} ns is no length of a plain step; tell whole nanoseconds, such as 31_800_000.")
@@ -44,12 +45,12 @@ def told(step_ns: int) -> PlainStep:
 
 
 def measured(steps: PlainSteps, recorded_ns: int) -> PlainStep | None:
-    """The plain step by the timed ones; None where there are too few.
+    """Return the plain step from timed steps; None if there are too few.
 
-    Between the medians of before and behind where both are known, else the median. A recording slows a program: where
-    one side was slower than the recorded step (`recorded_ns`) and the other was not, the machine's speed changed, and
-    the other side is of the recording's. The interval holds the 95% intervals of all medians, by order statistics
-    (Conover, Practical Nonparametric Statistics, 3.2).
+    It is the mean of the medians before and after the recording if both are known, otherwise the one median. A
+    recording slows a program down. If one side was slower than the recorded step (`recorded_ns`) and the other was not,
+    the machine's speed changed, and only the other side is comparable with the recording. The interval contains the 95%
+    intervals of all medians, by order statistics (Conover, Practical Nonparametric Statistics, 3.2).
     """
     sides = [sorted(lengths) for side in (steps.before, steps.after) if len(lengths := _lengths(side)) >= FEWEST]
     if not sides:
@@ -61,12 +62,12 @@ def measured(steps: PlainSteps, recorded_ns: int) -> PlainStep | None:
 
 
 def _lengths(side: TimedSteps) -> tuple[int, ...]:
-    """By the device's clock where there is one: the host's says when steps were launched."""
+    """Return lengths by the device's clock if known; the host's clock only shows when steps were launched."""
     return side.device_ns or side.host_ns
 
 
 def _interval(lengths: list[int]) -> tuple[int, int]:
-    """Between which two of the sorted lengths the median lies, with 95% confidence; of few, all."""
+    """Return the two sorted lengths between which the median lies with 95% confidence; of few lengths, the extremes."""
     count = len(lengths)
     aside, tail = 0, 0.0
     while 2 * (tail + comb(count, aside) / 2**count) <= 1 - _CONFIDENCE:

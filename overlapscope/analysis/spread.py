@@ -30,13 +30,16 @@ class Spread(Struct, frozen=True, kw_only=True):
 
 
 def of_device(device: Device) -> Spread | None:
-    """The spread of whole steps on a device: the last one ends with the recording. None for fewer than two."""
+    """Return the spread of whole steps on a device, without the last one, which ends with the recording.
+
+    None if there are fewer than two.
+    """
     steps = [step for step in device.steps[:-1] if not step.partial]
     return _spread([step.span_ns for step in steps], [_parts(step) for step in steps])
 
 
 def of_host(host: HostUse) -> Spread | None:
-    """The spread of steps on the host. None for fewer than two."""
+    """Return the spread of steps on the host; None if there are fewer than two."""
     return _spread([step.span_ns for step in host.steps], [_host_parts(step) for step in host.steps])
 
 
@@ -64,7 +67,7 @@ def _spread(spans: Sequence[int], parts: Sequence[Mapping[str, int]]) -> Spread 
 
 
 def _parts(step: Period) -> dict[str, int]:
-    """Parts of a step: its buckets, divided by cause where they have causes."""
+    """Return the parts of a step: its buckets, divided by cause where they have causes."""
     buckets = step.buckets
     return {
         "compute": buckets.compute_ns,

@@ -1,4 +1,4 @@
-"""Whether the recorded steps are the program's usual ones: the trust check `steady-state`."""
+"""Trust check `steady-state`: whether the recorded steps are the program's usual ones."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from overlapscope.base.intervals import I64, covered, union
 from overlapscope.trace.model import HostEvents, TimedSteps, Trace
 
 SHORTER = 0.03
-"""Recorded steps that are shorter than plain ones by less are as long; recording only ever adds work."""
+"""Maximum shortfall of recorded steps against plain ones that is ignored. Recording only ever adds work."""
 TREND = 0.1
-"""Of the median step, over the whole recording."""
+"""Minimum drift over the whole recording, as a share of the median step."""
 FEWEST = 5
-"""Of fewer steps no trend is seen."""
+"""Minimum number of steps for a trend."""
 
 _MOST_COMPARED = 500
-"""Steps of which all pairs are compared; of more, every second, third..."""
+"""Maximum number of steps of which all pairs are compared. If there are more steps, every second, third... is used."""
 _SIGNIFICANT = 2.2
-"""Standard deviations of Kendall's S, which 3% of recordings without a trend exceed. Of five steps each has to be
-longer than the one before."""
+"""Standard deviations of Kendall's S, which 3% of recordings without a trend exceed. Among five steps, each must be
+longer than the previous one."""
 _USUAL_QUEUE = 24
-"""Batches that a DataLoader of 12 workers has ready at most, at PyTorch's default of two each."""
+"""Maximum number of ready batches of a DataLoader with 12 workers, at PyTorch's default of two each."""
 _NO_WAIT, _WAIT = 0.01, 0.1
-"""Of a step: a loader's `next` below the first gives a batch that was ready, one above the second waits for it."""
+"""Shares of a step. Below the first, a loader's `next` returned a ready batch; above the second, it waited."""
 _FEWEST_READY, _FEWEST_WAITING = 3, 2
 
 _LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
 def judge_steady(trace: Trace, steps: Periods) -> Check:
-    """Compare a device's judged steps with one another and with the plain steps around the recording.
+    """Compare a device's judged steps with each other and with the plain steps around the recording.
 
-    Of more than five steps the last is left out: it ends with the last op, not where the next would have begun.
+    If there are more than five steps, the last one is left out, because it ends with the last op instead of the next
+    step.
     """
     spans = (steps.end_ns - steps.start_ns)[~steps.partial]
     spans = spans[:-1] if len(spans) > FEWEST else spans
@@ -64,7 +65,7 @@ def _fine(trace: Trace, spans: I64, *, loads: bool) -> str:
 
 
 def _against_plain(trace: Trace, spans: I64, *, loads: bool) -> Iterator[str]:
-    """Recorded steps that are shorter than the plain ones on either side."""
+    """Yield a sentence if recorded steps are shorter than the plain ones on either side."""
     sides = _sides(trace)
     if not sides or not len(spans):
         return
@@ -83,8 +84,11 @@ def _against_plain(trace: Trace, spans: I64, *, loads: bool) -> Iterator[str]:
 
 
 def _trend(spans: I64) -> Iterator[str]:
-    """A drift by Theil and Sen's slope (the median of the slopes of all pairs) that Mann and Kendall's test calls
-    significant: neither minds single steps that are out of line."""
+    """Yield a sentence if steps drift significantly.
+
+    The drift is Theil and Sen's slope, the median of the slopes of all pairs, and Mann and Kendall's test judges it.
+    Both are robust against single outliers.
+    """
     spans = spans[:: -(-len(spans) // _MOST_COMPARED) or 1]
     count = len(spans)
     if count < FEWEST:
@@ -103,7 +107,7 @@ def _trend(spans: I64) -> Iterator[str]:
 
 
 def _before_after(trace: Trace) -> Iterator[str]:
-    """Plain steps that are not the same before and behind the recording."""
+    """Yield a sentence if plain steps differ before and after the recording."""
     sides = [_lengths(side) for side in (trace.plain_steps.before, trace.plain_steps.after)]
     if drifted(*sides):
         before, after = (statistics.median(side) for side in sides)
@@ -114,7 +118,7 @@ def _before_after(trace: Trace) -> Iterator[str]:
 
 
 def _drained(trace: Trace, waits: I64) -> Iterator[str]:
-    """A loader whose batches were ready at first, and had to be waited for from some step on."""
+    """Yield a sentence if a loader's batches were ready at first, and were waited for in all later steps."""
     rows = judged_steps(trace)
     spans = trace.annotations.end_ns[rows] - trace.annotations.start_ns[rows]
     ready = int(np.argmax(np.append(waits >= _NO_WAIT * spans, True)))
@@ -128,8 +132,10 @@ def _drained(trace: Trace, waits: I64) -> Iterator[str]:
 
 
 def _loader_waits(trace: Trace) -> I64 | None:
-    """How long each judged step was inside `next` of a DataLoader with worker processes, on the host; None where there
-    is no such loader. The call that a step's mark cuts counts to both sides."""
+    """Return the host's time in each judged step inside `next` of a DataLoader with worker processes.
+
+    None if there is no such loader. A call that spans the mark of a step counts for both sides.
+    """
     notes = trace.annotations
     loads: HostEvents = notes.take(notes.named(lambda name: name == _LOADER))
     if not len(loads):
@@ -140,7 +146,7 @@ def _loader_waits(trace: Trace) -> I64 | None:
 
 
 def _sides(trace: Trace) -> list[tuple[int, ...]]:
-    """Plain steps before and behind the recording, where enough were timed; on the device where known."""
+    """Return the plain steps before and after the recording, if enough were timed; by the device's clock if known."""
     both = (_lengths(side) for side in (trace.plain_steps.before, trace.plain_steps.after))
     return [side for side in both if len(side) >= FEWEST_PLAIN]
 

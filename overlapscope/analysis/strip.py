@@ -1,4 +1,4 @@
-"""What each stream did in each of a row of equal slices of time: the numbers behind a timeline strip."""
+"""Activity of each stream in equal slices of time: the data of a timeline strip."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from overlapscope.base.intervals import I64, covered, union
 from overlapscope.trace.model import Kind
 
 STEPS_FOR_MEDIAN = 3
-"""From this many steps on, one of them shows more than the whole window would."""
+"""Minimum number of steps for which one step shows more than the whole window."""
 
 
 class Lane(Struct, frozen=True, eq=False):
-    """One stream."""
+    """One stream of a strip."""
 
     stream: int
     busy_ns: I64
-    """Shape `(len(Kind), slices)`: how long each kind ran in each slice."""
+    """Time of each kind in each slice, of shape `(len(Kind), slices)`."""
 
 
 class Strip(Struct, frozen=True, eq=False):
-    """A part of one device's window, cut into slices."""
+    """A part of one device's window, divided into slices."""
 
     label: str
-    """The step or range shown; empty for the whole window."""
+    """Step or range shown; empty for the whole window."""
     of: int
-    """Of how many such steps or ranges it is the one of median length."""
+    """Number of such steps or ranges, among which this one has the median length."""
     start_ns: int
     end_ns: int
     slice_ns: I64
     """Length of each slice."""
     lanes: tuple[Lane, ...]
-    """By stream id; streams that ran nothing here are left out."""
+    """Lanes by stream id. Streams that ran nothing here are left out."""
     left_out: int
-    """How many streams that did run were left out to keep the strip small."""
+    """Number of active streams left out to keep the strip small."""
     exposed_copy_ns: I64
     idle_ns: I64
 
 
 def measure(timeline: Timeline, device: Device, *, scope: str = "window", slices: int, lanes: int = 8) -> Strip:
-    """Measure the part of a device's window that shows most, on at most `lanes` streams, the busiest.
+    """Measure the most informative part of a device's window, on at most `lanes` streams, the busiest ones.
 
-    That part is the occurrence of median length of the step or range `scope`. Without one it is the step of
-    median length, or the whole window where there are fewer than three steps, or where that step shows little
-    of what the window lost.
+    It is the occurrence of median length of the step or range `scope`. Without one, it is the step of median length. It
+    is the whole window if there are fewer than three steps, or if that step shows little of the time lost in the
+    window.
     """
     label, of, start, end = _shown(device, scope)
     slices = max(1, min(slices, end - start))

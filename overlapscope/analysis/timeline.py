@@ -1,4 +1,4 @@
-"""One device's work as interval sets, from which every length in a report is measured."""
+"""Work of one device as interval sets, from which every length in a report is measured."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from overlapscope.trace.model import I8, GpuOps, Kind, RuntimeCalls, Trace
 
 
 class Ran(Struct, frozen=True, eq=False):
-    """When each kind of a device's ops ran."""
+    """Times in which each kind of a device's ops ran."""
 
     compute: Intervals
     comm: Intervals
@@ -34,24 +34,26 @@ class Ran(Struct, frozen=True, eq=False):
     d2h: Intervals
     other: Intervals
     start_ns: int
-    """The window: first op's start..."""
+    """Start of the window, which is the start of the first op."""
     end_ns: int
-    """...to the last op's end."""
+    """End of the window, which is the end of the last op."""
 
 
 class Timeline(Ran, frozen=True, dict=True):
-    """The ops of one device, sorted by start, and the sets of instants at which each kind ran; those that take the
-    others together are made when first asked for."""
+    """Ops of one device, sorted by start, and the times in which each kind ran.
+
+    Sets that combine several kinds are made on first use.
+    """
 
     device: int
     ops: GpuOps
     lead_in_end_ns: int | None
-    """End of the lead-in; the window's start where there is none; None where it cannot be told."""
+    """End of the lead-in: the window's start if there is none; None if it is unknown."""
     main_stream: int
 
     @cached_property
     def copy(self) -> Intervals:
-        """When copies ran, in either direction."""
+        """Times in which copies ran, in either direction."""
         return join(self.h2d, self.d2h)
 
     @cached_property
@@ -64,43 +66,43 @@ class Timeline(Ran, frozen=True, dict=True):
 
     @cached_property
     def exposed_comm(self) -> Intervals:
-        """When communication ran, and no compute."""
+        """Times in which communication ran and no compute."""
         return subtract(self.comm, self.compute)
 
     @cached_property
     def exposed_copy(self) -> Intervals:
-        """When copies ran, and no kernel."""
+        """Times in which copies ran and no kernel."""
         return subtract(self.copy, self._kernels)
 
     @cached_property
     def exposed_h2d(self) -> Intervals:
-        """Likewise, of copies to the device."""
+        """Times in which copies to the device ran and no kernel."""
         return subtract(self.h2d, self._kernels)
 
     @cached_property
     def exposed_d2h(self) -> Intervals:
-        """Likewise, of copies to the host."""
+        """Times in which copies to the host ran and no kernel."""
         return subtract(self.d2h, self._kernels)
 
     @cached_property
     def exposed_other(self) -> Intervals:
-        """When other memory work ran, and nothing else."""
+        """Times in which other memory work ran and nothing else."""
         return subtract(self.other, self._working)
 
     @cached_property
     def idle(self) -> Intervals:
-        """When nothing ran, within the window."""
+        """Times in the window in which nothing ran."""
         return complement(join(self._working, self.other), self.start_ns, self.end_ns)
 
     @property
     def judged_from_ns(self) -> int:
-        """Where causes and steps begin: behind the lead-in."""
+        """End of the lead-in, where causes and steps begin."""
         return self.start_ns if self.lead_in_end_ns is None else self.lead_in_end_ns
 
 
 @kept()
 def build(trace: Trace, device: int) -> Timeline:
-    """The timeline of a device that has at least one GPU op."""
+    """Return the timeline of a device that has at least one GPU op."""
     ops = trace.gpu_ops if len(trace.devices) == 1 else trace.gpu_ops.take(trace.gpu_ops.device == device)
     ran = when_ran(ops.kind, ops.start_ns, ops.end_ns)
     return Timeline(
@@ -113,14 +115,14 @@ def build(trace: Trace, device: int) -> Timeline:
 
 
 def when_ran(kind: I8, start_ns: I64, end_ns: I64) -> Ran:
-    """When the ops of each `Kind` ran, in any order; there must be one."""
+    """Return the times in which the ops of each `Kind` ran. Ops may be in any order; there must be at least one."""
     rows = {each: np.flatnonzero(kind == each) for each in Kind}
     sets = {each.name.lower(): union(start_ns[of_kind], end_ns[of_kind]) for each, of_kind in rows.items()}
     return Ran(**sets, start_ns=int(start_ns.min()), end_ns=int(end_ns.max()))
 
 
 def _main_stream(ops: GpuOps) -> int:
-    """The stream with the most compute; where nothing computes, the busiest; the lower id of equals."""
+    """Return the stream with the most compute, or the busiest if nothing computes; among equals, the lower id."""
     compute = ops.kind == Kind.COMPUTE
     counts = compute if (ops.end_ns > ops.start_ns)[compute].any() else np.ones(len(ops), np.bool_)
     work = {}
@@ -131,19 +133,18 @@ def _main_stream(ops: GpuOps) -> int:
 
 
 def _lead_in_end(ops: GpuOps, calls: RuntimeCalls, start: int) -> int | None:
-    """The end of the last op that was launched before the recording began.
+    """Return the end of the last op that was launched before the recording began.
 
-    Correlations are handed out in launch order, so an op without a recorded launch was launched earlier
-    exactly if its correlation is below every recorded one; a gap in the records further on has a higher one.
-    An op without correlation says nothing of its launch; it counts where it begins before any op of a recorded
-    launch does.
+    Correlations are assigned in launch order, so an op without a recorded launch was launched earlier exactly if its
+    correlation is below every recorded one; later gaps in the records have higher ones. An op without a correlation
+    counts if it begins before any op with a recorded launch.
     """
     launched = ops.launch >= 0
     if not launched.any():
         return None
     orphans = np.flatnonzero(~launched)
-    known = calls.correlation[calls.correlation > 0]
-    earliest = known.min() if len(known) else 0
+    correlations = calls.correlation[calls.correlation > 0]
+    earliest = correlations.min() if len(correlations) else 0
     nameless = ops.correlation[orphans] <= 0
     before = np.where(
         nameless, ops.start_ns[orphans] < ops.start_ns[launched].min(), ops.correlation[orphans] < earliest
@@ -152,9 +153,9 @@ def _lead_in_end(ops: GpuOps, calls: RuntimeCalls, start: int) -> int | None:
 
 
 def lengths(ran: Ran, starts: I64, ends: I64) -> dict[str, I64]:
-    """How long each set of instants is inside each of the given windows: input to `measured`.
+    """Return the length of each set inside each of the given windows, for `measured`.
 
-    What is in one set and not in another, or in both, follows from how long they and their union are.
+    Lengths of differences and intersections follow from the lengths of sets and of their unions.
     """
     sm, copy = join(ran.compute, ran.comm), join(ran.h2d, ran.d2h)
     busy = join(sm, copy)
@@ -177,7 +178,7 @@ def lengths(ran: Ran, starts: I64, ends: I64) -> dict[str, I64]:
 
 
 def measured(ns: Mapping[str, int]) -> tuple[Buckets, Engines, Overlap]:
-    """The figures of one window, or of several whose lengths were added up."""
+    """Return the figures of a window, or of several whose lengths were added up."""
     serial = ns["sm"] + ns["h2d"] + ns["d2h"]
     ideal = max(ns["sm"], ns["h2d"], ns["d2h"])
     hidden = ns["copy"] - ns["exposed_copy"]
@@ -214,12 +215,12 @@ def measured(ns: Mapping[str, int]) -> tuple[Buckets, Engines, Overlap]:
 
 
 def percentage(part: int, whole: int) -> float | None:
-    """100 * part / whole, correctly rounded; None of nothing."""
+    """Return 100 * part / whole, correctly rounded; None if the whole is 0."""
     return 100 * part / whole if whole else None
 
 
 def stream_use(timeline: Timeline, starts: I64, ends: I64) -> tuple[StreamUse, ...]:
-    """What each stream did inside the given disjoint windows, by stream id."""
+    """Return the use of each stream inside the given disjoint windows, by stream id."""
     ops = timeline.ops
     uses = []
     for stream, on_stream in rows_by(ops.stream):

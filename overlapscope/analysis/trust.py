@@ -1,6 +1,6 @@
-"""Whether a trace can be believed, judged before any number. `docs/how-it-works/trust.md` explains each check.
+"""Trust in a trace, judged before any number. `docs/how-it-works/trust.md` explains each check.
 
-A warning says that some numbers are less exact; a failure says which ones are unknown, and the analysis leaves
+A warning means that some numbers are less exact. A failure says which numbers are unknown, and the analysis leaves
 those out.
 """
 
@@ -21,17 +21,18 @@ from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part, i
 from overlapscope.trace.model import Index, Kind, Table, Trace
 
 CLOCK_TOLERANCE_NS = 50_000
-"""CPU and GPU clocks are matched to some 10 us; beyond this a GPU op before its launch is worth a warning."""
+"""CPU and GPU clocks are matched to some 10 us. A GPU op that begins before its launch by more than this is worth a
+warning."""
 CLOCK_LIMIT_NS = 1_000_000
-"""Beyond this host and device cannot be compared at all."""
+"""Skew from which host and device times can't be compared."""
 _US_NS = 1_000
 _NAMED = 4
-"""Calls that are told of by name."""
+"""Maximum number of calls to name."""
 
 
 @kept()
 def judge_file(trace: Trace) -> tuple[Check, ...]:
-    """Checks of the source and of the recording as a whole."""
+    """Check the source and the recording as a whole."""
     return (
         _complete(trace),
         _readable(trace),
@@ -46,7 +47,7 @@ def judge_file(trace: Trace) -> tuple[Check, ...]:
 
 
 def verdict(checks: Iterable[Check]) -> Trust:
-    """The checks, the worst of each id over the devices, and what they mean together."""
+    """Combine checks: the worst of each id over the devices, and the verdict."""
     severity = {"ok": 0, "warn": 1, "fail": 2}
     worst: dict[str, Check] = {}
     for check in checks:
@@ -59,7 +60,7 @@ def verdict(checks: Iterable[Check]) -> Trust:
 
 
 def clocks_agree(checks: Iterable[Check]) -> bool:
-    """Whether host and device times can be compared, by the checks of the file."""
+    """Return whether host and device times can be compared, according to the checks of the file."""
     return not any(check.id == "clock-skew" and check.status == "fail" for check in checks)
 
 
@@ -75,7 +76,7 @@ def _complete(trace: Trace) -> Check:
 
 
 def _counted(counts: Counter[Part]) -> str:
-    """`copies between host and device (4), runtime calls (2)`."""
+    """Return counts as text, such as `copies between host and device (4), runtime calls (2)`."""
     return ", ".join(f"{WORDS[part]} ({counts[part]})" for part in in_order(counts))
 
 
@@ -87,7 +88,7 @@ def _readable(trace: Trace) -> Check:
     return Check.warn(
         "events-readable",
         f"Some events are damaged: {damage.repaired_events} could be repaired, {damage.lost_events} are lost.{example}",
-        # Whatever they were.
+        # Lost events may be of any part.
         EVERYTHING if damage.lost_events else (),
     )
 
@@ -97,17 +98,19 @@ def _times(trace: Trace) -> Check:
     timeless = _timeless(trace)
     if not trace.damage.impossible_times and not timeless:
         return Check.ok("durations", "All times are possible.")
-    said = []
+    sentences = []
     if trace.damage.impossible_times:
-        said.append(
+        sentences.append(
             f"{plural(trace.damage.impossible_times, 'event')} with an impossible time (negative, or longer than the "
             f"recording) {'was' if trace.damage.impossible_times == 1 else 'were'} left out: {_counted(left_out)}."
         )
     if timeless:
         count = timeless.total()
         have = "has no duration, or one" if count == 1 else "have no duration, or one"
-        said.append(f"{plural(count, 'event')} {have} that is impossibly short: {_counted(timeless)}.")
-    return Check.warn("durations", f"{' '.join(said)} The GPU may look idle where they ran.", {*left_out, *timeless})
+        sentences.append(f"{plural(count, 'event')} {have} that is impossibly short: {_counted(timeless)}.")
+    return Check.warn(
+        "durations", f"{' '.join(sentences)} The GPU may look idle where they ran.", {*left_out, *timeless}
+    )
 
 
 def _sizes(trace: Trace) -> Check:
@@ -125,10 +128,10 @@ def _sizes(trace: Trace) -> Check:
 
 
 def _timeless(trace: Trace) -> Counter[Part]:
-    """Events without a duration, by what they are of.
+    """Return the number of events without a duration in each part.
 
-    Where a file has whole microseconds only, what is shorter has none, so GPU ops are told of where all of a kind have
-    none.
+    In a file with whole microseconds, shorter events have no duration, so GPU ops are reported only if all ops of a
+    kind have none.
     """
     ops = trace.gpu_ops
     length = ops.end_ns - ops.start_ns
@@ -175,7 +178,7 @@ def _activity(trace: Trace) -> Check:
         "gpu-activity",
         "The trace has no GPU activity: it was recorded without a GPU or without "
         f"{recorder_by_id(trace.recorder).gpu_activity}, so overlap cannot be measured.",
-        # What was recorded of the host is there.
+        # The host's part of the recording is there.
         {*GPU_OPS, "calls", "syncs", "clocks"},
     )
 
@@ -231,7 +234,7 @@ def _directions(trace: Trace) -> list[Check]:
 
 
 def _graphs(trace: Trace) -> list[Check]:
-    """Graphs as ops are of Nsight Systems alone, so nothing is said where there are none."""
+    """Judge graphs recorded as single ops, which only Nsight Systems does; other traces get no check."""
     if not trace.whole_graphs:
         return []
     count = plural(trace.whole_graphs, "CUDA graph")
@@ -246,6 +249,6 @@ def _graphs(trace: Trace) -> list[Check]:
 
 
 def _calls_named(trace: Trace, rows: Index) -> str:
-    """`cudaMemcpyAsync 4 times, cudaLaunchKernel 1 time`."""
+    """Return calls as text, such as `cudaMemcpyAsync 4 times, cudaLaunchKernel 1 time`."""
     counts = Counter(map(trace.runtime_calls.name, rows.tolist()))
     return ", ".join(f"{name} {plural(count, 'time')}" for name, count in counts.most_common(_NAMED))

@@ -1,4 +1,4 @@
-"""Checks of one device: whether its launches, ops, waits and steps are all there, and as they can be."""
+"""Checks of one device: whether its launches, ops, waits and steps are complete and possible."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from overlapscope.trace.model import OwnPeriod, Sync, Trace
 
 LONG_LEAD_IN = 0.1
 MUCH_LEAD_IN = 0.5
-"""Of the window; beyond this too little is judged, unless several whole steps are left."""
+"""Share of the window from which too little is judged, unless several whole steps are left."""
 FEWEST_STEPS = 2
 MISSING_SHARE = 0.01
 MUCH_MISSING = 0.1
-"""Of the window; beyond this nobody knows what the program did."""
+"""Share of the window from which the program's activity is unknown."""
 PROFILER_SHARE = 0.01
 DISORDER_SHARE = 0.01
 REGULAR_PCT = 90
@@ -34,7 +34,7 @@ REGULAR_PCT = 90
 
 
 def judge_device(trace: Trace, timeline: Timeline, steps: Periods, idle: IdleTime) -> list[Check]:
-    """Checks of one device."""
+    """Check one device."""
     return [
         _launches(trace, timeline),
         _lead_in(trace, timeline, steps),
@@ -84,11 +84,11 @@ def _lead_in(trace: Trace, timeline: Timeline, steps: Periods) -> Check:
         return Check.ok("lead-in", "The device had caught up when the recording began.")
     length = timeline.lead_in_end_ns - timeline.start_ns
     share = length / (timeline.end_ns - timeline.start_ns)
-    whole = int((~steps.partial).sum())
-    if share > MUCH_LEAD_IN and whole < FEWEST_STEPS:
+    whole_steps = int((~steps.partial).sum())
+    if share > MUCH_LEAD_IN and whole_steps < FEWEST_STEPS:
         detail = (
-            f"Only the last {percent(100 * (1 - share))} of the window, with {plural(whole, 'whole step')}, can be "
-            "judged: before, the device worked off what was queued before the recording. That is too little."
+            f"Only the last {percent(100 * (1 - share))} of the window, with {plural(whole_steps, 'whole step')}, can "
+            "be judged: before, the device worked off what was queued before the recording. That is too little."
         )
         return Check.fail("lead-in", detail, EVERYTHING)
     detail = (
@@ -182,10 +182,10 @@ def _steps(trace: Trace, timeline: Timeline, steps: Periods) -> list[Check]:
 
 
 def _period(period: OwnPeriod) -> Check:
-    found = f"Nothing marks steps, so they were found by what repeats: {period}."
+    message = f"Nothing marks steps, so they were found by what repeats: {period}."
     if period.regular_pct >= REGULAR_PCT:
-        return Check.ok("steps", found)
-    return Check.warn("steps", f"{found} Steps differ, so figures of a step are rough. Mark steps to be sure.")
+        return Check.ok("steps", message)
+    return Check.warn("steps", f"{message} Steps differ, so figures of a step are rough. Mark steps to be sure.")
 
 
 def _warm_up(trace: Trace, rows: I64, spans: I64) -> Check:
@@ -199,7 +199,7 @@ def _warm_up(trace: Trace, rows: I64, spans: I64) -> Check:
 
 
 def _ahead(trace: Trace, timeline: Timeline, steps: Periods) -> Check:
-    """Side streams working on another step than the main stream, by more than a prefetch of one."""
+    """Check whether side streams work two or more steps ahead of the main stream, which is more than a prefetch."""
     ops, notes = timeline.ops, trace.annotations
     rows = np.flatnonzero(is_step(notes))
     rows = rows[np.argsort(notes.start_ns[rows], kind="stable")]
@@ -208,8 +208,8 @@ def _ahead(trace: Trace, timeline: Timeline, steps: Periods) -> Check:
     belongs = np.searchsorted(notes.start_ns[rows], launched, side="right") - 1
     order = np.searchsorted(notes.start_ns[rows], notes.start_ns[steps.row], side="left")
     runs = np.searchsorted(steps.start_ns, ops.start_ns[side], side="right") - 1
-    known = (belongs >= 0) & (runs >= 0)
-    far = known & (belongs - pick(order, runs, 0) >= 2)
+    placed = (belongs >= 0) & (runs >= 0)
+    far = placed & (belongs - pick(order, runs, 0) >= 2)
     if not far.any():
         return Check.ok("step-skew", "No stream runs more than one step ahead.")
     early = union(ops.start_ns[side[far]], ops.end_ns[side[far]])

@@ -9,6 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from overlapscope.base import disk
 from overlapscope.base.words import clean, shorten
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.history.database import HEAD_BYTES, is_history
@@ -114,8 +115,9 @@ def _contents(path: Path) -> Iterable[tuple[Path, str]]:
     if path.name.lower().endswith(_EXPORTED):
         return ()
     try:
-        with path.open("rb") as file:
-            head = file.read(HEAD_BYTES)
+        with open(path, "rb", opener=disk.regular) as file:
+            # Reading a special file may have to wait for data, which gives None.
+            head = file.read(HEAD_BYTES) or b""
         written = "history" if is_history(head) else kind_of(path)
         if written is not None:
             return ((path, written),)

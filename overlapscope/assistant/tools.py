@@ -18,7 +18,7 @@ from overlapscope.base.words import did_you_mean, listed
 from overlapscope.catalog.interventions import INTERVENTIONS
 from overlapscope.errors import NotInTrace, UsageError
 from overlapscope.inputs import read_baseline, read_report
-from overlapscope.query.rows import Job
+from overlapscope.query.rows import QueriedTraces
 from overlapscope.query.tables import OF, TABLES, unit_of
 from overlapscope.reading import load
 from overlapscope.reading.files import file_and_part, kind_of
@@ -372,7 +372,7 @@ class Tools(msgspec.Struct, frozen=True):
             "missing_count": len(result.missing),
             "missing": result.missing[:_FEW],
         }
-        less = {"source": ..., "step_spans_ns": ..., "device_name": ..., "doubts": ()}
+        less = {"source": ..., "step_spans_ns": ..., "device_name": ..., "doubts": (), "doubt_ids": ...}
         rows = [_without(row, less) for row in result.ranks]
         unknown = [*(f"{one.source}: {one.reason}" for one in result.unreadable), *result.notes]
         return answer(head, rows, figures=_RECORDED, unknown=unknown, called="ranks", page=page)
@@ -405,7 +405,7 @@ class Tools(msgspec.Struct, frozen=True):
 
     # -- what is read ---------------------------------------------------------------------------------
 
-    def _job(self, path: str) -> Job:
+    def _job(self, path: str) -> QueriedTraces:
         """One trace. Raises UsageError for a directory, and what reading raises."""
         files = self.folders.files(path)
         if len(files) != 1:
@@ -413,7 +413,7 @@ class Tools(msgspec.Struct, frozen=True):
             raise UsageError(f"{path}: holds {len(files):,} traces; name one of them: {names}.")
         return _read((_version(files[0]),))
 
-    def _jobs(self, path: str) -> Job:
+    def _jobs(self, path: str) -> QueriedTraces:
         """All traces of a directory, or one. Raises UsageError for very many, and what reading raises."""
         files = self.folders.files(path)
         if len(files) > _MOST_TRACES:
@@ -455,11 +455,11 @@ def _version(path: Path) -> _Version:
 
 
 @lru_cache(_KEPT)
-def _read(versions: tuple[_Version, ...]) -> Job:
-    return Job(tuple(load(path, progress=False, cache=False) for path, *_ in versions))
+def _read(versions: tuple[_Version, ...]) -> QueriedTraces:
+    return QueriedTraces(tuple(load(path, progress=False, cache=False) for path, *_ in versions))
 
 
-def _ask(job: Job, sql: str) -> tuple[Answer, list[tuple[Any, ...]]]:
+def _ask(job: QueriedTraces, sql: str) -> tuple[Answer, list[tuple[Any, ...]]]:
     """What the statement gave, and its first rows."""
     from overlapscope.query.engine import ask
     from overlapscope.query.written import values

@@ -1,1 +1,1 @@
-"""What every room builds on and nothing of a trace: intervals, words, files, streams."""
+"""Foundations that know nothing of traces: intervals, words, files, streams."""

@@ -1,4 +1,4 @@
-"""A connection to an SQLite file whose statements end: a damaged or prepared file can hold tables without an end."""
+"""A connection to an SQLite file that limits statements, because a damaged or crafted file can hold endless tables."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from collections.abc import Callable
 from typing import Any, Final
 
 _EVERY: Final = 10_000
-"""Instructions of SQLite's virtual machine after which they are counted."""
+"""Number of SQLite's virtual machine instructions between two checks of the limit."""
 _LEAST: Final = 1_000_000
 _PER_BYTE: Final = 32
-"""Limit for one statement. Those that read histories and reports of Nsight Systems take up to 0.2 per byte."""
+"""Maximum instructions of a statement per byte of the file. Statements on histories and reports of Nsight Systems need
+up to 0.2."""
 
 
 class BoundedConnection(sqlite3.Connection):
-    """Interrupts each statement that takes more instructions than the file's size explains, once `bound` was called.
+    """Connection that interrupts statements which take more instructions than the file's size explains.
 
-    SQLite follows pages that refer to the same page again and again, and views without an end.
+    The limit holds once `bound` was called. SQLite follows pages that refer to the same page again and again, and views
+    without an end.
     """
 
     def bound(self, size_bytes: Callable[[], int]) -> None:
-        """Interrupt statements that are executed later, by the size of the file."""
+        """Limit later statements by the size of the file."""
         self._executed = 0
 
         def look() -> bool:
@@ -30,7 +32,7 @@ class BoundedConnection(sqlite3.Connection):
         self.set_progress_handler(look, _EVERY)
 
     def execute(self, *statement: Any) -> sqlite3.Cursor:
-        """Execute a statement, which begins to count anew."""
+        """Execute a statement, and restart the count of instructions."""
         self._executed = 0
         return super().execute(*statement)
 

@@ -1,6 +1,6 @@
-"""Clock by which steps are timed, windows open and close, and recordings of a watched program are due.
+"""Clock that times steps, opens and closes windows, and schedules recordings of a watched program.
 
-Modules call `clock.now_ns()`, so that tests can put a clock in its place that they move themselves.
+Modules call `clock.now_ns()`, so that tests can replace the clock by a clock that they move themselves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables as columns: numpy arrays of equal length, whose rows refer to rows of others by index, -1 for none."""
+"""Tables as numpy arrays of equal length, whose rows refer to rows of other tables by index, -1 for none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 Index = NDArray[np.intp]
 Integers = NDArray[np.signedinteger[Any]]
-"""Whole numbers of any width."""
+"""Integers of any width."""
 
 _DTYPES: dict[Any, type] = {
     "I64": np.int64,
@@ -29,7 +29,7 @@ _DTYPES: dict[Any, type] = {
     "Bool": np.bool_,
     "Index": np.intp,
 }
-"""Types of columns, by how tables spell them."""
+"""Types of columns, as tables write them."""
 
 
 @overload
@@ -39,9 +39,11 @@ def pick(column: Integers, rows: Integers, none: int = -1) -> I64: ...
 @overload
 def pick(column: F64, rows: Integers, none: float = -1) -> F64: ...
 def pick(column: NDArray[Any], rows: Integers, none: float = -1) -> NDArray[Any]:
-    """The column's values at the rows, in their shape; `none` where there is no such row: -1, as where nothing is
-    referred to, or the column's length, as where a search found nothing that follows. Whole numbers become 64 bits
-    wide."""
+    """Return the column's values at some rows, as 64-bit numbers in the shape of `rows`; `none` for a missing row.
+
+    A row is missing if it is -1, a reference to nothing, or the column's length, the result of a search that found
+    nothing.
+    """
     dtype = np.result_type(column, np.asarray(none))
     if not len(column):
         return np.full(rows.shape, none, dtype)
@@ -51,14 +53,14 @@ def pick(column: NDArray[Any], rows: Integers, none: float = -1) -> NDArray[Any]
 
 
 def locate(column: Integers, wanted: Integers) -> I64:
-    """The first row of the column that has each wanted value; -1 where none has."""
+    """Return the first row of the column that has each wanted value; -1 where none has."""
     order = np.argsort(column, kind="stable")
     rows = pick(order, np.searchsorted(column[order], wanted))
     return np.where((rows >= 0) & (pick(column, rows) == wanted), rows, -1)
 
 
 def quantile(values: F64 | Integers, share: float) -> float:
-    """As `np.quantile` has it, which loads numpy's masked arrays, as `np.median` does. There must be a value."""
+    """Return the quantile as `np.quantile` does, without loading numpy's masked arrays. There must be a value."""
     ordered = np.sort(values)
     place, part = divmod(share * (len(values) - 1), 1)
     low, high = float(ordered[int(place)]), float(ordered[-1 if int(place) + 1 == len(values) else int(place) + 1])
@@ -66,34 +68,34 @@ def quantile(values: F64 | Integers, share: float) -> float:
 
 
 class Columns(Struct, frozen=True, eq=False):
-    """A table: fields that are arrays are columns of equal length, any others are shared by what is taken from it."""
+    """A table. Its arrays are columns of equal length; other fields stay the same for any selection of rows."""
 
     def __len__(self) -> int:
         return len(getattr(self, next(iter(_dtypes(type(self))))))
 
-    def take(self, rows: Integers | Bool) -> Self:
-        """The table of the given rows (an index array or a boolean mask)."""
+    def take(self, rows: Integers | Bool | slice) -> Self:
+        """Return the table of some rows (an index array, a boolean mask or a slice)."""
         return replace(self, **{name: getattr(self, name)[rows] for name in _dtypes(type(self))})
 
     def copied(self, *names: str) -> Self:
-        """The table with some columns of its own, to be written to."""
+        """Return the table with private, writable copies of some columns."""
         return replace(self, **{name: getattr(self, name).copy() for name in names})
 
     @classmethod
     def empty(cls, **shared: Any) -> Self:
-        """A table of no rows. `shared`: its fields that are no columns."""
+        """Return a table without rows. `shared` are the fields that are not columns."""
         return cls(**shared, **{name: np.empty(0, dtype) for name, dtype in _dtypes(cls).items()})
 
     @classmethod
     def filled(cls, **columns: NDArray[Any] | int) -> Self:
-        """A table of these columns, in which a single value stands in every row."""
+        """Return a table of some columns. A single value fills its column."""
         dtypes = _dtypes(cls)
         whole = zip(columns, np.broadcast_arrays(*columns.values()), strict=True)
         return cls(**{name: values.astype(dtypes[name], copy=False) for name, values in whole})
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """The rows of all the tables, one after another; of none, a table of no rows."""
+        """Return the rows of all tables, table after table; without tables, a table without rows."""
         if not parts:
             return cls.empty()
         return replace(
@@ -103,7 +105,7 @@ class Columns(Struct, frozen=True, eq=False):
 
 @kept()
 def _dtypes(table: type[Columns]) -> dict[str, type]:
-    """The names of a table's columns and their types."""
+    """Return the names of a table's columns and their types."""
     spelled: dict[str, Any] = {}
     for cls in reversed(table.__mro__):
         spelled |= getattr(cls, "__annotations__", {})

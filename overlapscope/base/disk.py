@@ -1,4 +1,4 @@
-"""Files on the disk: written whole or not at all, and opened unasked only where they are files."""
+"""Files on the disk, written completely or not at all, and opened only if they are regular files."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import IO, BinaryIO, Final
 
 _ENDS = (signal.SIGTERM, signal.SIGHUP)
+WAITS: Final = "reading it waits for data that may never come"
 
 
 def of_user(on_mac: str, variable: str, elsewhere: str) -> Path | None:
-    """Our folder of a kind in this user's home: below `Library/on_mac`, or by the XDG base directory specification
-    below what a variable names, else `elsewhere`. None where this user has no home.
+    """Return our folder in this user's home; None if this user has no home.
+
+    On macOS it is below `Library/on_mac`. Elsewhere it is below the folder that a variable of the XDG base directory
+    specification names, or else below `elsewhere`.
     """
     try:
         home = Path.home()
@@ -27,33 +31,38 @@ def of_user(on_mac: str, variable: str, elsewhere: str) -> Path | None:
     if sys.platform == "darwin":
         return home / "Library" / on_mac / "overlapscope"
     told = os.environ.get(variable, "")
-    # A relative path is to be ignored, says the specification.
+    # The specification says to ignore a relative path.
     return (Path(told) if os.path.isabs(told) else home / elsewhere) / "overlapscope"
 
 
 def write(target: Path, blocks: Iterable[bytes], *, over: bool = True) -> None:
-    """Write a file, as `replacing` does. Raises OSError."""
+    """Write a file, as `replacing` does.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
     with replacing(target, over=over) as path, open(path, "wb") as file:
         file.writelines(blocks)
 
 
 @contextmanager
 def replacing(target: Path, *, over: bool = True) -> Iterator[Path]:
-    """An empty file to be written, which takes the place of `target` when the block ends; it is removed where the block
-    raises, or the process is asked to end.
+    """Yield an empty file that replaces `target` when the block ends, or disappears if the block fails.
 
-    So at any moment, and after a power failure, `target` is what it was or what it becomes. Where it is a link, the
-    file behind it is replaced; one that was there keeps its mode, and its owner where that may be given. What is no
-    file (a terminal, a pipe, `/dev/stdout`) is handed over itself, and written as any program would.
+    At any moment, even after a power failure, `target` has its old or its new content. If `target` is a link, the
+    linked file is replaced. An existing file keeps its mode, and its owner where permitted. Anything except a regular
+    file (a terminal, a pipe, `/dev/stdout`) is opened and written itself, as any program would.
 
-    Raises OSError; FileExistsError where there is a file and it is not to be written `over`.
+    Raises:
+        OSError: The file cannot be written.
+        FileExistsError: The file exists, and `over` is false.
     """
     place, before = _place(target)
     if place is None:
         yield target
         return
     if before is not None and not os.access(place, os.W_OK):
-        # The directory would let it be replaced all the same, but whoever took the permission meant the file.
+        # The directory would permit replacing the file, but its missing permission is meant to protect it.
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), place)
     with put_in_place(place, f".overlapscope-{os.urandom(8).hex()}.part") as unfinished:
         yield unfinished
@@ -66,10 +75,12 @@ def replacing(target: Path, *, over: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def put_in_place(place: str | Path, temporary: str, mode: int = 0o666) -> Iterator[Path]:
-    """`replacing` without its regard for what is there: whatever has the name is replaced, and nothing is flushed
-    to the disk. Until then the file is called `temporary`, in the same directory.
+    """Yield an empty file that replaces `target` unconditionally, without flushing to the disk.
 
-    Raises OSError.
+    Until the block ends, the file has the name `temporary`, in the same directory.
+
+    Raises:
+        OSError: The file cannot be written.
     """
     unfinished = Path(os.path.join(os.path.dirname(place), temporary))
     with _removed_by_signals(unfinished):
@@ -83,7 +94,7 @@ def put_in_place(place: str | Path, temporary: str, mode: int = 0o666) -> Iterat
 
 
 def may_be_file(path: Path) -> bool:
-    """Return whether a regular file or a link has this path; where a link leads is not looked at."""
+    """Return whether a path is a regular file or a link, without following the link."""
     try:
         mode = path.lstat().st_mode
     except OSError:
@@ -92,7 +103,11 @@ def may_be_file(path: Path) -> bool:
 
 
 def regular(path: str, flags: int) -> int:
-    """For `open(..., opener=regular)`: raises OSError at what is no file, as a pipe, whose writer may never come."""
+    """Open a regular file, for `open(..., opener=regular)`. A pipe could block for ever.
+
+    Raises:
+        OSError: The path is not a regular file.
+    """
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
@@ -101,19 +116,67 @@ def regular(path: str, flags: int) -> int:
 
 
 def read_regular(path: Path) -> bytes:
-    """All of a file. Raises OSError, also for what is no file."""
+    """Return the content of a regular file.
+
+    Raises:
+        OSError: The file cannot be read, or is not a regular file.
+    """
     with open(path, "rb", opener=regular) as file:
-        return file.read()
+        return _all_of(file)
+
+
+def _all_of(file: BinaryIO) -> bytes:
+    data: bytes | None = file.read()
+    if data is None:
+        raise OSError(errno.EAGAIN, WAITS)
+    return data
+
+
+def read(path: Path) -> bytes:
+    """Return all of a file, or all that comes through a pipe.
+
+    Raises OSError, also for a device, which may never end, and where reading waits for data, as that of `/proc/kmsg`
+    does.
+    """
+    with open_source(path) as file:
+        return _all_of(file)
+
+
+def open_source(path: Path) -> BinaryIO:
+    """Open a file or a pipe for reading; where data of a special file is not there yet, `read` returns None.
+
+    Raises OSError, also for a device.
+    """
+    # Without O_NONBLOCK, opening a pipe waits for its writer, as it should.
+    waits = 0 if stat.S_ISFIFO(os.stat(path).st_mode) else os.O_NONBLOCK | os.O_NOCTTY
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | waits))  # noqa: SIM115
+    if is_device(file):
+        file.close()
+        raise OSError(errno.EINVAL, "it is a device", str(path))
+    return file
+
+
+def is_device(file: IO[bytes]) -> bool:
+    """Return whether an open file is a device that may never end: not a terminal, and not `/dev/null`."""
+    try:
+        state = os.fstat(file.fileno())
+    except OSError:
+        return False
+    return stat.S_ISCHR(state.st_mode) and not file.isatty() and state.st_rdev != os.stat(os.devnull).st_rdev
 
 
 def is_written_in_place(path: Path) -> bool:
-    """Whether it is there and no file: then nothing in it is lost by writing to it. Raises OSError."""
+    """Return whether a path exists and is not a regular file, so that writing to it loses nothing.
+
+    Raises:
+        OSError: The path cannot be examined.
+    """
     place, _ = _place(path)
     return place is None
 
 
 def _place(target: Path) -> tuple[str | None, os.stat_result | None]:
-    """The path behind all links and what is there; no path where that is to be written as it is."""
+    """Return the path after all links and its state; no path if it must be written directly."""
     path = os.fspath(target)
     try:
         state = os.stat(path)
@@ -121,11 +184,11 @@ def _place(target: Path) -> tuple[str | None, os.stat_result | None]:
         state = None
     if state is not None and not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
         return None, state
-    # There is no circle, or `stat` would have said so.
+    # The links are not circular, since `stat` succeeded.
     while os.path.islink(path):
         directory = os.path.dirname(path)
         if os.path.realpath(directory).startswith(("/proc/", "/dev/fd")):
-            # An open file of this process: whoever opened it reads it there, and not under its name.
+            # This is an open file of this process. Its reader has it open, so it must not be replaced.
             return None, state
         path = os.path.join(directory, os.readlink(path))
     return path, state
@@ -138,7 +201,11 @@ def _make_alike(path: Path, before: os.stat_result) -> None:
 
 
 def flush(path: Path) -> None:
-    """See to it that what was written survives a power failure. Raises OSError."""
+    """Flush written data, so that it survives a power failure.
+
+    Raises:
+        OSError: The data cannot be flushed.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -148,7 +215,7 @@ def flush(path: Path) -> None:
 
 @contextmanager
 def _removed_by_signals(path: Path) -> Iterator[None]:
-    """The file is removed where a signal ends the process that nothing else would have heeded."""
+    """Remove the file if a signal ends the process that has no other handler."""
     process = os.getpid()
 
     def end(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Whether the program changed while it was recorded, by the steps that were timed on either side."""
+"""Test whether the program changed during the recording, from steps timed before and after it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Sequence
 
 FEWEST_PLAIN = 3
-"""Fewer plain steps on a side tell nothing of how they vary."""
+"""Minimum plain steps on each side; fewer do not show how much steps vary."""
 _DRIFT_PCT = 2
-"""Sides that differ by less agree."""
+"""Maximum relative difference of sides that agree."""
 
 
 def drifted(before_ns: Sequence[int], after_ns: Sequence[int]) -> bool:
-    """Whether the medians of both sides differ by more than their steps vary, and by more than 2%."""
+    """Return whether the medians of both sides differ by more than their steps vary, and by more than 2%."""
     if min(len(before_ns), len(after_ns)) < FEWEST_PLAIN:
         return False
     before, after = statistics.median(before_ns), statistics.median(after_ns)
@@ -22,6 +22,6 @@ def drifted(before_ns: Sequence[int], after_ns: Sequence[int]) -> bool:
 
 
 def middle_half_ns(lengths_ns: Sequence[int]) -> float:
-    """How far apart the quartiles of two lengths or more are."""
+    """Return the distance between the quartiles of two or more lengths."""
     first, _, third = statistics.quantiles(lengths_ns, n=4, method="inclusive")
     return third - first

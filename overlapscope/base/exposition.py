@@ -16,7 +16,7 @@ Labels = dict[str, str]
 def family(
     name: str, help_text: str, samples: Sequence[tuple[Labels, float]], *, unit: str | None = None
 ) -> Iterator[str]:
-    """The lines of one gauge; none without samples. A name ends in its unit."""
+    """Return the lines of a gauge; none without samples. A name ends in its unit."""
     if not samples:
         return
     yield f"# TYPE {name} gauge"
@@ -28,7 +28,7 @@ def family(
 
 
 def text(lines: Iterable[str]) -> str:
-    """The whole exposition."""
+    """Return the complete exposition."""
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The package's optional parts: what each imports, and how to install it for whoever has this package."""
+"""Optional parts of the package: their modules, and how to install them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ CPU_TORCH: Final = "pip install torch --index-url https://download.pytorch.org/w
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """One of `project.optional-dependencies`."""
+    """An extra of `project.optional-dependencies`."""
 
     modules: tuple[str, ...]
-    """What its packages are imported as."""
+    """Names under which its packages are imported."""
     serves: str
-    """What needs it."""
+    """Feature that needs the extra."""
     brings: str = ""
-    """Sentences on what is large about it, measured with what requirements/ci.txt has."""
+    """Sentences on its large packages, measured with the versions in requirements/ci.txt."""
 
 
 EXTRAS: Final = {
@@ -51,32 +51,32 @@ EXTRAS: Final = {
     "mcp": Extra(("mcp", "duckdb", "pyarrow"), "overlapscope mcp"),
     "cluster": Extra(("dask", "distributed", "fsspec"), "overlapscope ranks with several workers or with URLs"),
 }
-"""By name."""
+"""Extras by name."""
 
 
 def missing(extra: str) -> list[str]:
-    """Which modules of an extra are not installed."""
+    """Return the modules of an extra that are not installed."""
     return [module for module in EXTRAS[extra].modules if find_spec(module) is None]
 
 
 def how_to_install(extra: str) -> str:
-    """Sentences with the line that installs an extra, and what that brings."""
+    """Return sentences with the command that installs an extra, and its size."""
     return f"Install it with `{install_line(extra)}`. {EXTRAS[extra].brings}".rstrip()
 
 
 def install_line(extra: str) -> str:
-    """The command that adds an extra to this very installation: of a checkout, a file, a repository or PyPI."""
+    """Return the command that adds an extra to this installation, from a checkout, a file, a repository or PyPI."""
     try:
         origin = metadata.distribution("overlapscope").read_text("direct_url.json")
     except metadata.PackageNotFoundError:
-        # Run from a checkout that was never installed.
+        # Overlapscope runs from a checkout that was never installed.
         checkout = Path(__file__).parents[2]
         origin = json.dumps({"url": checkout.as_uri(), "dir_info": {"editable": True}})
     return f"pip install {_requirement(extra, json.loads(origin or '{}'))}"
 
 
 def _requirement(extra: str, origin: dict[str, Any]) -> str:
-    """What stands behind `pip install`; `origin` is what pip noted (PEP 610), nothing of what came from an index."""
+    """Return the arguments of `pip install`; `origin` is pip's note of the origin (PEP 610), absent for an index."""
     url = str(origin.get("url", ""))
     if url.startswith("file:"):
         path = unquote(urlsplit(url).path)

@@ -1,8 +1,8 @@
-"""Interval algebra on sorted int64 arrays. Knows nothing of traces.
+"""Interval algebra on sorted int64 arrays, independent of traces.
 
-Intervals are half-open `[start, end)`. A zero-length or inverted interval covers no time. `Intervals` is
-always a *set* in canonical form: sorted, disjoint and not touching; `union` makes one from anything.
-Everything is O(n log n) in the number of intervals and exact in int64.
+Intervals are half-open `[start, end)`. A zero-length or inverted interval covers no time. `Intervals` is always a *set*
+in canonical form: sorted, disjoint and not touching; `union` makes a set from any intervals. All functions are O(n log
+n) in the number of intervals and exact in int64.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def union(starts: I64 | Sequence[int], ends: I64 | Sequence[int]) -> Intervals:
-    """The instants covered by at least one of the given intervals, in any order, overlapping or not."""
+    """Return the instants covered by at least one of some intervals, in any order, overlapping or not."""
     start, end = _i64(starts), _i64(ends)
     keep = end > start
     if not keep.all():
@@ -42,7 +42,7 @@ def union(starts: I64 | Sequence[int], ends: I64 | Sequence[int]) -> Intervals:
     if not len(start):
         return EMPTY
     if (start[1:] < start[:-1]).any():
-        # Sorted apart they are other intervals, but at any instant as many are open.
+        # Sorting starts and ends separately makes other intervals, but at any instant as many are open.
         start, end = np.sort(start, kind="stable"), np.sort(end, kind="stable")
     reach = np.maximum.accumulate(end)
     opens = np.empty(len(start), np.bool_)
@@ -54,12 +54,12 @@ def union(starts: I64 | Sequence[int], ends: I64 | Sequence[int]) -> Intervals:
 
 
 def total(a: Intervals) -> int:
-    """Length of the set."""
+    """Return the length of a set."""
     return int((a.ends - a.starts).sum())
 
 
 def join(*sets: Intervals) -> Intervals:
-    """Instants in any of the sets."""
+    """Return the instants in any of the sets."""
     filled = [a for a in sets if len(a.starts)]
     if len(filled) < 2:
         return filled[0] if filled else EMPTY
@@ -67,7 +67,7 @@ def join(*sets: Intervals) -> Intervals:
 
 
 def complement(a: Intervals, start: int, end: int) -> Intervals:
-    """Instants of `[start, end)` outside `a`."""
+    """Return the instants of `[start, end)` outside `a`."""
     if end <= start:
         return EMPTY
     inside = clip(a, start, end)
@@ -75,10 +75,10 @@ def complement(a: Intervals, start: int, end: int) -> Intervals:
 
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
-    """Instants in both sets."""
+    """Return the instants in both sets."""
     if not len(a.starts) or not len(b.starts):
         return EMPTY
-    # Every piece of the intersection begins at a start of one set that lies inside the other.
+    # Every piece of the intersection begins at a start in either set that lies inside the other.
     first = np.searchsorted(b.ends, a.starts, side="right")
     last = np.searchsorted(b.starts, a.ends, side="left")
     row, which = expand(first, last)
@@ -86,14 +86,14 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
 
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
-    """Instants in `a` and not in `b`."""
+    """Return the instants in `a` and not in `b`."""
     if not len(a.starts):
         return EMPTY
     return intersect(a, complement(b, int(a.starts[0]), int(a.ends[-1])))
 
 
 def clip(a: Intervals, start: int, end: int) -> Intervals:
-    """Instants of `a` in `[start, end)`."""
+    """Return the instants of `a` in `[start, end)`."""
     if end <= start:
         return EMPTY
     first, last = np.searchsorted(a.ends, start, side="right"), np.searchsorted(a.starts, end)
@@ -101,7 +101,7 @@ def clip(a: Intervals, start: int, end: int) -> Intervals:
 
 
 def covered_before(a: Intervals, at: I64) -> I64:
-    """Length of `a` in `(-inf, at)` for each given instant, in the shape of `at`."""
+    """Return the length of `a` in `(-inf, at)` for each instant, in the shape of `at`."""
     lengths = np.append(0, np.cumsum(a.ends - a.starts))
     row = np.searchsorted(a.starts, at, side="right")
     # The interval opened last may reach beyond `at`.
@@ -111,7 +111,7 @@ def covered_before(a: Intervals, at: I64) -> I64:
 
 
 def covered(a: Intervals, starts: I64 | Sequence[int], ends: I64 | Sequence[int]) -> I64:
-    """Length of `a` inside each given interval."""
+    """Return the length of `a` inside each interval."""
     start, end = _i64(starts), _i64(ends)
     if not len(a.starts):
         return np.zeros(len(start), np.int64)
@@ -120,14 +120,14 @@ def covered(a: Intervals, starts: I64 | Sequence[int], ends: I64 | Sequence[int]
 
 
 def contains(a: Intervals, at: I64) -> Bool:
-    """Whether each instant lies in `a`."""
+    """Return whether each instant lies in `a`."""
     row = np.searchsorted(a.starts, at, side="right") - 1
     inside: Bool = (row >= 0) & (np.append(a.ends, 0)[row] > at)
     return inside
 
 
 def expand(first: Index, last: Index) -> tuple[Index, Index]:
-    """The pairs `(i, j)` with `first[i] <= j < last[i]`, as two arrays in order."""
+    """Return the pairs `(i, j)` with `first[i] <= j < last[i]`, as two arrays in order."""
     counts = np.maximum(last - first, 0)
     row = np.repeat(np.arange(len(counts)), counts)
     offset = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -135,7 +135,7 @@ def expand(first: Index, last: Index) -> tuple[Index, Index]:
 
 
 def cut(starts: I64, ends: I64, windows: Intervals) -> tuple[Index, I64, I64]:
-    """The parts of each interval inside the windows: `(row of the interval, start, end)`, in order."""
+    """Return the parts of each interval inside the windows: `(row of the interval, start, end)`, in order."""
     first = np.searchsorted(windows.ends, starts, side="right")
     row, which = expand(first, np.searchsorted(windows.starts, ends, side="left"))
     begin, stop = np.maximum(starts[row], windows.starts[which]), np.minimum(ends[row], windows.ends[which])
@@ -144,36 +144,36 @@ def cut(starts: I64, ends: I64, windows: Intervals) -> tuple[Index, I64, I64]:
 
 
 class Nesting:
-    """Intervals that nest (a call stack), prepared to be asked for the innermost one around an instant.
+    """Nested intervals (a call stack), prepared for finding the innermost interval around an instant.
 
-    They must be sorted by start, then longest first: then the innermost is the last one to start of those that are
-    still open. That holds, too, where recorded times cross by a rounding error.
+    They must be sorted by start, then longest first. Then the innermost interval is the last to start of those that are
+    still open, even where recorded times cross by a rounding error.
     """
 
     def __init__(self, starts: I64, ends: I64) -> None:
         self._starts = starts
-        # The latest end in each block of 1, 2, 4... intervals, to pass over blocks in which all have ended.
+        # Latest end in each block of 1, 2, 4... intervals, to skip blocks in which all have ended.
         self._latest = [ends]
         while len(below := self._latest[-1]) > 1:
             above = np.maximum(below[: len(below) // 2 * 2 : 2], below[1::2])
             self._latest.append(np.append(above, below[-1]) if len(below) % 2 else above)
 
     def innermost(self, at: I64) -> I64:
-        """For each instant, the row of the innermost interval that contains it, or -1."""
+        """Return the row of the innermost interval that contains each instant, or -1."""
         level = np.full(len(at), -1)
-        # All intervals before `block` have started. In growing blocks leftwards, until one holds an open interval.
+        # All intervals before `block` have started. Go left in growing blocks until a block holds an open interval.
         block = np.searchsorted(self._starts, at, side="right")
         looking = np.flatnonzero(block)
         for number, latest in enumerate(self._latest):
             here = block[looking]
-            # An even block is the second half of one that is looked at on the next level.
+            # An even block is the second half of a block that the next level examines.
             within = (here % 2 == 1) & (latest[here - 1] > at[looking])
             level[looking[within]] = number
             block[looking] = np.where(within, here - 1, here // 2)
             looking = looking[~within & (here > 1)]
             if not len(looking):
                 break
-        # Down again, to the last such interval in it.
+        # Go down again, to the last such interval in the block.
         for number in range(len(self._latest) - 1, 0, -1):
             down = np.flatnonzero(level == number)
             latest, half = self._latest[number - 1], 2 * block[down] + 1
@@ -185,7 +185,7 @@ class Nesting:
 
 
 def outermost(starts: I64, ends: I64, at: I64) -> I64:
-    """For each instant, the row of the interval around it that ends last, or -1. Sorted by start; they may cross."""
+    """Return the row of the interval around each instant that ends last, or -1. Sorted by start; they may cross."""
     if not len(starts):
         return np.full(len(at), -1, np.int64)
     reach = np.maximum.accumulate(ends)

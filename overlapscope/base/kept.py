@@ -1,4 +1,4 @@
-"""What is worked out once for each owner and lives as long as that does: the one way to keep such a thing."""
+"""Results computed once for each owner, and kept as long as the owner lives."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _UNKNOWN: Final = object()
 
 
 def kept(*, most: int | None = None) -> Callable[[Callable[[Owner, *Key], Made]], Callable[[Owner, *Key], Made]]:
-    """Decorates a pure function of an owner and of hashable arguments: its answers are kept with the owner, which is
-    known by identity and held weakly; of each owner all, or the `most` that were asked for last.
+    """Decorate a pure function of an owner and of hashable arguments, to keep its results with the owner.
 
-    Two threads that ask for the same at once may both have it made.
+    The owner is identified by identity and held weakly. For each owner all results are kept, or the `most` results used
+    last. Two threads that ask for the same result at once may both compute it.
     """
 
     def decorate(make: Callable[[Owner, *Key], Made]) -> Callable[[Owner, *Key], Made]:
@@ -33,7 +33,7 @@ def kept(*, most: int | None = None) -> Callable[[Callable[[Owner, *Key], Made]]
             if answer is _UNKNOWN:
                 answer = make(owner, *key)
             if most is not None:
-                # The last one asked for stands last.
+                # The result used last stands last.
                 known.pop(key, None)
                 for oldest in list(known)[: len(known) + 1 - most]:
                     known.pop(oldest, None)

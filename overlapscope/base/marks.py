@@ -1,35 +1,35 @@
-"""What the recorder writes into a trace for the reader: the one place where both sides' words stand."""
+"""Words that the recorder writes into a trace and the reader looks for."""
 
 METADATA = "overlapscope"
 """Key of the recorder's own metadata, a JSON object, at a trace's top level."""
 
 WARM_UP_STEPS = "warm_up_steps"
-"""In it: how many of the first `ProfilerStep`s were recorded so that the pipeline fills, not to be judged."""
+"""Key in it: number of first `ProfilerStep`s recorded to fill the pipeline, and not to be judged."""
 
 PLAIN_STEPS = "plain_steps"
-"""In it: `{"before": {"host_ns": [...], "device_ns": [...]}, "after": {...}}`, the lengths of steps that were timed
-while nothing was recorded (`trace.PlainSteps`)."""
+"""Key in it: `{"before": {"host_ns": [...], "device_ns": [...]}, "after": {...}}`, the lengths of steps timed without
+the profiler (`trace.PlainSteps`)."""
 
 STEP_SOURCE = "step_source"
-"""In it: what ended its steps, in words, such as `calls of ResNet.forward` (`Trace.step_source`)."""
+"""Key in it: what ended the steps, in words, such as `calls of ResNet.forward` (`Trace.step_source`)."""
 
 ORIGIN = "origin"
-"""In it: `{"at_ns": ..., "job": ..., "commit": ..., "branch": ...}`, as far as known (`trace.TraceOrigin`)."""
+"""Key in it: `{"at_ns": ..., "job": ..., "commit": ..., "branch": ...}`, as far as known (`trace.TraceOrigin`)."""
 
 PREDICTION = "prediction"
-"""In it: what makes a trace a prediction of `overlapscope whatif`, `{"of": file, "interventions": [...]}`."""
+"""Key in it: `{"of": file, "interventions": [...]}`, in a prediction of `overlapscope whatif`."""
 
 FRAMEWORK = "framework"
-"""In it: what the program is written with (`Trace.framework`), where that is not PyTorch."""
+"""Key in it: framework of the program (`Trace.framework`), unless PyTorch."""
 RECORDER = "recorder"
-"""In it: what recorded a trace that was written anew (`Trace.recorder`), where that was not torch.profiler."""
+"""Key in it: recorder of a trace that was written anew (`Trace.recorder`), unless torch.profiler."""
 
 TORCH = "torch"
-"""In it: the version of PyTorch, which Kineto does not write."""
+"""Key in it: version of PyTorch, which Kineto does not write."""
 
 EVENT_RECORD = "overlapscope::event_record#"
 """`overlapscope::event_record#NUMBER@DEVICE.STREAM` encloses the call that recorded an event on that stream."""
 
 EVENT_WAIT = "overlapscope::event_wait#"
-"""`overlapscope::event_wait#NUMBER@DEVICE.STREAM` encloses the call by which that stream waits for what record
-NUMBER recorded; 0 where that was not seen."""
+"""`overlapscope::event_wait#NUMBER@DEVICE.STREAM` encloses the call that makes that stream wait for record NUMBER; 0
+where the record was not seen."""

@@ -1,4 +1,4 @@
-"""Memory of this process that nothing uses any more."""
+"""Unused memory of this process."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import suppress
 
 
 def give_back() -> None:
-    """Hand freed memory to the system, where the C library can be told to: glibc keeps what lies between pieces in use.
+    """Return freed memory to the system. glibc keeps free memory that lies between pieces in use.
 
-    Of a trace of 1 GB, reading and analysis leave it 200 MB. Takes some milliseconds.
+    After reading and analyzing a trace of 1 GB, this frees 200 MB in some milliseconds.
     """
     if sys.platform == "linux":
-        # Other C libraries (musl) know no such function.
+        # Other C libraries (musl) lack this function.
         with suppress(AttributeError):
             ctypes.CDLL(None).malloc_trim(0)

@@ -1,4 +1,4 @@
-"""The process's own streams, which may be closed, full, or as wide as a variable of the environment says."""
+"""The process's own streams, which may be closed, full, or of any width that the environment states."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from overlapscope.base.words import clean
 from overlapscope.errors import UsageError
 
 LEAST_WIDTH, MOST_WIDTH = 40, 500
-"""Columns: what is laid out narrower says nothing any more, and nobody looks at what is wider."""
+"""Limits in columns: a narrower layout would be unreadable, and a wider layout too long to read."""
 
 
 def tell(sentence: str) -> None:
-    """Say something to the person, on stderr. Whether anybody listens changes nothing."""
+    """Print a message for the user on stderr, if it is open."""
     show(clean(sentence), sys.stderr)
 
 
 def show(text: str, stream: TextIO | None) -> None:
-    """Write lines to a stream, as far as it takes them."""
+    """Write lines to a stream, as long as it takes them."""
     if stream is None:
         return
     encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -32,10 +32,13 @@ def show(text: str, stream: TextIO | None) -> None:
 
 
 def write_output(data: bytes = b"") -> None:
-    """Write to stdout, with all that was written to it before.
+    """Write to stdout, after all output written to it before.
 
-    Raises BrokenPipeError where its reader has gone, UsageError where it cannot be written otherwise; nothing is
-    written to it at exit then.
+    After an error, nothing is written to it at exit.
+
+    Raises:
+        BrokenPipeError: The reader has gone.
+        UsageError: Stdout cannot be written for another reason.
     """
     stream = sys.stdout
     if stream is None:
@@ -46,7 +49,7 @@ def write_output(data: bytes = b"") -> None:
     try:
         stream.flush()
         if buffer is None:
-            # A replaced stdout, as of a notebook, takes text only.
+            # A replaced stdout, as in a notebook, takes only text.
             stream.write(data.decode("utf-8", "replace"))
         else:
             buffer.write(data)
@@ -60,8 +63,9 @@ def write_output(data: bytes = b"") -> None:
 
 
 def hold_places() -> None:
-    """Give the number of a standard stream that is closed to no other file: what is meant for the stream would be
-    written into that. Reading and writing such a number goes on to fail.
+    """Occupy the number of a closed standard stream, so that no other file gets it and receives the stream's output.
+
+    Reading and writing such a number still fails.
     """
     for number in range(3):
         try:
@@ -72,7 +76,7 @@ def hold_places() -> None:
 
 
 def settle() -> None:
-    """Nothing is left that Python would fail to write at exit, and change the exit code for."""
+    """Discard any output that Python would fail to write at exit, which would change the exit code."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
@@ -82,12 +86,12 @@ def settle() -> None:
 
 
 def bounded(width: int) -> int:
-    """A width that something can be laid out in."""
+    """Return a width within the limits."""
     return min(max(width, LEAST_WIDTH), MOST_WIDTH)
 
 
 def environment() -> dict[str, str]:
-    """The variables for rich, which takes any COLUMNS and LINES for sizes."""
+    """Return the environment for rich, which takes any value of COLUMNS and LINES for a size."""
     sizes = {name: os.environ.get(name, "") for name in ("COLUMNS", "LINES")}
     rest = {name: value for name, value in os.environ.items() if name not in sizes}
     told = {name: value for name, value in sizes.items() if value.isascii() and value.isdecimal() and len(value) < 9}

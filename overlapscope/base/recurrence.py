@@ -1,14 +1,14 @@
-"""Find the period of a sequence of symbols, such as the kernels that a program launches over and over.
+"""Detection of the period of a sequence of symbols, such as the kernels that a program launches over and over.
 
-A program's work is nested: layers in a step, steps between two logs. The outermost unit that recurs is looked for:
+A program's work is nested: layers in a step, steps between two logs. The outermost unit that recurs is found so:
 
-1. An anchor is a symbol, or a run of four symbols, that occurs once in each unit. Occurrences of all candidates are
-   found by a radix sort over 16-bit keys. A candidate is an anchor if its occurrences are evenly spaced and span most
-   of the sequence.
+1. An anchor is a symbol, or a run of four symbols, that occurs once in each unit. A radix sort over 16-bit keys finds
+the occurrences of all candidates. A candidate is an anchor if its occurrences are evenly spaced and span most of the
+sequence.
 2. Anchors with the same spacing belong to one level of nesting. From the widest spacing down, the first level whose
-   segments consist of the same symbols is the unit, unless a narrower level lacks next to nothing: a loop that logs
-   every tenth step has the step as its unit.
-3. Among that level's anchors, the one before which the program pauses longest begins the unit.
+segments consist of the same symbols is the unit. A narrower level is chosen if it lacks almost nothing: a loop that
+logs every tenth step has the step as its unit.
+3. Among that level's anchors, the anchor with the longest pause before it begins the unit.
 
 All of this is linear in the length of the sequence.
 """
@@ -27,52 +27,52 @@ from overlapscope.base.columns import Index
 from overlapscope.base.intervals import I64
 
 FEWEST: Final = 3
-"""Units that a period must have."""
+"""Minimum units of a period."""
 _SHORTEST: Final = 2
-"""Fewest symbols of a unit: a symbol that follows itself is not a period."""
+"""Minimum symbols of a unit. A symbol that follows itself is not a period."""
 _RUN: Final = 4
 """Symbols of a run."""
 _MOST: Final = 0.5
-"""Share of the sequence that units must cover, and of their span that must lie between evenly spaced anchors."""
+"""Minimum share of the sequence that units cover, and of their span that lies between evenly spaced anchors."""
 _ALIKE: Final = 0.6
-"""Share of its symbols by which a unit at either end must resemble the typical unit."""
+"""Minimum share of its symbols by which a unit at either end must resemble the typical unit."""
 _REGULAR: Final = 0.7
-"""Regularity of a period."""
+"""Minimum regularity of a period."""
 _FEW_UNITS: Final = 6
-"""With fewer units than this, runs of symbols must be as regular as symbols are: by chance, three are evenly spaced."""
+"""With fewer units, runs of symbols must be as regular as symbols, because three are evenly spaced by chance."""
 _SAME: Final = 0.8
-"""Share of symbols by which a sequence must begin like a unit to begin within a unit."""
+"""Minimum share of a unit's symbols that a sequence must begin with to begin within a unit."""
 _LEVELS: Final = 40
 _ANCHORS: Final = 64
-"""Anchors of a level that are compared by the pauses before them."""
+"""Maximum anchors of a level to compare by the pauses before them."""
 _SAMPLE: Final = 64
-"""Units that stand for all in a comparison of levels."""
+"""Number of units that represent all units when levels are compared."""
 _CELLS: Final = 1 << 22
-"""Size of the largest table of counts, units by symbols."""
+"""Maximum size of the table of counts, units by symbols."""
 _EXTRA: Final = 0.005
-"""Share of its symbols that an outer unit may add to its inner units and still be only a loop with a log."""
+"""Maximum share of its symbols that an outer unit may add to its inner units to count as a loop with a log."""
 _PAUSE: Final = 0.5
-"""Share of the longest pause from which a pause is as good."""
+"""Minimum share of the longest pause at which a pause is equally good."""
 _MARKS: Final = 1.5
-"""Marks of each kind from which a unit holds several iterations."""
+"""Number of marks of each kind at which a unit holds several iterations."""
 
 _Keys = NDArray[np.uint16]
 _Floats = NDArray[np.float64]
 
 
 class Recurrence(Struct, frozen=True, eq=False):
-    """The units of a sequence: unit `i` is `[starts[i], starts[i + 1])`, the last one ends at `end`."""
+    """Units of a sequence: unit `i` is `[starts[i], starts[i + 1])`, and the last unit ends at `end`."""
 
     starts: I64
     end: int
     length: int
-    """Symbols in a unit: the median."""
+    """Median number of symbols in a unit."""
     regular: float
     """Share of the symbols that the typical unit has as well, from 0 to 1."""
 
     @property
     def bounds(self) -> I64:
-        """Starts of the units, and the end of the last."""
+        """Return the starts of the units, and the end of the last."""
         return np.append(self.starts, self.end)
 
 
@@ -87,7 +87,7 @@ class _Anchors(Struct, frozen=True, eq=False):
     """Share of the span of all occurrences that lies between evenly spaced ones."""
 
     def of(self, row: int) -> I64:
-        """Places of a candidate's occurrences, ascending."""
+        """Return the places of a candidate's occurrences, ascending."""
         begin = int(self.first[row])
         return self.places[begin : begin + int(self.count[row])].astype(np.int64)
 
@@ -123,7 +123,7 @@ def _keys(symbols: I64) -> _Keys:
 
 
 def _runs(symbols: I64) -> _Keys:
-    """A key for the run of symbols that begins at each place; runs at the end are shorter."""
+    """Return a key for the run of symbols that begins at each place; runs at the end are shorter."""
     mixed = np.zeros(len(symbols), np.uint32)
     values = symbols.astype(np.uint32) + np.uint32(1)
     for shift in range(min(_RUN, len(symbols))):
@@ -134,7 +134,7 @@ def _runs(symbols: I64) -> _Keys:
 
 
 def _find_anchors(keys: _Keys) -> _Anchors | None:
-    """Keys that occur at even distances over most of the sequence."""
+    """Return the keys that occur at even distances over most of the sequence."""
     places = np.argsort(keys, kind="stable")
     counts = np.bincount(keys, minlength=1 << 16)
     count = counts[counts > 0]
@@ -157,14 +157,14 @@ def _find_anchors(keys: _Keys) -> _Anchors | None:
 
 
 def _levels(found: Sequence[_Anchors]) -> Iterator[list[I64]]:
-    """Occurrences of the most even anchors of each spacing, from the widest spacing to the narrowest."""
+    """Yield the occurrences of the most even anchors of each spacing, from the widest spacing to the narrowest."""
     rows = [(anchors, row) for anchors in found for row in range(len(anchors.first))]
     if not rows:
         return
     spacing = np.concatenate([anchors.spacing for anchors in found])
     even = np.concatenate([anchors.even for anchors in found])
     order = np.argsort(-spacing, kind="stable")
-    # Spacings within 5% of the next wider one are of the same level.
+    # Spacings within 5% of the next wider spacing belong to the same level.
     widths = spacing[order]
     edges = np.flatnonzero(np.append(True, widths[1:] < 0.95 * widths[:-1]))
     for begin, end in zip(edges.tolist(), [*edges[1:].tolist(), len(order)], strict=True):
@@ -174,7 +174,7 @@ def _levels(found: Sequence[_Anchors]) -> Iterator[list[I64]]:
 
 
 def _by_pause(level: Sequence[I64], pause: I64) -> list[I64]:
-    """The first of the anchors before which the program pauses longest, and the first of all."""
+    """Return the first of the anchors before which the program pauses longest, and the first of all anchors."""
     ordered = sorted(level, key=lambda places: int(places[0]))
     pauses = [float(np.median(pause[places])) for places in ordered]
     longest = _PAUSE * max(pauses)
@@ -188,12 +188,12 @@ def _several(unit: Recurrence, marks: Sequence[Index]) -> bool:
 
 
 def _trimmed(places: I64, names: _Keys, runs: _Keys) -> Recurrence | None:
-    """The units between anchors without those at either end that are unlike the others; None where they differ."""
+    """Return the units between anchors, without unlike units at either end; None where the units differ."""
     total = len(names)
     length = int(np.median(np.diff(places)))
     cut = int(places[0])
     few = len(places) < _FEW_UNITS and 0 < cut < length <= places[1]
-    # With few units, none is given up for a better beginning.
+    # With few units, no unit is given up for a better beginning.
     if few and (names[:cut] == names[places[1] - cut : places[1]]).mean() >= _SAME:
         places = places - cut
     # The last anchor may begin a unit that is cut off.
@@ -216,9 +216,9 @@ def _trimmed(places: I64, names: _Keys, runs: _Keys) -> Recurrence | None:
 
 
 def _likeness(bounds: I64, keys: _Keys) -> _Floats:
-    """Share of each unit's keys that it has in common with the typical unit.
+    """Return the share of each unit's keys that the typical unit has too.
 
-    The typical unit has each key as often as the median one of evenly spread units.
+    The typical unit has each key as often as the median of evenly spread units.
     """
     units = len(bounds) - 1
     used = np.bincount(keys[bounds[0] : bounds[-1]], minlength=1 << 16) > 0

@@ -1,4 +1,4 @@
-"""One way to import something only when it is asked for, and to list things that have a module each."""
+"""Imports on demand, and lists of things that have a module each."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ T = TypeVar("T")
 
 
 def load(place: str) -> Any:
-    """What `package.module:name` stands for; the module itself where no name is given."""
+    """Return the object at `package.module:name`, or the module at `package.module`."""
     module, _, name = place.partition(":")
     imported = importlib.import_module(module)
     return getattr(imported, name) if name else imported
 
 
 class Registry(Mapping[str, T]):
-    """Things of one kind by id, in order: each is defined in a module of its own, under a name common to all.
+    """Things of a kind by id, in order. Each is defined in its own module, under a name common to all.
 
-    `host-sync` is in the module `host_sync`, unless `elsewhere` says in which. A module is imported when its thing is
-    first looked up; ids cost nothing.
+    `host-sync` is in the module `host_sync`, unless `elsewhere` names another. A thing's module is imported at its
+    first lookup, and never for its id.
     """
 
     def __init__(self, package: str, name: str, ids: Iterable[str], elsewhere: Mapping[str, str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What runs, and its revision: what CI says that it checked out, else what git says of the working tree."""
+"""The program that runs, and its revision according to CI or to git."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _CI: Final = (
     (("BUILD_SOURCEVERSION",), ("SYSTEM_PULLREQUEST_SOURCEBRANCH", "BUILD_SOURCEBRANCHNAME")),
     (("GIT_COMMIT",), ("CHANGE_BRANCH", "GIT_BRANCH")),
 )
-"""Variables with the commit and with the branch, the first that is set: of GitHub Actions, GitLab, Buildkite, CircleCI,
+"""Variables with the commit and with the branch, in the order of lookup: GitHub Actions, GitLab, Buildkite, CircleCI,
 Azure Pipelines and Jenkins."""
 _PATIENCE_S = 5.0
 _LONGEST = 200
 
 
 class Revision(NamedTuple):
-    """None is what nobody knows."""
+    """A revision; fields are None where unknown."""
 
     commit: str | None = None
-    """With `-dirty` behind it where files that git follows were changed since."""
+    """Commit, with the suffix `-dirty` if files that git tracks have changed since."""
     branch: str | None = None
 
 
 def revision(directory: Path) -> Revision:
-    """That of a program whose script lies in a directory; nothing where neither CI nor git knows one."""
+    """Return the revision of a program whose script lies in a directory; empty if neither CI nor git knows it."""
     for commits, branches in _CI:
         if commit := _first(commits):
             return Revision(commit, _first(branches))
@@ -45,7 +45,7 @@ def _first(variables: tuple[str, ...]) -> str | None:
 
 
 def _git(directory: Path, *arguments: str) -> str | None:
-    # Neither a watcher of the file system is started, nor the index written, for a look at it.
+    # A look must neither start a watcher of the file system nor write the index.
     command = ["git", "-C", os.fspath(directory), "-c", "core.fsmonitor=false", *arguments]
     environment = os.environ | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
@@ -58,11 +58,11 @@ def _git(directory: Path, *arguments: str) -> str | None:
 
 
 def running_script() -> Path:
-    """The script that this process runs; `python` where it runs none."""
+    """Return the script that this process runs; `python` if it runs none."""
     return Path(sys.argv[0] if sys.argv and sys.argv[0] not in ("", "-c", "-m") else "python")
 
 
 def job_name(script: Path) -> str:
-    """`train.py`; of a package that is run, its name."""
+    """Return the name of the program, such as `train.py`, or the name of a package that is run."""
     name = script.parent.name if script.name == "__main__.py" else script.name
     return os.fsencode(name).decode(errors="backslashreplace")[:200] or "python"

@@ -1,4 +1,4 @@
-"""JSON that this package writes, its schemas, and files of it read back: anybody may have changed them since."""
+"""JSON that this package writes, its schemas, and validation when it is read back, since anyone may have changed it."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from overlapscope.version import __version__
 _Kind = TypeVar("_Kind")
 
 MOST: Final = 10**15
-"""Of nanoseconds, bytes and whatever is counted: more than any recording has, and little enough to be added up."""
+"""Maximum of nanoseconds, bytes and counts: more than any recording has, and small enough to add up."""
 _WIDEST: Final = 2**63
-"""Of any other number, such as an instant or the id of a thread: what 64 bits hold."""
+"""Maximum of any other number, such as an instant or a thread id: 64 bits."""
 _INSTANTS: Final = ("at_ns", "start_ns", "end_ns", "clock_offset_ns", "largest_offset_ns")
-"""Times of this file or that clock, which may be before nought."""
+"""Names of times on some file's or machine's clock, which may be negative."""
 
 _NAMES: Final = ("rule", "id", "cause", "source_kind", "target_kind")
-"""Words of ours, which are printed as they are. What a trace calls its ops and ranges may be anything."""
+"""Names whose texts come from overlapscope and are printed unchanged. Names from a trace may contain anything."""
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """What wrote it."""
+    """The program that wrote the file."""
 
     name: str = "overlapscope"
     version: str = __version__
 
 
 def published(contract: type[msgspec.Struct], name: str) -> dict[str, Any]:
-    """The JSON schema (2020-12) of something that this package writes for programs to read."""
+    """Return the JSON schema (2020-12) of a type that this package writes for other programs."""
     return msgspec.json.schema(contract) | {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"overlapscope {name}",
@@ -38,7 +38,7 @@ def published(contract: type[msgspec.Struct], name: str) -> dict[str, Any]:
 
 
 def encode(thing: Any, *, indent: int = 2) -> bytes:
-    """Return indented JSON that ends in a newline. What is no UTF-8 in the name of a file is replaced by `?`."""
+    """Return indented JSON that ends in a newline. Bytes of file names that are not UTF-8 become `?`."""
     try:
         data = msgspec.json.encode(thing)
     except UnicodeEncodeError:
@@ -47,9 +47,10 @@ def encode(thing: Any, *, indent: int = 2) -> bytes:
 
 
 def decode(data: bytes, kind: type[_Kind]) -> _Kind:
-    """What JSON holds, and no number in it that cannot be: names say what may.
+    """Return decoded JSON, whose numbers lie in the range that their names allow.
 
-    Raises msgspec.DecodeError, of which ValidationError is one.
+    Raises:
+        msgspec.DecodeError: The JSON is invalid, does not fit the type, or has an impossible number.
     """
     try:
         decoded = msgspec.json.decode(data, type=kind)
@@ -62,7 +63,7 @@ def decode(data: bytes, kind: type[_Kind]) -> _Kind:
 
 
 def _check(value: Any, where: str, name: str) -> None:
-    """`name` is the nearest key that says what the value is of."""
+    """Check a value; `name` is the nearest key around it."""
     if isinstance(value, dict):
         for key, inner in value.items():
             _check(inner, f"{where}.{key}", name if name.endswith("_by_cause") else key)

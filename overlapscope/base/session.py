@@ -1,7 +1,7 @@
-"""Results kept while a session lasts, for a process that works on the same few files again and again, as tests do.
+"""Results kept during a session, for a process that works on the same few files again and again, as tests do.
 
-A result that refers to its owner, as an analysis refers to its trace, can't be kept by `kept`: neither would ever be
-freed. A session keeps both until it ends. Without a session nothing is kept.
+A result that refers to its owner, as an analysis refers to its trace, can't be kept by `kept`, because neither would
+ever be freed. A session keeps both until it ends. Without a session nothing is kept.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _MISSING: Final = object()
 
 
 class _Session(Struct, frozen=True, eq=False):
-    """Everything that was read and computed in a session."""
+    """Files and results of a session."""
 
     folders: tuple[Path, ...]
     results: dict[tuple[Hashable, ...], Any] = field(default_factory=dict)
     held: dict[int, object] = field(default_factory=dict)
-    """The values of `results` by their identity: each may be the owner of further results."""
+    """Identities of the values of `results`, each of which may own further results."""
 
     def once(self, key: tuple[Hashable, ...], make: Callable[[], Made]) -> Made:
-        """Return the result with this key, made now if there is none yet.
+        """Return the result with this key, and compute it if necessary.
 
-        Two threads that ask at the same time may both make it.
+        Two threads that ask at the same time may both compute it.
         """
         result: Any = self.results.get(key, _MISSING)
         if result is _MISSING:
@@ -42,7 +42,7 @@ class _Session(Struct, frozen=True, eq=False):
 
 
 _sessions: Final[list[_Session]] = []
-"""Those that last, the innermost one at the end."""
+"""Active sessions, the innermost last."""
 
 
 @contextmanager
@@ -60,9 +60,9 @@ def session(*folders: Path) -> Iterator[None]:
 
 
 def read_once(path: Path, limit_bytes: int, read: Callable[[], Made]) -> Made:
-    """Return what `read` makes of a file, which in a session that includes the file is called once.
+    """Return the result of `read` for a file; a session that includes the file calls it once.
 
-    The result may depend on the path as it is written, and on the limit.
+    The result may depend on the path as written, and on the limit.
     """
     absolute = path.absolute()
     if not _sessions or not any(absolute.is_relative_to(folder) for folder in _sessions[-1].folders):
@@ -71,9 +71,9 @@ def read_once(path: Path, limit_bytes: int, read: Callable[[], Made]) -> Made:
 
 
 def kept_in_session(make: Callable[[Owner, *Key], Made]) -> Callable[[Owner, *Key], Made]:
-    """Decorate a pure function of an owner and of hashable arguments: a session keeps its results.
+    """Decorate a pure function of an owner and of hashable arguments, so that a session keeps its results.
 
-    It does so if it keeps the owner already: a trace that it read, or the result of another such function.
+    A session keeps the results of owners that it knows: traces that it read, and results of other such functions.
     """
 
     @functools.wraps(make)

@@ -1,4 +1,4 @@
-"""How a result shows itself, where Python or a notebook shows it unasked: not as all its numbers."""
+"""Display of results in Python and in notebooks, instead of all their numbers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _drawn_by = ""
 
 
 def bind(module: str) -> None:
-    """Name the module whose `sentence` and `screen` draw results; it is loaded when one is shown."""
+    """Set the module whose `sentence` and `screen` draw results. It is loaded when a result is shown."""
     global _drawn_by  # noqa: PLW0603 - said once, by the package itself
     _drawn_by = module
 
 
 class Shown:
-    """A result that shows itself by its verdict, and in a notebook by the beginning of what the command line prints."""
+    """A result that Python shows by its verdict, and a notebook by the beginning of the command line's output."""
 
     __slots__ = ()
 
     said_by: ClassVar[str] = ""
-    """Where the function is that has the verdict and the document of a result that drawing knows nothing of."""
+    """Place of a function that returns verdict and document of a result that the drawing module does not know."""
 
     def __repr__(self) -> str:
         text: str = load(f"{_drawn_by}:sentence")(self)

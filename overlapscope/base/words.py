@@ -1,9 +1,7 @@
-"""Numbers, lists and foreign text, as a person should see them; and sizes and times as a person
-writes them.
+"""Numbers, lists and foreign text for people to read, and sizes and times as people write them.
 
-A number is never rounded to something it is not: what is not nothing is not shown as 0, what is not
-everything is not shown as 100%. None is "n/a", as a percentage of nothing is. Sizes are in decimal units, as
-bandwidths are.
+A number is never rounded to a misleading value: only zero is shown as 0, and only everything as 100%. None is "n/a",
+and so is a percentage of nothing. Sizes are in decimal units, like bandwidths.
 """
 
 from __future__ import annotations
@@ -27,23 +25,23 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One unit of time for a whole section, so that its figures can be compared at a glance."""
+    """A unit of time for a whole section, so that its figures can be compared at a glance."""
 
     name: str
     ns: int
     decimals: int
 
     def number(self, ns: int | None) -> str:
-        """The number alone, for a column whose title names the unit."""
+        """Return the number alone, for a column whose title names the unit."""
         return NOTHING if ns is None else _decimal(ns, self.ns, self.decimals)
 
     def text(self, ns: int | None) -> str:
-        """The number with its unit."""
+        """Return the number with its unit."""
         return NOTHING if ns is None else f"{self.number(ns)} {self.name}"
 
 
 def unit_for(span_ns: int) -> Unit:
-    """The unit in which a window of this length reads well: four or five digits."""
+    """Return the unit in which a window of this length has four or five digits."""
     if span_ns >= 10_000_000_000:
         return Unit("s", 1_000_000_000, 2 if span_ns < 1_000_000_000_000 else 1)
     if span_ns >= 1_000_000:
@@ -61,13 +59,13 @@ def _decimal(value: int, scale: int, decimals: int) -> str:
 
 
 def duration(ns: float) -> str:
-    """A length that stands alone in a sentence, with three digits: `412 us`, `9.69 ms`, `1.20 s`."""
+    """Return a length for a sentence, with three digits: `412 us`, `9.69 ms`, `1.20 s`."""
     unit = _three_digits(ns)
     return f"{ns / unit.ns:.{unit.decimals}f} {unit.name}"
 
 
 def _three_digits(ns: float) -> Unit:
-    """The unit in which a length has three digits, with as many decimals."""
+    """Return the unit and the decimals that give a length three digits."""
     scale, name = next((scale, name) for scale, name in _UNITS if abs(ns) < 999.5 * scale or name == "s")
     value = abs(ns) / scale
     return Unit(name, scale, 0 if name == "ns" or value >= 99.95 else 1 if value >= 9.995 else 2)
@@ -77,7 +75,7 @@ _UNITS = ((1, "ns"), (1_000, "us"), (1_000_000, "ms"), (1_000_000_000, "s"))
 
 
 def part_of(part: int, whole: int) -> str:
-    """`24.3 of 89.8 ms`, in the whole's unit; `all 89.8 ms`, or `nearly all` where the two look the same."""
+    """Return `24.3 of 89.8 ms`, in the whole's unit; `all 89.8 ms`, or `nearly all` where the two look the same."""
     unit = _three_digits(whole)
     if part >= whole:
         return f"all {duration(whole)}"
@@ -86,19 +84,19 @@ def part_of(part: int, whole: int) -> str:
 
 
 def between(low_ns: int, high_ns: int) -> str:
-    """`15.8 to 17.1 ms`, with the unit and the decimals of the upper end."""
+    """Return `15.8 to 17.1 ms`, with the unit and the decimals of the upper end."""
     return f"{_three_digits(high_ns).number(low_ns)} to {duration(high_ns)}"
 
 
 def percent(value: float | None) -> str:
-    """One decimal and the sign; 0 and 100 only where they are exact."""
+    """Return a percentage with a decimal and the sign; 0 and 100 only where they are exact."""
     if value is None:
         return NOTHING
     return f"{bare_percent(value)}%"
 
 
 def bare_percent(value: float | None) -> str:
-    """`percent` without the sign, for a column whose title has it."""
+    """Return `percent` without the sign, for a column whose title has it."""
     if value is None:
         return NOTHING
     if value in (0, 100):
@@ -111,17 +109,17 @@ def bare_percent(value: float | None) -> str:
 
 
 def share(part: int | None, whole: int) -> str:
-    """`part` as a percentage of `whole`."""
+    """Return `part` as a percentage of `whole`."""
     return percent(100 * part / whole if part is not None and whole else None)
 
 
 def bare_share(part: float | None, whole: float | None) -> str:
-    """`share` without the sign, for a column whose title has it."""
+    """Return `share` without the sign, for a column whose title has it."""
     return bare_percent(100 * part / whole if part is not None and whole else None)
 
 
 def bare_shares(parts: Sequence[int], whole: int) -> list[str]:
-    """The parts of a whole as percentages that add up to 100.0, rounded by the largest remainder."""
+    """Return the parts of a whole as percentages that add up to 100.0, rounded by the largest remainder."""
     if not whole:
         return [NOTHING] * len(parts)
     tenths = [1000 * part // whole for part in parts]
@@ -139,7 +137,7 @@ def bare_shares(parts: Sequence[int], whole: int) -> list[str]:
 
 
 def size(count: int | None) -> str:
-    """Bytes with up to three digits: `4 B`, `41.9 MB`."""
+    """Return bytes with up to three digits: `4 B`, `41.9 MB`."""
     if count is None:
         return "unknown"
     value = float(count)
@@ -151,7 +149,11 @@ def size(count: int | None) -> str:
 
 
 def parse_span(text: str) -> int:
-    """Nanoseconds of a length of time such as `30s`, `10 min`, `1.5h` or `90d`; raises ValueError where it is none."""
+    """Return the nanoseconds in a text such as `30s`, `10 min`, `1.5h` or `90d`.
+
+    Raises:
+        ValueError: The text is not a length of time.
+    """
     match = _SPAN.fullmatch(text)
     if match is None or len(text) > 20:
         raise ValueError(f"{shorten(text, 40)!r} is not a length of time; write it like 30s, 10min, 2h or 90d")
@@ -159,7 +161,11 @@ def parse_span(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of a size such as `20GB`, `1.5 GiB`, `4096` or `0`; raises ValueError where it is none."""
+    """Return the bytes in a text such as `20GB`, `1.5 GiB`, `4096` or `0`.
+
+    Raises:
+        ValueError: The text is not a size.
+    """
     match = _SIZE.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a size; write it like 20GB or 512MiB")
@@ -171,14 +177,14 @@ def parse_size(text: str) -> int:
 
 
 def bandwidth(gb_per_s: float | None) -> str:
-    """Three digits where there are so many."""
+    """Return a number with up to three digits."""
     if gb_per_s is None:
         return "unknown"
     return f"{gb_per_s:.1f}" if gb_per_s >= 0.1 else f"{gb_per_s:.2g}"
 
 
 def clean(text: str, limit: int | None = None) -> str:
-    """Foreign text made harmless: what a terminal might act upon is spelled out; a long text is shortened.
+    """Return foreign text without characters that a terminal acts upon, shortened if it is long.
 
     Names of kernels, files and ranges come from the trace, which anyone may have written.
     """
@@ -187,13 +193,15 @@ def clean(text: str, limit: int | None = None) -> str:
 
 
 def in_spreadsheet(text: str) -> str:
-    """Foreign text for a file of CSV. A spreadsheet takes text that begins like a formula for one (OWASP, "CSV
-    Injection"); a quote keeps it text."""
+    """Return foreign text for a CSV file, with a quote before text that a spreadsheet would take for a formula.
+
+    See OWASP, "CSV Injection".
+    """
     return f"'{clean(text)}" if _FORMULA.match(text) else clean(text)
 
 
 def clean_lines(text: str, limit: int = 2000) -> str:
-    """The same of a text whose line breaks are its own; each line is shortened by itself."""
+    """Return foreign text with its line breaks, and each line cleaned and shortened separately."""
     return "\n".join(clean(line, limit) for line in text.split("\n"))
 
 
@@ -202,7 +210,7 @@ def _spelled(character: str) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """The text with its middle left out where it is longer than `width`: both ends of a name tell most."""
+    """Return a text without its middle if it is longer than `width`, because both ends of a name matter most."""
     if len(text) <= width:
         return text
     head = max(0, width - 1) * 2 // 3
@@ -211,7 +219,7 @@ def shorten(text: str, width: int) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 step`, `2,000 steps`, `3 batches`, `4 copies`."""
+    """Return `1 step`, `2,000 steps`, `3 batches`, `4 copies`."""
     if count == 1:
         return f"1 {noun}"
     many = f"{noun[:-1]}ies" if noun.endswith("py") else f"{noun}es" if noun.endswith("ch") else f"{noun}s"
@@ -219,7 +227,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def listed(things: Iterable[object], most: int | None = None) -> str:
-    """`a`, `a and b`, `a, b and c`; of more than `most`, `a, b and 1,200 more`."""
+    """Return `a`, `a and b`, `a, b and c`; for more than `most` items, `a, b and 1,200 more`."""
     texts = [str(thing) for thing in things]
     if most is not None and len(texts) > most:
         texts[most:] = [f"{len(texts) - most:,} more"]
@@ -227,18 +235,19 @@ def listed(things: Iterable[object], most: int | None = None) -> str:
 
 
 def did_you_mean(asked: str, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)` as a part of a sentence, or nothing."""
+    """Return ` (did you mean 'x'?)` for use in a sentence, or an empty text."""
     close = difflib.get_close_matches(asked, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-# -- names that a user asks for --------------------------------------------------------------------
+# -- Names that a user asks for ---
 
 
 def check_known(source: str, what: str, asked: str, known: Collection[str], *, none: str = "none") -> None:
-    """Raises NotInTrace, with what there is, where `asked` is not among the names known of a `what`: `range`.
+    """Check that a name exists; `what` is the kind of thing, and `none` describes a trace without any.
 
-    `none` is what is said to be there where nothing is.
+    Raises:
+        NotInTrace: The name does not exist; the message lists the names that do.
     """
     if asked in known:
         return
@@ -248,7 +257,11 @@ def check_known(source: str, what: str, asked: str, known: Collection[str], *, n
 
 
 def check_device(source: str, device: int | None, known: Collection[int]) -> None:
-    """Raises NotInTrace, with what there is, where a device that is asked for did nothing; None asks for none."""
+    """Check that a device did something; None stands for all devices.
+
+    Raises:
+        NotInTrace: It did nothing; the message lists the devices that did something.
+    """
     if device is not None and device not in known:
         did = listed(known) or "none"
         raise NotInTrace(f"{source}: there is no device {device}; devices that did anything: {did}.")

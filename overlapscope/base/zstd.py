@@ -1,4 +1,4 @@
-"""Bytes packed with zstd: by Python's own module, from 3.14 on, or its backport."""
+"""Packing with zstd, by Python's own module (3.14 or later) or its backport."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ _LEVEL: Final = 9
 
 
 def module() -> Any:
-    """What packs and unpacks. Raises ImportError where neither is installed."""
+    """Return the module.
+
+    Raises:
+        ImportError: Neither module is installed.
+    """
     try:
         from compression import zstd  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
@@ -17,7 +21,7 @@ def module() -> Any:
 
 
 def pack(data: bytes) -> bytes:
-    """The bytes as one frame, with their checksum."""
+    """Return bytes packed as a single frame, with a checksum."""
     zstd = module()
     options = {zstd.CompressionParameter.compression_level: _LEVEL, zstd.CompressionParameter.checksum_flag: 1}
     packed: bytes = zstd.compress(data, options=options)
@@ -25,8 +29,11 @@ def pack(data: bytes) -> bytes:
 
 
 def unpack(packed: bytes, most_bytes: int) -> bytes:
-    """What one frame holds. Raises ValueError where it is none, is cut or followed by more, or holds more than
-    `most_bytes`, of which no more is unpacked."""
+    """Return the content of a single frame, unpacking at most `most_bytes`.
+
+    Raises:
+        ValueError: It is not a frame, is cut or followed by other bytes, or holds more than `most_bytes`.
+    """
     zstd = module()
     unpacker = zstd.ZstdDecompressor()
     try:

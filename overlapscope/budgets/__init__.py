@@ -1,1 +1,1 @@
-"""A report, budgets and a baseline -> verdicts, and what they are shown as."""
+"""Checks of reports against budgets and baselines."""

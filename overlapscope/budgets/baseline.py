@@ -1,6 +1,6 @@
-"""What relative budgets compare with: the values of every step, in a file small enough to be reviewed.
+"""Baselines, which relative budgets compare with: the values of every step, in a file small enough to review.
 
-Its JSON is sorted and line by line, so that a change can be reviewed; it is read back strictly.
+The JSON is sorted and has one line per series, so that changes can be reviewed. Reading is strict.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from overlapscope.base.words import clean, percent, plural
 from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Direction, Metric, Sample
 from overlapscope.budgets.missing import doubt, refuse_predicted
 from overlapscope.budgets.quantity import show
-from overlapscope.budgets.samples import Measured, Series, series, step_sample
+from overlapscope.budgets.samples import Measurements, Series, series, step_sample
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.compare.environment import fingerprint
 from overlapscope.compare.figures import without_warm_up
@@ -35,80 +35,85 @@ from overlapscope.trace.lost import FIGURES
 SCHEMA_VERSION: Final = 1
 STEPS: Final = "steps"
 COMMON_PCT: Final = 50.0
-"""Common kernel launches from which two recordings are of one program, where no script is stated."""
+"""Percentage of common kernel launches from which two recordings are of the same program, without script names."""
 COMMON_PCT_OF_ONE: Final = 20.0
 COMMON_PCT_OF_TWO: Final = 80.0
 _KERNELS = 24
 _NAME = 200
 _DIGITS = 4
-"""Decimals of percentages and bandwidths."""
+"""Number of decimals of percentages and bandwidths."""
 
 
 class BaselineDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One device of one rank, and its steps."""
+    """A device of a rank, and its steps."""
 
     rank: int | None = None
     device: int
     first: int
-    """Number, from 0, of the first step here among all that were recorded: those before it were cut."""
+    """Number, from 0, of the first step here among all recorded steps. Earlier steps were incomplete."""
     steps: tuple[str, ...]
-    """Names of the steps, warm-up included."""
+    """Names of the steps, including warm-up."""
 
 
 class BaselineSeries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One metric of one device, step by step or occurrence by occurrence."""
+    """Values of one metric on one device, by step or by occurrence of a range."""
 
     rank: int | None = None
     device: int
     metric: str
     direction: Direction | None = None
-    """None for both together."""
+    """Direction of the copies; None for both together."""
     cause: str | None = None
-    """The part of `exposed_copy_time` or `idle_time` that is due to one cause; None for the whole metric."""
+    """Cause, for the part of `exposed_copy_time` or `idle_time` due to it; None for the whole metric."""
     scope: str
     """`steps`, or the name of a range."""
     typical: str
-    """The median as text, for whoever reviews the file."""
+    """The median as text, for reviewers of the file."""
     steps: tuple[int, ...] | None = None
-    """Of a range: the step in which each occurrence begins."""
+    """Number of the step in which each occurrence of a range begins; None for steps."""
     values: tuple[float | None, ...]
-    """Nanoseconds, percent or 1e9 bytes a second; null for a percentage of nothing."""
+    """Values in nanoseconds, percent or 1e9 bytes per second; null for a percentage of nothing."""
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The figures of one job."""
+    """Figures of a job."""
 
     kind: Literal["baseline"] = "baseline"
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     environment: Environment
     job: str | None = None
-    """Name of the script or job, where the traces state it."""
+    """Name of the script or job, if the traces state it."""
     kernels: dict[str, float] = {}
-    """The kernels launched most often, and their shares of these launches in percent; empty if unknown."""
+    """The most frequently launched kernels, with their percentages of these launches; empty if unknown."""
     devices: tuple[BaselineDevice, ...]
     series: tuple[BaselineSeries, ...]
 
     @property
     def ranks(self) -> frozenset[int]:
-        """The ranks that it is of."""
+        """Ranks in the baseline."""
         return frozenset(device.rank for device in self.devices if device.rank is not None)
 
     def device_for(self, rank: int | None, device: int, *, only: bool) -> BaselineDevice | None:
-        """What a device is compared with: the same of the same rank; with `only`, where there is one device on either
-        side, that one."""
-        found = [known for known in self.devices if (known.rank, known.device) == (rank, device)]
-        if not found and rank is not None:
-            mine = [known for known in self.devices if known.rank == rank]
-            # A rank has one device as a rule, and which ordinal that is differs from machine to machine.
-            found = mine if len(mine) == 1 else []
-        if not found and only and len(self.devices) == 1:
-            found = list(self.devices)
-        return found[0] if found else None
+        """Return the device to compare with: that of the same rank and ordinal, or the only possible one.
 
-    def measured(self, of: BaselineDevice, scope: str, *, skip: int) -> Measured | None:
-        """What was measured of a device in the samples that are compared; None where it has no such range, or no
-        steps."""
+        `only`: whether the other side has a single device.
+        """
+        same_rank = [candidate for candidate in self.devices if candidate.rank == rank]
+        match = next((candidate for candidate in same_rank if candidate.device == device), None)
+        # A rank usually has one device, whose ordinal differs between machines.
+        if match is None and rank is not None and len(same_rank) == 1:
+            return same_rank[0]
+        return self.devices[0] if match is None and only and len(self.devices) == 1 else match
+
+    def measured(self, of: BaselineDevice, scope: str, *, skip: int) -> Measurements | None:
+        """Return the measurements of a device's steps or ranges; None if it has no such range, or no steps.
+
+        Args:
+            of: The device.
+            scope: `steps`, or the name of a range.
+            skip: Number of first steps to leave out.
+        """
         lines = {
             (line.metric, line.direction, line.cause): line
             for line in self.series
@@ -126,14 +131,14 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
         def read(metric: Metric, direction: Direction | None, cause: str | None = None) -> Series:
             line = lines.get((metric.id, direction, cause))
-            # What had nothing to measure is not written; no time was spent on it.
+            # A series without anything to measure is not in the file. Its times are zero.
             nothing = 0.0 if metric.unit == "ns" else None
             return Series(names, line.values if line else (nothing,) * len(spans), spans).take(kept)
 
         return read
 
     def compared(self, of: BaselineDevice, *, skip: int = 0) -> tuple[int, ...]:
-        """The steps of a device that are compared, as `steps.compared` chooses them; what was cut is not here."""
+        """Return the numbers of a device's steps to compare, like `compare.figures.compared`."""
         wanted = (of.rank, of.device, STEPS, "step_time")
         spans = [
             round(value or 0)
@@ -145,10 +150,15 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = False) -> Baseline:
-    """The baseline that a report makes; `ranges` are patterns of those to be kept besides the steps. That of a
-    prediction says so in its environment.
+    """Make a baseline from a report.
 
-    Raises UsageError where the report cannot serve as one.
+    Args:
+        report: The report. If it is of a prediction, the baseline's environment states this.
+        ranges: Patterns of ranges to keep besides the steps.
+        allow_predicted: Whether to accept a prediction.
+
+    Raises:
+        UsageError: The report can't serve as a baseline.
     """
     if not allow_predicted:
         refuse_predicted(report)
@@ -162,21 +172,21 @@ def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = Fa
         _refuse_if_doubtful(trace)
         for device in trace.devices:
             whole = [number for number, step in enumerate(device.steps) if not step.partial]
-            one = BaselineDevice(
+            kept = BaselineDevice(
                 rank=trace.rank,
                 device=device.device,
                 first=whole[0] if whole else 0,
                 steps=tuple(device.steps[number].name for number in whole),
             )
-            if any((known.rank, known.device) == (one.rank, one.device) for known in devices):
-                which = "without a rank" if one.rank is None else f"of rank {one.rank}"
+            if any((other.rank, other.device) == (kept.rank, kept.device) for other in devices):
+                which = "without a rank" if kept.rank is None else f"of rank {kept.rank}"
                 raise UsageError(f"{trace.source}: is the second trace {which}; a baseline belongs to one job.")
-            devices.append(one)
+            devices.append(kept)
             samples = [step_sample(device, number) for number in whole]
-            lines += _series(one, STEPS, samples, None)
+            lines += _series(kept, STEPS, samples, None)
             for name, periods in _ranges(device, patterns).items():
-                begun = [_step_of(device, period) - one.first for period in periods]
-                lines += _series(one, name, [Sample(name, period, {}) for period in periods], begun)
+                begun = [_step_of(device, period) - kept.first for period in periods]
+                lines += _series(kept, name, [Sample(name, period, {}) for period in periods], begun)
     return Baseline(
         environment=fingerprint(report),
         job=_job(report),
@@ -187,7 +197,7 @@ def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = Fa
 
 
 def _refuse_if_doubtful(trace: TraceResult) -> None:
-    """Raises UsageError where the figures of a trace are not those of the program."""
+    """Raise UsageError if the figures of a trace are unreliable."""
     checks = {check.id: check for check in trace.trust.checks}
     if trace.trust.verdict == "unusable":
         raise UsageError(f"{trace.source}: is unusable, so it cannot be a baseline; `overlapscope analyze` shows why.")
@@ -213,9 +223,9 @@ def _kernels(report: Report) -> dict[str, float]:
 
 
 def other_program(baseline: Baseline, report: Report) -> str:
-    """Return what shows that a baseline is of another program than a report; empty if nothing does.
+    """Return the evidence that a baseline is of another program than a report; empty without evidence.
 
-    Most programs keep most of their kernels when they change. Scripts of different names need more in common.
+    Programs keep most of their kernels when they change. Scripts of different names need more kernels in common.
     """
     job, kernels = _job(report), _kernels(report)
     named = None not in (job, baseline.job)
@@ -232,7 +242,7 @@ def other_program(baseline: Baseline, report: Report) -> str:
 
 
 def doubts(baseline: Baseline) -> tuple[str, ...]:
-    """What keeps relative budgets from being judged by it, in sentences."""
+    """Return sentences about what keeps relative budgets from being judged by a baseline."""
     counts = [(device, len(baseline.compared(device))) for device in baseline.devices]
     return tuple(
         f"{place(device.rank, device.device)} has {plural(count, 'step')} to compare; relative budgets need {FEWEST}."
@@ -242,16 +252,16 @@ def doubts(baseline: Baseline) -> tuple[str, ...]:
 
 
 def place(rank: int | None, device: int) -> str:
-    """`rank 3, device 1`."""
+    """Return `rank 3, device 1`."""
     return f"device {device}" if rank is None else f"rank {rank}, device {device}"
 
 
 def _ranges(device: Device, patterns: tuple[str, ...]) -> dict[str, list[Period]]:
-    found: dict[str, list[Period]] = {}
+    by_name: dict[str, list[Period]] = {}
     for period in device.ranges:
         if not period.partial and any(fnmatchcase(period.name, pattern) for pattern in patterns):
-            found.setdefault(period.name, []).append(period)
-    return found
+            by_name.setdefault(period.name, []).append(period)
+    return by_name
 
 
 def _step_of(device: Device, period: Period) -> int:
@@ -259,15 +269,15 @@ def _step_of(device: Device, period: Period) -> int:
 
 
 def _series(of: BaselineDevice, scope: str, samples: list[Sample], begun: list[int] | None) -> Iterator[BaselineSeries]:
-    """The series of every metric that has something to say, and of every cause."""
+    """Yield the series of every metric and cause that has values to keep."""
     for metric, direction, cause in _KEPT:
         values = tuple(
             None if value is None else whole(round(value, _DIGITS))
             for value in series(samples, metric, direction, cause).values
         )
-        known = [value for value in values if value is not None]
-        # No time needs no line; no percent is something to have.
-        if (any(known) if metric.unit == "ns" else known) or metric.id == "step_time":
+        numbers = [value for value in values if value is not None]
+        # Times that are all zero need no line, unlike percentages.
+        if (any(numbers) if metric.unit == "ns" else numbers) or metric.id == "step_time":
             yield BaselineSeries(
                 rank=of.rank,
                 device=of.device,
@@ -275,7 +285,7 @@ def _series(of: BaselineDevice, scope: str, samples: list[Sample], begun: list[i
                 direction=direction,
                 cause=cause,
                 scope=scope,
-                typical=show(median(known), metric.unit) if known else "unknown",
+                typical=show(median(numbers), metric.unit) if numbers else "unknown",
                 steps=None if begun is None else tuple(begun),
                 values=values,
             )
@@ -287,11 +297,11 @@ _KEPT: Final[tuple[tuple[Metric, Direction | None, str | None], ...]] = (
     *((METRICS["exposed_copy_time"], None, str(cause)) for cause in COPY_CAUSES),
     *((METRICS["idle_time"], None, str(cause)) for cause in IDLE_CAUSES),
 )
-"""What is kept of every sample."""
+"""Metrics, directions and causes that a baseline keeps for each sample."""
 
 
 def whole(value: float) -> float:
-    """Whole numbers without a point: most are nanoseconds."""
+    """Return a whole number as an int, so that JSON has no decimal point. Most values are whole nanoseconds."""
     return int(value) if value == int(value) else value
 
 
@@ -311,20 +321,20 @@ def _line_order(line: BaselineSeries) -> tuple[Any, ...]:
     )
 
 
-# -- as JSON ----------------------------------------------------------------------------------------
+# -- JSON -------------------------------------------------------------------------------------------
 
 _ANEW: Final = "write it again with `overlapscope baseline write`"
 
 
 class BaselineFile(Baseline, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A baseline as it is written."""
+    """A baseline in a file."""
 
     digest: str
-    """Of everything else in the file: 16 hexadecimal digits of its SHA-256."""
+    """First 16 hexadecimal digits of the SHA-256 of everything else in the file."""
 
 
 def to_json(baseline: Baseline) -> bytes:
-    """What it is, then sorted keys; one line for each device, series, kernel and fact of the environment."""
+    """Encode a baseline: first its kind, then sorted keys, with a line for each device, series and kernel."""
     plain = msgspec.to_builtins(baseline)
     for line in plain["series"]:
         line["values"] = [value if value is None else whole(value) for value in line["values"]]
@@ -333,7 +343,7 @@ def to_json(baseline: Baseline) -> bytes:
 
 
 def _digest(plain: Mapping[str, Any]) -> str:
-    """Of the content however it is laid out, so that changed line ends or blanks change nothing."""
+    """Return a digest of the content, independent of white space and line ends."""
     content = {key: value for key, value in plain.items() if key != "digest"}
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()[:16]
 
@@ -361,22 +371,22 @@ def _compact(value: object) -> str:
 
 
 def from_json(data: bytes, source: str) -> Baseline:
-    """Read a baseline back; `source` is named where it cannot be. Raises UnreadableTrace."""
+    """Decode a baseline. Raises UnreadableTrace with the name of the `source`."""
     try:
-        found = decode(data, BaselineFile)
+        file = decode(data, BaselineFile)
     except msgspec.DecodeError as error:
         raise UnreadableTrace(
             f"{source}: is not a baseline ({clean(str(error), 300)}); write one with `overlapscope baseline write`."
         ) from None
-    if found.schema_version != SCHEMA_VERSION:
+    if file.schema_version != SCHEMA_VERSION:
         raise UnreadableTrace(
-            f"{source}: is a baseline of version {found.schema_version}, and overlapscope needs version "
+            f"{source}: is a baseline of version {file.schema_version}, and overlapscope needs version "
             f"{SCHEMA_VERSION}; {_ANEW}."
         )
-    if found.digest != _digest(msgspec.json.decode(data)):
+    if file.digest != _digest(msgspec.json.decode(data)):
         raise UnreadableTrace(f"{source}: was changed after it was written (its digest does not match); {_ANEW}.")
-    baseline = Baseline(**{name: getattr(found, name) for name in Baseline.__struct_fields__})
-    known = {(device.rank, device.device): device for device in baseline.devices}
+    baseline = Baseline(**{name: getattr(file, name) for name in Baseline.__struct_fields__})
+    devices = {(device.rank, device.device): device for device in baseline.devices}
     timed = {
         (series.rank, series.device, series.scope): len(series.values)
         for series in baseline.series
@@ -384,7 +394,7 @@ def from_json(data: bytes, source: str) -> Baseline:
     }
     for line in baseline.series:
         samples = timed.get((line.rank, line.device, line.scope), 0)
-        _check_line(line, known.get((line.rank, line.device)), samples, source)
+        _check_line(line, devices.get((line.rank, line.device)), samples, source)
     for device in baseline.devices:
         if device.steps and (device.rank, device.device, STEPS) not in timed:
             raise UnreadableTrace(f"{source}: device {device.device} has steps without a step_time; {_ANEW}.")
@@ -392,7 +402,7 @@ def from_json(data: bytes, source: str) -> Baseline:
 
 
 def _check_line(line: BaselineSeries, device: BaselineDevice | None, samples: int, source: str) -> None:
-    """Raises UnreadableTrace where a line does not belong to the others, whatever the digest says."""
+    """Raise UnreadableTrace if a series contradicts the rest of the file, even if the digest is right."""
     what = f"{source}: {clean(line.metric, 80)} of device {line.device}"
     metric = METRICS.get(line.metric)
     if device is None or metric is None:

@@ -1,4 +1,4 @@
-"""A report and settings -> verdicts."""
+"""Check of a report: verdicts on all budgets and forbidden rules."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from overlapscope.base.words import clean, duration, listed, plural
 from overlapscope.budgets.baseline import Baseline, other_program
 from overlapscope.budgets.judge import combine, judge
 from overlapscope.budgets.missing import absence_notes, absent_ranks, mixed_notes, refuse_predicted
-from overlapscope.budgets.places import Place, find_places
+from overlapscope.budgets.places import JudgedPlace, find_places
 from overlapscope.budgets.rulings import WORST_FIRST, Exemptions, Ruling, judge_rule
 from overlapscope.budgets.settings import DEFAULT_ORIGIN, LIMITS, Budget, Settings
-from overlapscope.budgets.verdicts import CheckResult, Outcome, Status, Subject, Verdict
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, Outcome, Status, Subject
 from overlapscope.compare import environment
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report, of_program
 
 _DATA_LOST = ("events-readable", "durations", "copy-sizes", "copy-directions", "dropped-ops")
-"""Trust checks whose warning means that figures may be off."""
+"""Trust checks whose warnings mean that figures may be wrong."""
 _NAMED = 3
 
 
@@ -33,12 +33,17 @@ def check(
     baseline: Baseline | None = None,
     today: datetime.date | None = None,
 ) -> CheckResult:
-    """Judge a report by budgets; without any by `DEFAULT_FORBID`, or against the baseline by `DEFAULT_RELATIVE`.
+    """Judge a report by budgets; without budgets, by `DEFAULT_FORBID`, or by `DEFAULT_RELATIVE` if a baseline is given.
 
-    `today` decides whether an exception still holds; by default it is what this machine's clock says.
+    Args:
+        report: The report to judge.
+        settings: Budgets and other settings.
+        baseline: Figures that relative budgets compare with.
+        today: The day by which exceptions expire; by default that of this machine's clock.
 
-    Raises UsageError where a budget needs a baseline and none is given, and where a trace was predicted, unless the
-    settings allow it.
+    Raises:
+        UsageError: A budget needs a baseline and none is given, or a trace was predicted and the settings don't allow
+            predictions.
     """
     job = Job(report, settings, baseline, today)
     verdicts = [ruling.verdict for ruling in job.judge()]
@@ -59,16 +64,16 @@ def check(
 
 
 class Judgement(Struct, frozen=True, eq=False):
-    """A verdict, and what it was combined of: nothing for a rule or the environment."""
+    """A verdict and the rulings that it combines. Verdicts on rules and environments have none."""
 
-    verdict: Verdict
+    verdict: BudgetVerdict
     budget: Budget | None = None
-    """With one limit."""
+    """The budget, with one limit."""
     rulings: tuple[Ruling, ...] = ()
 
 
 class Job:
-    """One report, and what it is judged by. Raises UsageError as `check` does."""
+    """A report with everything that it is judged by. Raises UsageError as `check` does."""
 
     def __init__(
         self, report: Report, settings: Settings | None, baseline: Baseline | None, today: datetime.date | None
@@ -78,9 +83,9 @@ class Job:
         program = of_program(report)
         recorded = baseline is not None and not environment.is_plain(baseline.environment)
         self._recorded_alone = recorded and program is not report
-        # Like is compared with like: a baseline of a recording judges the recording.
+        # A baseline made from a recording must be compared with the recording, not with the plain program.
         self.report = report if recorded else program
-        """What is judged: of the plain program where its step is known (`report.of_program`)."""
+        """The judged report: that of the plain program if its step time is known (`report.of_program`)."""
         of_host = not report.devices and all(trace.host is not None for trace in report.traces)
         self._settings = (settings or Settings()).completed(with_baseline=baseline is not None, of_host=of_host)
         self._baseline = baseline
@@ -93,26 +98,27 @@ class Job:
                 )
         here = environment.fingerprint(self.report)
         differences = environment.differences(baseline.environment, here) if baseline else ()
-        # Drivers are renewed under a program all the time; what they change is for the budgets to find.
+        # Drivers are updated often, and budgets find what an update changes.
         self._unlike = [difference for difference in differences if difference.what != "driver"]
         self._elsewhere = ", ".join(
             f"{difference.what} {clean(difference.before, 80)}, here {clean(difference.after, 80)}"
             for difference in self._unlike
         )
-        """In what the baseline's environment differs; empty where it does not."""
-        asked = baseline is None or self._settings.other_program
-        self._stranger = "" if asked or baseline is None else other_program(baseline, self.report)
+        """Differences from the baseline's environment, in words; empty if there are none."""
+        compared = baseline is not None and not self._settings.other_program
+        self._other_program = other_program(baseline, self.report) if baseline is not None and compared else ""
+        """Evidence that the baseline is of another program; empty without evidence."""
         plain_before = baseline is not None and environment.is_plain(baseline.environment)
         self._plain_unknown = plain_before and not environment.is_plain(here)
         self._absent = absent_ranks(self.report, baseline.ranks if baseline is not None else ())
 
     def warnings(self) -> Iterator[str]:
-        """What has to be said beside the verdicts, once all are made."""
+        """Yield the warnings of the check. Call this after `judge`, since exceptions are counted there."""
         if self._baseline is not None and environment.is_predicted(self._baseline.environment):
             yield "The baseline is a predicted timeline, not a recording."
-        if self._stranger:
+        if self._other_program:
             yield (
-                f"The baseline is of another program ({self._stranger}), so nothing is compared with it. Write a "
+                f"The baseline is of another program ({self._other_program}), so nothing is compared with it. Write a "
                 "baseline of this program, or pass --other-program."
             )
         if self._recorded_alone:
@@ -135,13 +141,13 @@ class Job:
         yield from mixed_notes(self.report)
         yield from absence_notes(self._absent)
         for trace in self.report.traces:
-            for asked in trace.trust.checks:
-                if asked.id in _DATA_LOST and asked.status != "ok":
-                    yield f"{clean(trace.source)}: {clean(asked.detail)}"
+            for trust_check in trace.trust.checks:
+                if trust_check.id in _DATA_LOST and trust_check.status != "ok":
+                    yield f"{clean(trace.source)}: {clean(trust_check.detail)}"
         yield from self._exemptions.notes()
 
     def judge(self) -> Iterator[Judgement]:
-        """Every verdict."""
+        """Yield every verdict."""
         if self._settings.strict_env and self._baseline is not None:
             differ = f"The baseline was made elsewhere: {self._elsewhere}." if self._elsewhere else ""
             message = differ or "The traces were made where the baseline was made."
@@ -149,8 +155,8 @@ class Job:
             yield Judgement(
                 _of_all("environment", "environment", status, len(self._unlike), message, counts=bool(differ))
             )
-        if self._stranger:
-            message = f"The baseline is of another program: {self._stranger}."
+        if self._other_program:
+            message = f"The baseline is of another program: {self._other_program}."
             yield Judgement(_of_all("same program", "program", "unknown", None, message, counts=True))
         if unlike := mixture(self.report.traces):
             message = f"{' '.join(unlike)} Name the traces of one job, or check each job separately."
@@ -165,50 +171,59 @@ class Job:
             yield Judgement(judge_rule(self.report, rule, self._settings, self._absent, self._exemptions))
 
     def _judged(self) -> Iterator[tuple[Budget, list[Ruling]]]:
-        """Each limit of each budget as it holds at some places, and what it comes to there; several where overrides or
-        ranges set places apart."""
+        """Yield each group of rulings that makes a verdict, with its budget narrowed to one limit.
+
+        A limit makes several verdicts if overrides or ranges set places apart, or if each rank has its own.
+        """
+        for budget, limit in self._limits():
+            for (resolved, _), places in self._places(budget, limit).items():
+                rulings = list(self._rulings(places))
+                if resolved.ranks == "each":
+                    yield from ((resolved, [ruling]) for ruling in rulings)
+                elif rulings:
+                    yield resolved, rulings
+
+    def _limits(self) -> Iterator[tuple[Budget, str]]:
+        """Yield each budget with each of its limits, including those that only an override sets."""
         for budget in self._settings.budgets:
-            changes = [override.changes.get(budget.metric, {}) for override in self._settings.overrides]
+            changes = [override.changes for override in self._settings.overrides if override.metric == budget.metric]
             for limit in LIMITS:
                 if limit in budget.limits or any(limit in changed for changed in changes):
-                    for resolved, places in self._places(budget, limit).items():
-                        rulings = list(self._rulings(places))
-                        if resolved[0].ranks == "each":
-                            yield from ((resolved[0], [ruling]) for ruling in rulings)
-                        elif rulings:
-                            yield resolved[0], rulings
+                    yield budget, limit
 
-    def _places(self, budget: Budget, limit: str) -> dict[tuple[Budget, str], list[Place]]:
-        """Where a limit holds, by the budget as it is overridden there, and by range."""
+    def _places(self, budget: Budget, limit: str) -> dict[tuple[Budget, str], list[JudgedPlace]]:
+        """Group the places of a limit by the overridden budget that holds there, and by range."""
         overrides = [override.only(limit) for override in self._settings.overrides]
-        places: dict[tuple[Budget, str], list[Place]] = {}
+        places: dict[tuple[Budget, str], list[JudgedPlace]] = {}
         for place in find_places(self.report, budget.only(limit), overrides, self._absent):
-            # An override may set a limit for some places alone.
+            # An override may set a limit at some places only.
             if place.budget.limits:
                 places.setdefault((place.budget, place.subject.scope), []).append(place)
         return places
 
-    def _rulings(self, places: list[Place]) -> Iterator[Ruling]:
+    def _rulings(self, places: list[JudgedPlace]) -> Iterator[Ruling]:
         for place in places:
             budget = place.budget
-            if budget.relative and (self._elsewhere or self._stranger):
-                why = f"was made elsewhere ({self._elsewhere})"
-                if self._stranger:
-                    why = "is of another program"
+            if budget.relative and (self._elsewhere or self._other_program):
+                problem = f"was made elsewhere ({self._elsewhere})"
+                if self._other_program:
+                    problem = "is of another program"
                 elif self._plain_unknown:
-                    why = "is of the plain program"
-                sentence = f"{budget.metric} is not compared: the baseline {why}"
+                    problem = "is of the plain program"
+                sentence = f"{budget.metric} is not compared: the baseline {problem}"
                 ruling = Ruling(subject=place.subject, place=place, status="skipped", sentence=sentence)
             else:
                 ruling = judge(place, self._baseline, only=len(self.report.devices) == 1)
-            # Of what is compared by default, nothing is missing that the baseline does not have either.
+            # A default budget is dropped if neither the traces nor the baseline have anything to compare.
             if not (ruling.nothing and budget.origin == DEFAULT_ORIGIN):
                 yield self._exemptions.apply(budget.title, budget.metric, ruling)
 
 
-def _of_all(budget: str, metric: str, status: Status, value: float | None, message: str, *, counts: bool) -> Verdict:
-    """A verdict about all traces together, in which no difference is allowed."""
-    return Verdict(
+def _of_all(
+    budget: str, metric: str, status: Status, value: float | None, message: str, *, counts: bool
+) -> BudgetVerdict:
+    """Return a verdict about all traces together, which allows no difference."""
+    return BudgetVerdict(
         budget=budget,
         metric=metric,
         subject=Subject(scope="window"),
@@ -224,7 +239,7 @@ def _of_all(budget: str, metric: str, status: Status, value: float | None, messa
 
 
 def _program_words(report: Report) -> str | None:
-    """That the plain program is judged, or a prediction, where it is."""
+    """Return a sentence if the check judges the plain program or a prediction."""
     predicted = [clean(trace.source, 200) for trace in report.traces if trace.predicted_by is not None]
     if predicted:
         return f"The check judges a prediction of `overlapscope whatif`, not a recording: {', '.join(predicted)}."
@@ -237,7 +252,7 @@ def _program_words(report: Report) -> str | None:
     )
 
 
-def _outcome(verdicts: tuple[Verdict, ...]) -> Outcome:
+def _outcome(verdicts: tuple[BudgetVerdict, ...]) -> Outcome:
     counted = {verdict.status for verdict in verdicts if verdict.counts}
     if "fail" in counted:
         return "fail"
@@ -246,8 +261,8 @@ def _outcome(verdicts: tuple[Verdict, ...]) -> Outcome:
     return "pass"
 
 
-def _summary(verdicts: tuple[Verdict, ...]) -> str:
-    """`2 of 5 budgets failed: efficiency_pct >= 80%, forbid pageable-copy.`"""
+def _summary(verdicts: tuple[BudgetVerdict, ...]) -> str:
+    """Return `2 of 5 budgets failed: efficiency_pct >= 80%, forbid pageable-copy.`"""
     total = plural(len(verdicts), "budget")
     if all(verdict.status == "skipped" for verdict in verdicts):
         return "Nothing could be compared with the baseline." if verdicts else "There was nothing to judge."
@@ -259,7 +274,7 @@ def _summary(verdicts: tuple[Verdict, ...]) -> str:
     counted = {
         status: [verdict for verdict in verdicts if verdict.status == status and verdict.counts] for status in words
     }
-    parts = [f"{len(mine)} of {total} {words[status]}: {_named(mine)}" for status, mine in counted.items() if mine]
+    parts = [f"{len(some)} of {total} {words[status]}: {_named(some)}" for status, some in counted.items() if some]
     if parts:
         return "; ".join(parts) + "."
     count = Counter(verdict.status for verdict in verdicts)
@@ -269,12 +284,12 @@ def _summary(verdicts: tuple[Verdict, ...]) -> str:
         "unknown": "without data, as allowed",
         "skipped": "not compared",
     }
-    rest = [f"{count[status]} {said}" for status, said in words.items() if count[status]]
+    rest = [f"{count[status]} {word}" for status, word in words.items() if count[status]]
     if rest:
         return f"{count['pass']} of {total} passed, {', '.join(rest)}."
     return f"All {total} passed." if len(verdicts) > 1 else "The budget passed."
 
 
-def _named(verdicts: list[Verdict]) -> str:
-    """The first few, each once."""
+def _named(verdicts: list[BudgetVerdict]) -> str:
+    """Return the names of the first few budgets, each once."""
     return listed(dict.fromkeys(clean(verdict.budget, 80) for verdict in verdicts), _NAMED)

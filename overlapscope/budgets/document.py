@@ -1,21 +1,22 @@
-"""What a check, an explanation of a budget and a baseline consist of when they are shown."""
+"""Documents of a check, of an explained budget and of a baseline."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from overlapscope.base.words import NOTHING, clean, listed, plural
 from overlapscope.budgets import words
 from overlapscope.budgets.baseline import STEPS, Baseline, BaselineSeries, doubts, place
 from overlapscope.budgets.explain import Explanation
-from overlapscope.budgets.places import Place
+from overlapscope.budgets.places import JudgedPlace
 from overlapscope.budgets.quantity import distinct, show
 from overlapscope.budgets.rulings import Ruling
 from overlapscope.budgets.samples import series
-from overlapscope.budgets.verdicts import CheckResult, Outcome, Reason, Status, Verdict, cannot_be_judged
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Outcome, Status
 from overlapscope.documents import table
 from overlapscope.documents.model import (
     Block,
@@ -35,43 +36,45 @@ from overlapscope.documents.model import (
 from overlapscope.documents.table import Cell, Column, Table, Tone
 
 COMMENT_BYTES: Final = 60_000
-"""GitHub refuses a comment of more than 65,536 characters."""
+"""Size limit of a comment; GitHub refuses more than 65,536 characters."""
 SUMMARY_BYTES: Final = 1_000_000
-"""GitHub refuses a step's summary of more than 1 MiB."""
+"""Size limit of a step's summary; GitHub refuses more than 1 MiB."""
 PAGE_BYTES: Final = 900_000
-"""So that a page stays below 1 MB."""
+"""Size limit of a page's body, so that the whole page stays below 1 MB."""
 MOST_STEPS: Final = 50
-"""That an explanation lists at each place."""
+"""Maximum number of steps that an explanation lists for a place."""
 _FEW_REASONS: Final = 2
-"""Of each verdict, in the short form."""
+"""Maximum number of reasons for a verdict in the short form."""
 _FEW_KEPT: Final = 10
-"""Budgets that passed, in the short form."""
+"""Maximum number of passed budgets in the short form."""
 _SHORT: Final = ("skipped", "pass")
-"""A line says it all: why something is skipped, a warning says once."""
+"""Statuses that need only a line. A warning explains once why budgets are skipped."""
 _TONES: Final[dict[Status | Outcome, Tone]] = {"pass": "good", "fail": "poor"}
-"""All else is fair."""
+"""Tones by status. All others are fair."""
 _LIMIT = 100
-"""Of names in a baseline."""
+"""Maximum length of names in a baseline."""
 
 
-# -- a check --------------------------------------------------------------------------------------
+# -- Checks ---------------------------------------------------------------------------------------
 
 
 def log(result: CheckResult) -> Document:
-    """The check in a terminal: the outcome, what failed and why, and what passed."""
+    """Return the check for a terminal: the outcome, failures with reasons, and what passed."""
     return Document(_title(result), (*_outcome(result), *_sections(result), *_kept(result)))
 
 
 def page(result: CheckResult, room: Room, *, folded: bool = False) -> Document:
-    """The check as a file is read: the outcome first. There is only so much room; what does not fit is counted.
-    `folded`: what lies behind each verdict is shown by a click."""
+    """Return the check as a page. Entries that don't fit into the room are counted.
+
+    `folded`: whether the details of each verdict are hidden until a click.
+    """
     blocks: list[Block] = [Heading(_title(result), 1), *_outcome(result)]
     if result.warnings:
-        said = [Items((words.prose(warning),)) for warning in result.warnings]
-        count = room.part(8).fitting(said)
-        blocks += [panel("Warnings", Items(tuple(item.items[0] for item in said[:count])), *_rest(said, count))]
-    told = [verdict for verdict in result.verdicts if verdict.status != "pass"]
-    blocks += _fitted(_table(told), room.part(4))
+        warnings = [Items((words.prose(warning),)) for warning in result.warnings]
+        count = room.part(8).fitting(warnings)
+        items = Items(tuple(warning.items[0] for warning in warnings[:count]))
+        blocks.append(panel("Warnings", items, *_rest(warnings, count)))
+    blocks += _fitted(_table(verdict for verdict in result.verdicts if verdict.status != "pass"), room.part(4))
     sections = [replace(section, folded=folded) for section in _sections(result, full=True)]
     count = room.part(4).fitting(sections)
     blocks += [*sections[:count], *_rest(sections, count)]
@@ -99,15 +102,15 @@ def _outcome(result: CheckResult) -> Iterator[Block]:
 def _kept(result: CheckResult) -> Iterator[Block]:
     short = [verdict for verdict in result.verdicts if verdict.status in _SHORT]
     if short:
-        # The name of a budget says where and what is allowed.
+        # The name of a budget already states its place and its limit.
         yield replace(_table(short).without(("on", "limit")), few=_FEW_KEPT)
 
 
-def _has_reasons(verdict: Verdict) -> bool:
+def _has_reasons(verdict: BudgetVerdict) -> bool:
     return verdict.status in ("fail", "accepted") and bool(verdict.reasons)
 
 
-def _table(verdicts: Iterable[Verdict]) -> Table:
+def _table(verdicts: Iterable[BudgetVerdict]) -> Table:
     columns = (
         table.words("", heads=True),
         table.words("budget", flexible=True),
@@ -128,19 +131,19 @@ def _table(verdicts: Iterable[Verdict]) -> Table:
 
 
 def _fitted(whole: Table, room: Room) -> Iterator[Block]:
-    """As many rows of a table as there is room for."""
+    """Yield a table with the rows that fit, and a note about the others."""
     count = room.rows(whole)
     yield replace(whole, rows=whole.rows[:count])
     yield from _rest(whole.rows, count)
 
 
 def _rest(all_of_them: Sequence[object], count: int) -> tuple[Block, ...]:
-    left = len(all_of_them) - count
-    return (Text(words.left_out(left), tone="muted"),) if left else ()
+    omitted = len(all_of_them) - count
+    return (Text(words.left_out(omitted), tone="muted"),) if omitted else ()
 
 
-def _word(verdict: Verdict) -> str:
-    """How a verdict stands, in a word; and that it does not count, where that matters."""
+def _word(verdict: BudgetVerdict) -> str:
+    """Return a verdict's status, with a note if it is bad and doesn't count."""
     if words.counted(verdict) or verdict.status not in ("fail", "unknown"):
         return "FAIL" if verdict.status == "fail" else verdict.status
     if verdict.status == "fail":
@@ -148,44 +151,44 @@ def _word(verdict: Verdict) -> str:
     return "unknown (warning)" if verdict.level == "warn" else "unknown (allowed)"
 
 
-def _tone(verdict: Verdict) -> Tone:
+def _tone(verdict: BudgetVerdict) -> Tone:
     return "fair" if verdict.status == "fail" and not verdict.counts else _TONES.get(verdict.status, "fair")
 
 
 def _sections(result: CheckResult, *, full: bool = False) -> Iterator[Section]:
-    """One for each verdict that needs more than a line; `full` names what it was judged on in the title."""
+    """Yield a section for each verdict that needs more than a line. `full`: whether titles name the subject."""
     explained: set[str] = set()
     for alike in _by_reason(verdict for verdict in result.verdicts if verdict.status not in _SHORT):
         verdict = alike[0]
         blocks: tuple[Block, ...]
         if len(alike) > 1:
             rules = listed([other.metric for other in alike], len(alike))
-            name, blocks = plural(len(alike), "rule"), (Text(f"{rules}: {words.prose(_why(verdict) or '')}"),)
+            name, blocks = plural(len(alike), "rule"), (Text(f"{rules}: {words.prose(_doubt(verdict))}."),)
         else:
             name = words.title(verdict) if full else words.name(verdict.budget)
             blocks = tuple(_verdict(verdict, explained))
         yield Section(blocks, f"{_word(verdict)} {name}", "panel", _tone(verdict))
 
 
-def _by_reason(verdicts: Iterable[Verdict]) -> Iterable[list[Verdict]]:
-    """The verdicts, those of rules that cannot be judged for the same reason together."""
-    groups: dict[tuple[str, str], list[Verdict]] = {}
+def _by_reason(verdicts: Iterable[BudgetVerdict]) -> Iterable[list[BudgetVerdict]]:
+    """Group rules that can't be judged for the same reason. Every other verdict is alone."""
+    groups: dict[tuple[str, str], list[BudgetVerdict]] = {}
     for verdict in verdicts:
-        why = _why(verdict)
-        key = (verdict.budget, verdict.message) if why is None else (_word(verdict), why)
+        doubt = _doubt(verdict)
+        key = (_word(verdict), doubt) if doubt else (verdict.budget, verdict.message)
         groups.setdefault(key, []).append(verdict)
     return groups.values()
 
 
-def _verdict(verdict: Verdict, explained: set[str]) -> Iterator[Block]:
+def _verdict(verdict: BudgetVerdict, explained: set[str]) -> Iterator[Block]:
     if verdict.value is not None or verdict.limit is not None:
         value, limit = words.figures(verdict)
         before = "" if verdict.baseline is None else show(verdict.baseline, verdict.unit)
         figures = {"value": value, "limit": limit, "baseline": before}
         yield Cards(tuple(Card(name, figure) for name, figure in figures.items() if figure))
-    said, exception = words.prose(verdict.message), words.prose(verdict.exception or "")
-    yield Text(said)
-    if exception and exception not in said:
+    message, exception = words.prose(verdict.message), words.prose(verdict.exception or "")
+    yield Text(message)
+    if exception and exception not in message:
         yield Text(exception, tone="muted")
     if _has_reasons(verdict):
         reasons = verdict.reasons[: words.REASONS]
@@ -195,50 +198,49 @@ def _verdict(verdict: Verdict, explained: set[str]) -> Iterator[Block]:
             yield from detail("all reasons", (Text(f"{more} more; --format json lists all.", tone="muted"),))
 
 
-def _why(verdict: Verdict) -> str | None:
-    """The reason for which a rule cannot be judged; None for any other verdict."""
-    why = verdict.message.removeprefix(cannot_be_judged(verdict.metric))
-    return None if verdict.status != "unknown" or why == verdict.message else why
+def _doubt(verdict: BudgetVerdict) -> str:
+    """Return the reason why a rule can't be judged; empty for any other verdict."""
+    return "" if verdict.unknown_because is UNSET else verdict.unknown_because
 
 
-def _reason(reason: Reason, explained: set[str] | None) -> Words:
-    """What lies behind a failure. What to change is said once for each rule in `explained`."""
-    said = [Span(words.prose(reason.title), strong=True)]
+def _reason(reason: FailureReason, explained: set[str] | None) -> Words:
+    """Return a reason as words. The advice of each rule is given once, and the rule added to `explained`."""
+    spans = [Span(words.prose(reason.title), strong=True)]
     where = words.within(reason)
-    said += [Span(f"at {where}", "muted")] if where else []
-    said += [Span(line, detail=True) for line in _lines(reason.detail)]
+    spans += [Span(f"at {where}", "muted")] if where else []
+    spans += [Span(line, detail=True) for line in _lines(reason.detail)]
     again = reason.rule is not None and explained is not None and reason.rule in explained
     if not again:
-        said += [Span(line, "accent", detail=number > 0) for number, line in enumerate(_lines(reason.advice))]
+        spans += [Span(line, "accent", detail=number > 0) for number, line in enumerate(_lines(reason.advice))]
     if reason.rule is not None:
         rule = words.name(reason.rule)
-        said.append(Span(f"See {rule} above." if again else f"More: overlapscope explain {rule}", "muted"))
+        spans.append(Span(f"See {rule} above." if again else f"More: overlapscope explain {rule}", "muted"))
         if explained is not None:
             explained.add(reason.rule)
-    return (said[0], *(replace(span, text=f"\n{span.text}") for span in said[1:]))
+    return (spans[0], *(replace(span, text=f"\n{span.text}") for span in spans[1:]))
 
 
 def _lines(text: str) -> list[str]:
     return [clean(line, words.PROSE_LIMIT) for line in text.split("\n") if line]
 
 
-# -- one budget explained -------------------------------------------------------------------------
+# -- Explanations ---------------------------------------------------------------------------------
 
 
 def explanation(explanations: Iterable[Explanation]) -> Document:
-    """All there is to know about some budgets."""
+    """Return the explanations of some budgets."""
     blocks: list[Block] = []
     for explained in explanations:
         verdict = explained.verdict
         blocks.append(
             Section((Text(words.prose(verdict.message)),), f"{_word(verdict)} {words.name(verdict.budget)}", "panel")
         )
-        for title, said in (
+        for title, text in (
             ("Metric", f"{verdict.metric}: {explained.meaning}."),
             ("Limit", explained.limit),
             ("How it is judged", explained.way),
         ):
-            blocks += [panel(title, Text(words.prose(said)))] if said else []
+            blocks += [panel(title, Text(words.prose(text)))] if text else []
         blocks += [
             _values(name, ruling, ruling.place) for name, ruling in explained.rulings if ruling.place is not None
         ]
@@ -247,8 +249,8 @@ def explanation(explanations: Iterable[Explanation]) -> Document:
     return Document("overlapscope check", tuple(blocks))
 
 
-def _values(name: str, ruling: Ruling, where: Place) -> Table:
-    """What one place had, sample by sample."""
+def _values(name: str, ruling: Ruling, where: JudgedPlace) -> Table:
+    """Return the values of one place, sample by sample."""
     budget, unit = where.budget, where.budget.what.unit
     samples = series(where.samples, budget.what, budget.direction)
     numbers = iter(distinct(samples.numbers, unit) if samples.numbers else ())
@@ -257,7 +259,7 @@ def _values(name: str, ruling: Ruling, where: Place) -> Table:
     notes = []
     if len(lines) > MOST_STEPS:
         notes.append(f"{len(lines) - MOST_STEPS:,} more are not listed.")
-    if budget.scope == "steps" and budget.where.range is None and where.device is not None:
+    if budget.sample == "step" and where.device is not None:
         left_out = len(where.device.steps) - len(where.samples)
         if left_out:
             notes.append(f"{plural(left_out, 'step')} left out: cut by the recording, warm-up, or skipped.")
@@ -270,11 +272,11 @@ def _values(name: str, ruling: Ruling, where: Place) -> Table:
     return Table(name or "Values", columns, table.rows(lines[:MOST_STEPS]), " ".join(notes))
 
 
-# -- a baseline -----------------------------------------------------------------------------------
+# -- Baselines ------------------------------------------------------------------------------------
 
 
 def baseline_document(baseline: Baseline) -> Document:
-    """Where a baseline was made, and the typical value of each metric."""
+    """Return the environment of a baseline and the typical value of each metric."""
     blocks: list[Block] = [_made_on(baseline)]
     blocks += [_metrics(baseline, device.rank, device.device) for device in baseline.devices]
     blocks += map(Text, doubts(baseline))
@@ -282,14 +284,14 @@ def baseline_document(baseline: Baseline) -> Document:
 
 
 def _made_on(baseline: Baseline) -> Table:
-    made = baseline.environment
-    recorded = [name.replace("_", " ") for name, given in sorted(made.flags.items()) if given]
+    environment = baseline.environment
+    recorded = [name.replace("_", " ") for name, given in sorted(environment.flags.items()) if given]
     lines = (
-        ("GPU", ", ".join(clean(name, _LIMIT) for name in made.gpus) or NOTHING),
-        ("ranks", NOTHING if made.world_size is None else str(made.world_size)),
-        ("torch", clean(made.torch or NOTHING, _LIMIT)),
-        ("CUDA", clean(made.cuda or NOTHING, _LIMIT)),
-        ("driver's CUDA", clean(made.driver or NOTHING, _LIMIT)),
+        ("GPU", ", ".join(clean(name, _LIMIT) for name in environment.gpus) or NOTHING),
+        ("ranks", NOTHING if environment.world_size is None else str(environment.world_size)),
+        ("torch", clean(environment.torch or NOTHING, _LIMIT)),
+        ("CUDA", clean(environment.cuda or NOTHING, _LIMIT)),
+        ("driver's CUDA", clean(environment.driver or NOTHING, _LIMIT)),
         ("also recorded", clean(", ".join(recorded), _LIMIT) or "nothing"),
         ("written by", f"{clean(baseline.tool.name, _LIMIT)} {clean(baseline.tool.version, _LIMIT)}"),
     )

@@ -1,4 +1,4 @@
-"""All there is to know about one budget: how its figure comes about, and where its limit is from."""
+"""Explanation of a budget: the computation of its value, and the origin of its limit."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from overlapscope.budgets.places import place_words
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.rulings import Ruling
 from overlapscope.budgets.settings import DEFAULT_FLOOR_PCT, Budget, Settings
-from overlapscope.budgets.verdicts import Verdict
+from overlapscope.budgets.verdicts import BudgetVerdict
 from overlapscope.errors import UsageError
 from overlapscope.report.model import Report
 from overlapscope.rules import RULES
 
 
 class Explanation(Struct, frozen=True):
-    """One verdict, and where it comes from."""
+    """A verdict and how it came about."""
 
-    verdict: Verdict
+    verdict: BudgetVerdict
     meaning: str
     limit: str
-    """Where the limit was written, or why it holds."""
+    """Origin of the limit: a place in a file, or a default."""
     way: str
-    """How the values are put together."""
+    """Description of how values are aggregated."""
     rulings: tuple[tuple[str, Ruling], ...] = ()
-    """What each place had, under its name: `rank 3, device 1`, or nothing where there is only one."""
+    """Rulings with the names of their places: `rank 3, device 1`, or an empty name if there is a single place."""
 
 
 def explain(
@@ -41,17 +41,18 @@ def explain(
     baseline: Baseline | None = None,
     today: datetime.date | None = None,
 ) -> tuple[Explanation, ...]:
-    """The explanations of all verdicts whose budget, metric or rule is the one asked for; patterns are understood.
+    """Explain all verdicts whose budget, metric or rule matches a name or pattern.
 
-    Raises UsageError where there is none, and as `check` does.
+    Raises:
+        UsageError: Nothing matches, or `check` would raise it.
     """
     job = Job(report, settings, baseline, today)
     judged = list(job.judge())
-    known = dict.fromkeys(name for ruled in judged for name in (ruled.verdict.budget, ruled.verdict.metric))
-    wanted = {name for name in known if name == budget or fnmatchcase(name, budget)}
+    names = dict.fromkeys(name for ruled in judged for name in (ruled.verdict.budget, ruled.verdict.metric))
+    wanted = {name for name in names if name == budget or fnmatchcase(name, budget)}
     if not wanted:
         listed = ", ".join(clean(name, 80) for name in dict.fromkeys(ruled.verdict.budget for ruled in judged))
-        raise UsageError(f"there is no budget {budget!r}{did_you_mean(budget, known)}; budgets: {listed or 'none'}.")
+        raise UsageError(f"there is no budget {budget!r}{did_you_mean(budget, names)}; budgets: {listed or 'none'}.")
     by_default = not (settings or Settings()).forbid
     return tuple(
         _explained(job.report, ruled, by_default=by_default)
@@ -76,26 +77,26 @@ def _explained(report: Report, judged: Judgement, *, by_default: bool) -> Explan
     return Explanation(verdict, meaning[verdict.metric], "no difference is allowed", "")
 
 
-def _of_rule(report: Report, verdict: Verdict, *, by_default: bool) -> tuple[str, str]:
-    """What a forbidden rule allows, and how it is judged."""
+def _of_rule(report: Report, verdict: BudgetVerdict, *, by_default: bool) -> tuple[str, str]:
+    """Return the limit of a forbidden rule and how it is judged."""
     allowed = "no finding is allowed"
     if by_default:
         least = show(DEFAULT_FLOOR_PCT, "pct")
         allowed = f"the default: findings that cost less than {least} of the time pass; --forbid allows none"
     way = "over all ranks and devices at once"
-    every = sum(finding.rule == verdict.metric for finding in report.findings)
-    passed = every - len(verdict.reasons)
+    count = sum(finding.rule == verdict.metric for finding in report.findings)
+    passed = count - len(verdict.reasons)
     if passed > 0 and verdict.value is not None:
-        way += f"; {passed} of {plural(every, 'finding')} {'passes' if passed == 1 else 'pass'}"
+        way += f"; {passed} of {plural(count, 'finding')} {'passes' if passed == 1 else 'pass'}"
     return allowed, way
 
 
 def _way(budget: Budget) -> str:
-    """`the median of the steps, of the worst rank and device`."""
-    if budget.scope == "window" and budget.where.range is None:
+    """Return `the median of the steps, of the worst rank and device`."""
+    if budget.sample == "window":
         parts = ["the whole window after the lead-in"]
     else:
-        what = "occurrences of the range" if budget.where.range is not None else "steps"
+        what = "occurrences of the range" if budget.sample == "occurrence" else "steps"
         parts = [f"{'the ' if budget.aggregate[0] != 'p' else ''}{budget.aggregate} of the {what}"]
     ranks = {"worst": "of the worst rank and device", "median": "the median of the ranks and devices"}
     parts.append(ranks.get(budget.ranks, "each rank and device separately"))

@@ -1,5 +1,4 @@
-"""One limit of one budget, judged at each place: the value, the status, and what to say of it; and the one verdict that
-all ranks and devices come to together."""
+"""Judgement of a budget with one limit, first at each place and then for all ranks and devices together."""
 
 from __future__ import annotations
 
@@ -14,56 +13,62 @@ from overlapscope.base.words import plural
 from overlapscope.budgets.baseline import STEPS, Baseline, BaselineDevice
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.missing import lacking
-from overlapscope.budgets.places import Place, place_words
+from overlapscope.budgets.places import JudgedPlace, place_words
 from overlapscope.budgets.quantity import distinct, show
 from overlapscope.budgets.reasons import reasons_of
 from overlapscope.budgets.rulings import WORST_FIRST, Ruling, counts
-from overlapscope.budgets.samples import Measured, Series, Spent, noise_floor, series, spent
+from overlapscope.budgets.samples import Measurements, Series, Spent, noise_floor, series, spent
 from overlapscope.budgets.settings import Budget, step_fits
-from overlapscope.budgets.verdicts import Level, Reason, Subject, Verdict
+from overlapscope.budgets.verdicts import BudgetVerdict, FailureReason, Level, Status, Subject
 from overlapscope.compare.noise import F64, FEWEST, draw, interval
 from overlapscope.report.model import Report
 
 
-def judge(place: Place, baseline: Baseline | None, *, only: bool) -> Ruling:
-    """A budget with one limit, at one place. `only`: whether the report has a single device, which needs no name to be
-    compared."""
+def judge(place: JudgedPlace, baseline: Baseline | None, *, only: bool) -> Ruling:
+    """Judge a budget at one place.
+
+    Args:
+        place: The budget, with one limit, and its samples.
+        baseline: Figures that a relative limit compares with.
+        only: Whether the report has a single device. It is compared with a single device of the baseline even if
+            their ranks or numbers differ.
+    """
     if place.missing is not None:
         return _unknown(place, place.missing)
     budget = place.budget
     values = series(place.samples, budget.what, budget.direction)
     lack = lacking(budget.what, budget.direction, place.samples, values)
     if budget.relative and baseline is not None:
-        ruling = _compared(place, values, lack, baseline, only=only)
+        ruling = _against_baseline(place, values, lack, baseline, only=only)
     else:
         ruling = _unknown(place, lack) if lack else _absolute(place, values)
     return replace(ruling, samples=len(values.numbers))
 
 
-def _spent_now(place: Place) -> Spent:
-    """What the samples of a place spent; there is at least one."""
+def _spent_now(place: JudgedPlace) -> Spent:
+    """Return the mean times of a place's samples, of which there is at least one."""
     return spent(partial(series, place.samples), place.budget.direction)
 
 
 def _against_limit(budget: Budget, value: float, bound: float, *, failed: bool) -> str:
-    """`step_time is 3.4 ms, but at most 3 ms is allowed`."""
-    said, allowed = distinct((value, bound), budget.what.unit)
-    return f"{budget.metric} is {said}, {'but ' if failed else ''}{_demand(budget, allowed)}"
+    """Return `step_time is 3.4 ms, but at most 3 ms is allowed`."""
+    value_text, bound_text = distinct((value, bound), budget.what.unit)
+    return f"{budget.metric} is {value_text}, {'but ' if failed else ''}{_demand(budget, bound_text)}"
 
 
 def _demand(budget: Budget, bound: str) -> str:
     return f"at least {bound} is required" if budget.at_least else f"at most {bound} is allowed"
 
 
-def _unknown(place: Place, why: str) -> Ruling:
-    sentence = f"{place.budget.metric} is unknown: {why}"
+def _unknown(place: JudgedPlace, reason: str) -> Ruling:
+    sentence = f"{place.budget.metric} is unknown: {reason}"
     return Ruling(subject=place.subject, place=place, status="unknown", sentence=sentence)
 
 
-def _absolute(place: Place, values: Series) -> Ruling:
+def _absolute(place: JudgedPlace, values: Series) -> Ruling:
     budget = place.budget
     value, bound = budget.combine(values.numbers), float(budget.bound)
-    failed = value < bound if budget.at_least else value > bound
+    failed = budget.beyond(value, bound)
     return Ruling(
         subject=place.subject,
         place=place,
@@ -74,40 +79,45 @@ def _absolute(place: Place, values: Series) -> Ruling:
     )
 
 
-# -- against the baseline -------------------------------------------------------------------------
+# -- Comparison with the baseline -------------------------------------------------------------------
 
 
-def _device_before(place: Place, baseline: Baseline, *, only: bool) -> BaselineDevice | None:
+def _device_before(place: JudgedPlace, baseline: Baseline, *, only: bool) -> BaselineDevice | None:
     number = place.subject.device
     return None if number is None else baseline.device_for(place.subject.rank, number, only=only)
 
 
-def _compared(place: Place, values: Series, lack: str | None, baseline: Baseline, *, only: bool) -> Ruling:
+def _against_baseline(
+    place: JudgedPlace, values: Series, lack: str | None, baseline: Baseline, *, only: bool
+) -> Ruling:
+    """Find the baseline's samples and judge the change, unless either side has too few samples."""
     budget = place.budget
+    sample = "occurrence" if budget.range is not None else "step"
     device = _device_before(place, baseline, only=only)
     if device is None:
         return _unknown(place, "the baseline has no such device")
     measured = baseline.measured(device, place.subject.scope, skip=budget.skip_steps)
     if measured is None:
-        return _unknown(place, f"the baseline has no such {'step' if budget.where.range is None else 'range'}")
+        return _unknown(place, f"the baseline has no such {'step' if budget.range is None else 'range'}")
     before = measured(budget.what, budget.direction)
-    if budget.step is not None and budget.where.range is None:
+    if budget.step is not None and budget.range is None:
         before = before.take([number for number, name in enumerate(before.names) if step_fits(name, budget.step)])
     if lack is not None:
         return replace(_unknown(place, lack), nothing=not any(before.numbers))
     before, now = before.known(), values.known()
-    for whose, side in (("", now), ("the baseline has ", before)):
+    for owner, side in (("", now), ("the baseline has ", before)):
         if len(side.numbers) < FEWEST:
-            what = plural(len(side.numbers), "step" if budget.where.range is None else "occurrence")
-            return _unknown(place, f"not enough data: {whose}{what} to compare; {FEWEST} are needed")
+            count = plural(len(side.numbers), sample)
+            return _unknown(place, f"not enough data: {owner}{count} to compare; {FEWEST} are needed")
     steps = baseline.measured(device, STEPS, skip=budget.skip_steps)
-    return _relative(place, now, before, _floor(place, measured, steps, budget.combine(before.numbers)))
+    return _relative(place, now, before, _noise_floor(place, measured, steps, budget.combine(before.numbers)))
 
 
-def _relative(place: Place, now: Series, before: Series, floor: float) -> Ruling:
-    """A change counts where it exceeds its percentage and the noise floor, and chance would hardly make it.
+def _relative(place: JudgedPlace, now: Series, before: Series, floor: float) -> Ruling:
+    """Judge a change.
 
-    The limit is the baseline's value and the larger of the two.
+    It fails if it exceeds both the allowed percentage and the noise floor, and is unlikely to be chance. The limit is
+    the baseline's value plus the larger of the allowed change and the floor.
     """
     budget = place.budget
     sign = -1 if budget.what.more_is_better else 1
@@ -116,11 +126,11 @@ def _relative(place: Place, now: Series, before: Series, floor: float) -> Ruling
     bound = base + sign * max(allowed, floor)
     low, high = (float(end[0]) for end in interval(_drawn(budget, before)[:, None], _drawn(budget, now)[:, None]))
     beyond, certain = sign * (value - bound) > 0, min(sign * low, sign * high) > 0
-    but = note = ""
+    doubt = note = ""
     if beyond and not certain:
-        but, note = "; the steps vary so much that this may be chance", f"{_much(value, base)}, may be chance"
+        doubt, note = "; the steps vary so much that this may be chance", f"{_change(value, base)}, may be chance"
     elif not beyond and sign * (value - base) > allowed:
-        note = f"{_much(value, base)}, within noise"
+        note = f"{_change(value, base)}, within noise"
     return Ruling(
         subject=place.subject,
         place=place,
@@ -130,46 +140,55 @@ def _relative(place: Place, now: Series, before: Series, floor: float) -> Ruling
         baseline=base,
         low=low,
         high=high,
-        sentence=_change(budget, value, base, bound, floor if floor > allowed else None) + but,
+        sentence=_comparison(budget, value, base, bound, floor if floor > allowed else None) + doubt,
         note=note,
     )
 
 
-def _change(budget: Budget, value: float, base: float, bound: float, floor: float | None) -> str:
-    """`step_time is 12.6 ms, 21.3% more than the baseline's 10.4 ms (at most 10.9 ms is allowed)`; `floor` where the
-    limit is due to it."""
-    said, was, allowed = distinct((value, base, bound), budget.what.unit)
+def _comparison(budget: Budget, value: float, base: float, bound: float, floor: float | None) -> str:
+    """Return `step_time is 12.6 ms, 21.3% more than the baseline's 10.4 ms (at most 10.9 ms is allowed)`.
+
+    `floor` is given if the noise floor decides the limit.
+    """
+    value_text, base_text, bound_text = distinct((value, base, bound), budget.what.unit)
     if value == base:
-        return f"{budget.metric} is {said}, as in the baseline"
-    demand = _demand(budget, allowed)
+        return f"{budget.metric} is {value_text}, as in the baseline"
+    demand = _demand(budget, bound_text)
     if floor is not None:
-        # Of a percentage, the floor is not a percentage.
+        # The noise floor of a percentage is a difference, so it has percentage points.
         demand += f", because up to {show(floor, budget.what.unit).replace('%', ' points')} is noise"
-    return f"{budget.metric} is {said}, {_much(value, base)} than the baseline's {was} ({demand})"
+    return f"{budget.metric} is {value_text}, {_change(value, base)} than the baseline's {base_text} ({demand})"
 
 
-def _much(value: float, base: float) -> str:
-    """`21.3% more`."""
-    much = f"{show(100 * abs(value - base) / base, 'pct')} " if base else ""
-    return f"{much}{'more' if value > base else 'less'}"
+def _change(value: float, base: float) -> str:
+    """Return `21.3% more`."""
+    percentage = f"{show(100 * abs(value - base) / base, 'pct')} " if base else ""
+    return f"{percentage}{'more' if value > base else 'less'}"
 
 
-def _floor(place: Place, before: Measured, steps: Measured | None, base: float) -> float:
-    """The least change that counts, in the metric's unit. `steps`: those of the baseline, whatever is judged."""
-    own, metric, direction = place.budget.noise_floor, place.budget.what, place.budget.direction
-    if own is not None and not own.share_of_step:
-        return own.value
-    if own is not None:
+def _noise_floor(place: JudgedPlace, before: Measurements, steps: Measurements | None, base: float) -> float:
+    """Return the minimum change that counts, in the metric's unit.
+
+    Args:
+        place: The place to judge.
+        before: The baseline's samples.
+        steps: The baseline's steps, even if ranges are judged.
+        base: The baseline's value.
+    """
+    budget, metric = place.budget, place.budget.what
+    if budget.noise_floor is not None:
+        return budget.noise_floor
+    if budget.noise_floor_pct is not None:
         spans = steps(METRICS["step_time"], None).numbers if steps is not None else ()
-        return own.value / 100 * (median(spans) if spans else 0.0)
+        return budget.noise_floor_pct / 100 * (median(spans) if spans else 0.0)
     whole = 0.0
     if metric.unit == "pct" and metric.whole is not None:
-        whole = fmean(metric.whole(sample, direction) for sample in place.samples)
-    return noise_floor(metric, spent(before, direction), _spent_now(place), whole, base)
+        whole = fmean(metric.whole(sample, budget.direction) for sample in place.samples)
+    return noise_floor(metric, spent(before, budget.direction), _spent_now(place), whole, base)
 
 
 def _drawn(budget: Budget, values: Series) -> F64:
-    """The aggregate of each draw of steps: (draws,)."""
+    """Return the aggregate of each bootstrap sample of the steps, of shape (draws,)."""
     drawn: F64 = np.array(values.numbers, np.float64)[draw(values.spans_ns)]
     if budget.aggregate == "median":
         return np.asarray(np.median(drawn, axis=1), np.float64)
@@ -179,20 +198,20 @@ def _drawn(budget: Budget, values: Series) -> F64:
     return np.asarray(np.sort(drawn, axis=1)[:, place], np.float64)
 
 
-# -- all places together ----------------------------------------------------------------------------
+# -- All places together ----------------------------------------------------------------------------
 
 
 def combine(
     report: Report, budget: Budget, rulings: Sequence[Ruling], *, fail_level: Level, baseline: Baseline | None
-) -> Verdict:
-    """One verdict for some places."""
-    order = sorted(rulings, key=lambda ruling: (WORST_FIRST[ruling.status], -_excess(ruling, budget)))
-    middle = budget.ranks == "median" and len(rulings) > 1
-    decisive = _middle(budget, order) if middle else order[0]
+) -> BudgetVerdict:
+    """Return one verdict for several places: that of the worst, or of the median if the budget asks for it."""
+    worst_first = sorted(rulings, key=lambda ruling: (WORST_FIRST[ruling.status], -_excess(ruling, budget)))
+    of_median = budget.ranks == "median" and len(rulings) > 1
+    decisive = _median(budget, worst_first) if of_median else worst_first[0]
     subject = decisive.subject
-    if middle:
+    if of_median:
         subject = Subject(scope=subject.scope, direction=subject.direction, step=subject.step)
-    return Verdict(
+    return BudgetVerdict(
         budget=budget.title,
         metric=budget.metric,
         subject=subject,
@@ -206,7 +225,7 @@ def combine(
         change_low=decisive.low,
         change_high=decisive.high,
         samples=decisive.samples,
-        message=_message(report, budget, decisive, rulings, middle=middle),
+        message=_message(report, budget, decisive, rulings, of_median=of_median),
         parts=tuple(ruling.part for ruling in rulings),
         reasons=_reasons(report, budget, decisive, baseline),
         exception=decisive.exception or None,
@@ -215,7 +234,7 @@ def combine(
     )
 
 
-def _reasons(report: Report, budget: Budget, ruling: Ruling, baseline: Baseline | None) -> tuple[Reason, ...]:
+def _reasons(report: Report, budget: Budget, ruling: Ruling, baseline: Baseline | None) -> tuple[FailureReason, ...]:
     place = ruling.place
     if ruling.status not in ("fail", "accepted") or place is None or place.device is None:
         return ()
@@ -229,59 +248,71 @@ def _reasons(report: Report, budget: Budget, ruling: Ruling, baseline: Baseline 
 
 
 def _excess(ruling: Ruling, budget: Budget) -> float:
-    """How far a value is beyond its limit; negative within it."""
+    """Return the distance of a value beyond its limit; negative within it."""
     if ruling.value is None or ruling.limit is None:
         return 0.0
     return (ruling.limit - ruling.value) if budget.at_least else (ruling.value - ruling.limit)
 
 
-def _middle(budget: Budget, worst_first: list[Ruling]) -> Ruling:
-    """The median over the places, which none of them need have. Where one is unknown, it is unknown."""
+def _median(budget: Budget, worst_first: list[Ruling]) -> Ruling:
+    """Judge the median of the places' values by the median of their limits.
+
+    If one place is unknown, so is the median. The reasons are those of the worst place.
+    """
     unknown = next((ruling for ruling in worst_first if ruling.value is None), None)
     if unknown is not None:
         return unknown
     value = median(ruling.value or 0.0 for ruling in worst_first)
     bound = median(ruling.limit or 0.0 for ruling in worst_first)
-    failing = [ruling for ruling in worst_first if ruling.status in ("fail", "accepted")]
-    beyond = value < bound if budget.at_least else value > bound
-    # Of a change, half of the places have to show that it is more than noise.
-    failed = beyond and 2 * len(failing) >= len(worst_first)
-    accepted = failed and all(ruling.status == "accepted" for ruling in failing)
-    by_chance = beyond and not failed
-    sentence = _against_limit(budget, value, bound, failed=failed)
-    # The worst of them shows the reasons.
+    beyond = budget.beyond(value, bound)
+    status = _median_status(worst_first) if beyond else "pass"
+    by_chance = beyond and status == "pass"
+    worst, sentence = worst_first[0], _against_limit(budget, value, bound, failed=status != "pass")
     return Ruling(
-        subject=worst_first[0].subject,
-        place=worst_first[0].place,
-        status="accepted" if accepted else "fail" if failed else "pass",
+        subject=worst.subject,
+        place=worst.place,
+        status=status,
         value=value,
         limit=bound,
         baseline=median(ruling.baseline or 0.0 for ruling in worst_first) if budget.relative else None,
         sentence=f"{sentence}; in most places this may be chance" if by_chance else sentence,
         note="may be chance" if by_chance else "",
-        exception=worst_first[0].exception if failed else "",
+        exception="" if status == "pass" else worst.exception,
     )
 
 
-def _message(report: Report, budget: Budget, decisive: Ruling, rulings: Sequence[Ruling], *, middle: bool) -> str:
-    """The sentence, with its place and how it came about."""
-    where = place_words(report, decisive.subject, rank=not middle)
-    text = f"{where}: {decisive.sentence}" if where else decisive.sentence
-    return f"{text}{_how(budget, decisive, rulings, middle=middle)}. {decisive.exception}".rstrip()
+def _median_status(rulings: Sequence[Ruling]) -> Status:
+    """Return the status of a median beyond its limit: it passes unless half of the places fail by more than chance."""
+    failing = [ruling.status for ruling in rulings if ruling.status in ("fail", "accepted")]
+    if 2 * len(failing) < len(rulings):
+        return "pass"
+    return "fail" if "fail" in failing else "accepted"
 
 
-def _how(budget: Budget, decisive: Ruling, rulings: Sequence[Ruling], *, middle: bool) -> str:
-    """`; median of 8 steps, worst of 2 ranks`."""
-    if decisive.value is None:
-        return ""
-    if budget.scope == "window" and budget.where.range is None:
-        way = "whole window"
+def _message(report: Report, budget: Budget, decisive: Ruling, rulings: Sequence[Ruling], *, of_median: bool) -> str:
+    """Return the sentence with its place and the way in which its value was computed."""
+    where = place_words(report, decisive.subject, rank=not of_median)
+    prefix = f"{where}: " if where else ""
+    ways = [] if decisive.value is None else [_samples_words(budget, decisive.samples)]
+    if ways and len(rulings) > 1:
+        ways.append(f"{'median' if of_median else 'worst'} of {_places_words(rulings)}")
+    way = f"; {', '.join(ways)}" if ways else ""
+    return f"{prefix}{decisive.sentence}{way}. {decisive.exception}".rstrip()
+
+
+def _samples_words(budget: Budget, count: int) -> str:
+    """Return `median of 8 steps`."""
+    if budget.sample == "window":
+        return "whole window"
+    return f"{budget.aggregate} of {plural(count, budget.sample)}" if count > 1 else f"one {budget.sample}"
+
+
+def _places_words(rulings: Sequence[Ruling]) -> str:
+    """Return `2 ranks`, or devices or traces if ranks don't set the judged places apart."""
+    subjects = [ruling.subject for ruling in rulings if ruling.value is not None]
+    ranks = {subject.rank for subject in subjects}
+    if None not in ranks and len(ranks) == len(subjects):
+        kind = "rank"
     else:
-        what = "step" if budget.where.range is None else "occurrence"
-        way = f"{budget.aggregate} of {plural(decisive.samples, what)}" if decisive.samples > 1 else f"one {what}"
-    if len(rulings) > 1:
-        known = [ruling.subject for ruling in rulings if ruling.value is not None]
-        ranks, traces = {subject.rank for subject in known}, {subject.source for subject in known}
-        what = "rank" if None not in ranks and len(ranks) == len(known) else "device" if len(traces) == 1 else "trace"
-        way += f", {'median' if middle else 'worst'} of {plural(len(known), what)}"
-    return f"; {way}"
+        kind = "device" if len({subject.source for subject in subjects}) == 1 else "trace"
+    return plural(len(subjects), kind)

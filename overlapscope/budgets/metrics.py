@@ -1,4 +1,4 @@
-"""The metrics that budgets speak of: what each is, and how it is read from a step, a range or the window."""
+"""Metrics that budgets can limit, and how to read each from a step, a range or the window."""
 
 from __future__ import annotations
 
@@ -17,53 +17,55 @@ from overlapscope.trace.lost import CAUSES, FIGURES, HOST, Part
 Direction = Literal["h2d", "d2h"]
 DIRECTIONS: Final[tuple[Direction, ...]] = ("h2d", "d2h")
 Blame = Literal["exposed-copy", "idle", "exposed-comm", "copies", "kernels"]
-"""Where the reasons of a failure lie."""
+"""Kind of time that explains why a metric is worse than its limit."""
 
 
 class Moved(Struct, frozen=True):
-    """Whole copies of one direction that begin in a sample and state their size."""
+    """Copies in one direction that begin in a sample and whose size is known."""
 
     bytes: float
     duration_ns: float
 
 
 class Sample(Struct, frozen=True):
-    """What a metric is read from: one step, one occurrence of a range, or the window."""
+    """Input of a metric: one step, one occurrence of a range, or the window."""
 
     name: str
     figures: Period
     moved: Mapping[Direction, Moved]
-    """Empty for a range, whose copies are not counted."""
+    """Copies by direction. Empty for a range, since the analysis doesn't count copies by range."""
 
 
 Amount = Callable[[Sample, Direction | None], float]
-"""Something that a sample has, of one direction of copies or of both."""
+"""Function that reads an amount from a sample, for copies in one direction or in both."""
 
 
 class Metric(Struct, frozen=True, kw_only=True):
-    """One metric."""
+    """A metric: its meaning, its unit and its computation."""
 
     id: str
     meaning: str
-    """How it is computed, for `--explain` and the documentation: a sentence to be continued."""
+    """Definition, for `--explain` and the documentation, without a capital letter and a full stop."""
     unit: Unit
     more_is_better: bool = False
     part: Amount
-    """What is measured: nanoseconds, or bytes."""
+    """The measured amount: nanoseconds or bytes."""
     whole: Amount | None = None
-    """What it is divided by, in nanoseconds; None for a plain time."""
+    """Divisor in nanoseconds; None for a metric that is a time."""
     blames: tuple[Blame, ...] = ()
     needs: Literal["copies", "comm", ""] = ""
-    """What must have run for the metric to mean anything. What needs copies can be asked of one direction alone."""
+    """Ops without which the metric means nothing. Metrics that need copies can be narrowed to one direction."""
     by_range: bool = True
     of_host: bool = False
-    """Whether it is of the host's steps of a program without GPU activity, and of no other. What GPU programs are held
-    to must not be met by a recording that lacks the GPU."""
+    """True if the metric exists only for the host's steps of programs without GPU activity.
+
+    Metrics of GPU programs don't exist for them, so that a recording without GPU activity can't meet their budgets.
+    """
     rests_on: frozenset[Part] = FIGURES
-    """The parts of the recording that it is computed from: where some of one may be lost, it is unknown."""
+    """Parts of the recording that the metric is computed from. If one of them may be incomplete, it is unknown."""
 
     def read(self, sample: Sample, direction: Direction | None) -> float | None:
-        """The metric of a sample, in its unit; None for a share of nothing."""
+        """Return the metric of a sample, in its unit; None for a percentage of nothing."""
         part = self.part(sample, direction)
         if self.whole is None:
             return float(part)
@@ -88,7 +90,7 @@ def _exposed_comm_ns(sample: Sample, _: Direction | None) -> int:
 
 
 def copy_ns(sample: Sample, direction: Direction | None) -> int:
-    """Length of the union of the copies."""
+    """Return the time in which copies ran, in nanoseconds. Copies that run at once count once."""
     engines = sample.figures.engines
     by_direction = {"h2d": engines.h2d_ns, "d2h": engines.d2h_ns}
     return by_direction[direction] if direction else sample.figures.overlap.copy_ns
@@ -105,7 +107,7 @@ def _moved(sample: Sample, direction: Direction | None) -> list[Moved]:
 
 
 def _as_share_and_time(id: str, meaning: str, of: str, *, whole: Amount, **more: Any) -> tuple[Metric, Metric]:
-    """A length as a percentage of another, and by itself; `more` are fields of both."""
+    """Return two metrics: a length as a percentage of another, and the length itself. `more` are fields of both."""
     share = Metric(id=f"{id}_pct", meaning=f"{meaning}, as a share of {of}", unit="pct", whole=whole, **more)
     return share, Metric(id=f"{id}_time", meaning=meaning, unit="ns", **more)
 
@@ -225,4 +227,4 @@ _ALL: Final = (
 )
 
 METRICS: Final[dict[str, Metric]] = {metric.id: metric for metric in _ALL}
-"""By id, in the order in which they are listed."""
+"""Metrics by id, in the order of the documentation."""

@@ -1,4 +1,4 @@
-"""Why something cannot be judged: figures that cannot be believed, ranks that are absent, nothing to measure."""
+"""Reasons why something cannot be judged: unreliable figures, absent ranks, nothing to measure."""
 
 from __future__ import annotations
 
@@ -16,29 +16,28 @@ from overlapscope.report.model import Report
 from overlapscope.trace.lost import Part, part_words
 
 _LISTED = 80
-"""Absent ranks that are listed; a job may have thousands."""
+"""Maximum number of absent ranks to list; a job may have thousands."""
 _NOTED = 8
-"""Absent ranks that are warned of one by one."""
+"""Maximum number of absent ranks that get a warning each."""
 
 
 def doubt(trace: TraceResult, rests_on: Collection[Part]) -> str | None:
-    """Why nothing can be said of a trace's figures that are computed from these parts of the recording; None where they
-    can be believed."""
+    """Return the reason why figures computed from these parts of a recording are unreliable; None if they are not."""
     for check in sorted(
         trace.trust.checks, key=lambda check: (not check_by_id(check.id).grave, check.status != "fail")
     ):
-        gone = check.lost_parts.intersection(rests_on)
-        if gone:
-            what = f"some {part_words(gone)} are lost or wrong, as the trust check {check.id} found"
+        lost = check.lost_parts.intersection(rests_on)
+        if lost:
+            problem = f"some {part_words(lost)} are lost or wrong, according to the trust check {check.id}"
             if check.status == "fail":
-                what = f"the trust check {check.id} failed"
-            what = check_by_id(check.id).grave or what
-            return f"{what} ({clean(check.detail, 300).rstrip('.')})"
+                problem = f"the trust check {check.id} failed"
+            problem = check_by_id(check.id).grave or problem
+            return f"{problem} ({clean(check.detail, 300).rstrip('.')})"
     return None
 
 
 def refuse_predicted(report: Report) -> None:
-    """Raises UsageError where a trace is no recording."""
+    """Raise UsageError if a trace was predicted instead of recorded."""
     for trace in report.traces:
         if trace.predicted_by is not None:
             changes = ", ".join(trace.predicted_by) or "with nothing changed"
@@ -49,52 +48,54 @@ def refuse_predicted(report: Report) -> None:
 
 
 def absent_ranks(report: Report, expected: Collection[int]) -> dict[int, str]:
-    """The ranks that took part by what the traces say, or the baseline is of (`expected`), and were not given: each
-    with why, as a sentence to be continued."""
+    """Return the ranks of the job whose traces were not given, each with the reason it was expected.
+
+    The traces state how many ranks the job had; `expected` are the ranks of the baseline.
+    """
     present = {trace.rank for trace in report.traces if trace.rank is not None}
     size = (fingerprint(report).world_size or 0) if present else 0
-    found = {
+    absent = {
         rank: f"its trace was not given, and the job had {size} ranks"
         for rank in range(min(size, len(present) + _LISTED))
         if rank not in present
     }
     if present or len(expected) > 1:
         for rank in sorted(set(expected) - present):
-            found.setdefault(rank, "its trace was not given, and the baseline has it")
-    return found
+            absent.setdefault(rank, "its trace was not given, and the baseline has it")
+    return absent
 
 
 def absence_notes(absent: Mapping[int, str]) -> Iterator[str]:
-    """A sentence for each of the first absent ranks, and one for the others."""
+    """Yield a sentence about each of the first absent ranks, and a sentence about the others."""
     yield from (f"rank {rank}: {why}." for rank, why in islice(absent.items(), _NOTED))
     if len(absent) > _NOTED:
         more = len(absent) - _NOTED
-        # More than are listed may be absent.
+        # More ranks than are listed may be absent.
         least = "At least " if len(absent) >= _LISTED else ""
         yield f"{least}{more} more {'rank was' if more == 1 else 'ranks were'} not given."
 
 
 def mixed_notes(report: Report) -> Iterator[str]:
-    """A sentence where traces hardly belong together: several of one rank, or several that name none."""
+    """Yield a warning if several traces have the same rank or state no rank, since they may be of different jobs."""
     if len(report.traces) < 2:
         return
     sources: dict[int | None, list[str]] = {}
     for trace in report.traces:
         sources.setdefault(trace.rank, []).append(trace.source)
-    for rank, mine in sources.items():
-        if len(mine) > 1:
-            named = listed((clean(source, 200) for source in mine), 2)
+    for rank, of_rank in sources.items():
+        if len(of_rank) > 1:
+            named = listed((clean(source, 200) for source in of_rank), 2)
             which = "name no rank" if rank is None else f"are all of rank {rank}"
             yield f"{named} {which}, and are judged as one job; check traces of different jobs separately."
 
 
 def lacking(metric: Metric, direction: Direction | None, samples: tuple[Sample, ...], values: Series) -> str | None:
-    """What a metric needs and the samples do not have; None where they have all."""
+    """Return what the samples lack for a metric to be computed; None if they lack nothing."""
     if metric.needs == "copies" and not any(copy_ns(sample, direction) for sample in samples):
         way = f"{direction} " if direction else ""
         return f"there are no {way}copies between host and device"
-    if values.numbers and (hardly := _hardly(metric, direction, samples)):
-        return hardly
+    if values.numbers and (problem := _too_little_copied(metric, direction, samples)):
+        return problem
     if metric.needs == "comm" and not any(sample.figures.engines.comm_ns for sample in samples):
         return "there is no communication"
     if values.numbers:
@@ -106,8 +107,8 @@ def lacking(metric: Metric, direction: Direction | None, samples: tuple[Sample, 
     return "there is nothing to measure"
 
 
-def _hardly(metric: Metric, direction: Direction | None, samples: Sequence[Sample]) -> str | None:
-    """Why a percentage of copies says nothing, though it can be computed: they take next to no time."""
+def _too_little_copied(metric: Metric, direction: Direction | None, samples: Sequence[Sample]) -> str | None:
+    """Return the reason why a percentage of copies means nothing: they take almost no time."""
     if metric.unit != "pct" or "exposed-copy" not in metric.blames:
         return None
     copies = sum(copy_ns(sample, direction) for sample in samples)

@@ -1,4 +1,4 @@
-"""Where a budget applies: the devices, ranges and steps that it is for, each under the overrides that hold there."""
+"""Places at which a budget applies: devices, ranges and steps, each with the overrides that hold there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.results import Device, TraceResult
@@ -24,21 +24,24 @@ NO_STEPS = (
 )
 
 
-class Place(msgspec.Struct, frozen=True, eq=False):
-    """What a budget is judged on at one place: some samples of one device."""
+class JudgedPlace(Struct, frozen=True, eq=False):
+    """Samples of one device, and the budget that they are judged by."""
 
     budget: Budget
-    """As overridden for this place."""
+    """The budget with the overrides for this place."""
     subject: Subject
     trace: TraceResult | None = None
     device: Device | None = None
     samples: tuple[Sample, ...] = ()
     missing: str | None = None
-    """Why there is nothing to judge."""
+    """Reason why nothing can be judged here."""
 
 
 def subjects(report: Report, **narrowed: Any) -> Iterator[tuple[Subject, TraceResult, Device | None]]:
-    """Every device of every trace; a trace without one once. `narrowed` are further fields of the subjects."""
+    """Yield every device of every trace; a trace without devices comes once.
+
+    `narrowed` are further fields of the subjects.
+    """
     for trace in report.traces:
         for device in trace.devices or (None,):
             number = device.device if device else None
@@ -46,7 +49,7 @@ def subjects(report: Report, **narrowed: Any) -> Iterator[tuple[Subject, TraceRe
 
 
 def place_words(report: Report, subject: Subject, *, rank: bool = True) -> str:
-    """`rank 3, device 1, range forward, h2d`: what sets a subject apart in this report, cleaned."""
+    """Return what sets a subject apart in this report, cleaned: `rank 3, device 1, range forward, h2d`."""
     parts = []
     if rank and subject.rank is not None:
         parts.append(f"rank {subject.rank}")
@@ -65,43 +68,43 @@ def place_words(report: Report, subject: Subject, *, rank: bool = True) -> str:
 
 def find_places(
     report: Report, budget: Budget, overrides: Sequence[Override], absent: Mapping[int, str]
-) -> Iterator[Place]:
-    """Every place at which a budget is to be judged; what is absent is a place with the reason."""
-    finder = _Finder(budget, tuple(override for override in overrides if budget.metric in override.changes))
-    where, anywhere = budget.where, False
+) -> Iterator[JudgedPlace]:
+    """Yield every place at which to judge a budget. An absent rank is a place that states why it is missing."""
+    mine = tuple(override for override in overrides if override.metric == budget.metric and override.changes)
+    finder, anywhere = _PlaceFinder(budget, mine), False
     for subject, trace, device in subjects(report, scope=budget.scope, direction=budget.direction):
-        if replace(where, range=None).match(subject):
+        if replace(budget, range=None).matches(subject):
             anywhere = True
             yield from finder.at(subject, trace, device)
     if not anywhere:
-        yield Place(budget, Subject(scope=budget.scope), missing="there is no such trace, rank or device")
-    if where.rank is None and where.trace is None and where.device is None:
+        yield JudgedPlace(budget, Subject(scope=budget.scope), missing="there is no such trace, rank or device")
+    if budget.rank is None and budget.trace is None and budget.device is None:
         for rank, why in absent.items():
             subject = Subject(rank=rank, scope=budget.scope, direction=budget.direction)
-            yield Place(finder.overridden(subject), subject, missing=why)
+            yield JudgedPlace(finder.overridden(subject), subject, missing=why)
 
 
-class _Finder:
-    """One budget and what may change it."""
+class _PlaceFinder:
+    """A budget and its overrides."""
 
     def __init__(self, budget: Budget, overrides: tuple[Override, ...]) -> None:
         self._budget = budget
         self._overrides = overrides
 
     def overridden(self, subject: Subject, step: str | None = None) -> Budget:
-        """The budget as it holds at a place; with `step`, for that step. Later overrides win."""
+        """Return the budget that holds at a place, or for one step there. Later overrides win."""
         changed: dict[str, Any] = {}
         pattern, origin = self._budget.step, self._budget.origin
         for override in self._overrides:
             fits = override.step is None or (step is not None and step_fits(step, override.step))
-            if fits and override.where.match(subject):
-                changed |= override.changes[self._budget.metric]
+            if fits and override.matches(subject):
+                changed |= override.changes
                 pattern = override.step or pattern
                 origin = f"{origin}, changed by {override.origin}"
         return replace(self._budget, **changed, step=pattern, origin=origin)
 
-    def at(self, subject: Subject, trace: TraceResult, device: Device | None) -> Iterator[Place]:
-        """The places of one device."""
+    def at(self, subject: Subject, trace: TraceResult, device: Device | None) -> Iterator[JudgedPlace]:
+        """Yield the places of one device."""
         budget = self.overridden(subject)
         missing = doubt(trace, budget.what.rests_on)
         if missing is None and budget.what.of_host:
@@ -111,45 +114,45 @@ class _Finder:
                 missing = "it is known only for steps"
             else:
                 samples = of_host(trace.host, skip=budget.skip_steps)
-                yield from self._steps(Place(budget, subject, trace, samples=samples), marked=trace.host.by_steps)
+                yield from self._steps(JudgedPlace(budget, subject, trace, samples=samples), marked=trace.host.by_steps)
                 return
         elif missing is None and device is None:
             missing = "nothing ran on the GPU"
         if missing is not None or device is None:
-            yield Place(budget, subject, trace, None if budget.what.of_host else device, missing=missing)
-        elif budget.where.range is not None:
+            yield JudgedPlace(budget, subject, trace, None if budget.what.of_host else device, missing=missing)
+        elif budget.range is not None:
             yield from self._ranges(subject, trace, device)
         elif budget.scope == "window":
             samples = of_window(device)
             nothing = None if samples else "all of it is lead-in, which is not judged"
-            yield Place(budget, subject, trace, device, samples, nothing)
+            yield JudgedPlace(budget, subject, trace, device, samples, nothing)
         else:
             samples = of_steps(device, skip=budget.skip_steps)
-            yield from self._steps(Place(budget, subject, trace, device, samples), marked=bool(device.steps))
+            yield from self._steps(JudgedPlace(budget, subject, trace, device, samples), marked=bool(device.steps))
 
-    def _ranges(self, subject: Subject, trace: TraceResult, device: Device) -> Iterator[Place]:
+    def _ranges(self, subject: Subject, trace: TraceResult, device: Device) -> Iterator[JudgedPlace]:
         anywhere = False
         for name in of_ranges(device):
-            ranged = msgspec.structs.replace(subject, scope=name)
-            if self._budget.where.match(ranged):
+            ranged = replace(subject, scope=name)
+            if self._budget.matches(ranged):
                 anywhere = True
                 budget = self.overridden(ranged)
                 samples = of_ranges(device, skip=budget.skip_steps).get(name, ())
                 nothing = None if samples else "it does not occur after the skipped steps"
-                yield Place(budget, ranged, trace, device, samples, nothing)
+                yield JudgedPlace(budget, ranged, trace, device, samples, nothing)
         if not anywhere:
-            pattern = clean(self._budget.where.range or "", 80)
-            yield Place(self._budget, subject, trace, device, missing=f"there is no whole range {pattern}")
+            pattern = clean(self._budget.range or "", 80)
+            yield JudgedPlace(self._budget, subject, trace, device, missing=f"there is no whole range {pattern}")
 
-    def _steps(self, place: Place, *, marked: bool) -> Iterator[Place]:
-        """The steps of a place by the budget that holds for each; `marked`: whether any was recorded."""
+    def _steps(self, place: JudgedPlace, *, marked: bool) -> Iterator[JudgedPlace]:
+        """Group the steps of a place by the budget that holds for them. `marked`: whether the recording has steps."""
         pattern = place.budget.step
         groups: dict[Budget, list[Sample]] = {}
         for sample in place.samples:
             if pattern is None or step_fits(sample.name, pattern):
                 groups.setdefault(self.overridden(place.subject, sample.name), []).append(sample)
         for budget, samples in groups.items():
-            subject = msgspec.structs.replace(place.subject, step=budget.step)
+            subject = replace(place.subject, step=budget.step)
             yield replace(place, budget=budget, subject=subject, samples=tuple(samples))
         if not groups:
             missing = "no step is left after the skipped ones" if marked else NO_STEPS

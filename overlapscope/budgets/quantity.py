@@ -1,4 +1,4 @@
-"""Quantities with units: read from a configuration, and written so that two that differ look different."""
+"""Quantities with units: parsed from a configuration, and formatted so that different values look different."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _TIMES: Final = {"ns": 0, "us": 3, "µs": 3, "ms": 6, "s": 9}
 _RATES: Final = {"MB/s": -3, "GB/s": 0, "TB/s": 3}
 _NUMBER = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*(\S*)\s*")
 _LARGEST = Decimal(10) ** 18
-"""Thirty years, in nanoseconds."""
+"""Thirty years in nanoseconds: no quantity may be larger."""
 _MOST_DECIMALS = 30
 _WRITTEN = 3
-"""Decimals that a person writes."""
+"""Maximum number of decimals in a figure that a person wrote."""
 _WIDE = Context(prec=400)
 _EXAMPLE: Final[dict[Unit, str]] = {
     "ns": '"3 ms"',
@@ -30,9 +30,10 @@ _EXAMPLE: Final[dict[Unit, str]] = {
 
 
 def parse(text: str | float, unit: Unit) -> float:
-    """A quantity such as `3 ms`, `80%` or `40 GB/s`, in the given unit. A bare number is a percentage, or nothing.
+    """Return a quantity such as `3 ms`, `80%` or `40 GB/s` in the given unit. Only a percentage needs no unit.
 
-    Raises ConfigError with what to write instead.
+    Raises:
+        ConfigError: The text is wrong. The message states what to write instead.
     """
     match = _NUMBER.fullmatch(str(text))
     if match is None:
@@ -49,8 +50,8 @@ def parse(text: str | float, unit: Unit) -> float:
     elif unit == "gb_per_s" and name in _RATES:
         value = number.scaleb(_RATES[name])
     else:
-        what = f"has the unit {name!r}" if name else "has no unit"
-        raise ConfigError(f"{text!r} {what}, and {_kind(unit)} is needed; write it like {_EXAMPLE[unit]}")
+        problem = f"has the unit {name!r}" if name else "has no unit"
+        raise ConfigError(f"{text!r} {problem}, and {_kind(unit)} is needed; write it like {_EXAMPLE[unit]}")
     if value < 0:
         raise ConfigError(f"{text!r} is below zero, but {_kind(unit)} cannot be negative")
     if value > _LARGEST:
@@ -59,7 +60,7 @@ def parse(text: str | float, unit: Unit) -> float:
 
 
 def is_share(text: str | float) -> bool:
-    """Whether it is written as a percentage, whatever is being measured."""
+    """Return whether a quantity is written as a percentage."""
     return isinstance(text, str) and text.rstrip().endswith("%")
 
 
@@ -68,12 +69,12 @@ def _kind(unit: Unit) -> str:
 
 
 def show(value: float | None, unit: Unit) -> str:
-    """One quantity as a person reads it; `unknown` for None."""
+    """Format a quantity for people; `unknown` for None."""
     return "unknown" if value is None else distinct([value], unit)[0]
 
 
 def exact(value: float, unit: Unit) -> str:
-    """A quantity with all its digits and none that are not needed, as `parse` reads it: `38.80671 ms`."""
+    """Format a quantity with all significant digits, so that `parse` returns the same value: `38.80671 ms`."""
     number, name = Decimal(repr(value)), "GB/s" if unit == "gb_per_s" else ""
     if unit == "ns":
         fitting = [(power, word) for word, power in _TIMES.items() if number >= Decimal(1).scaleb(power)]
@@ -85,14 +86,14 @@ def exact(value: float, unit: Unit) -> str:
 
 
 def distinct(values: Iterable[float], unit: Unit) -> tuple[str, ...]:
-    """Several quantities of one unit, with as many digits as it takes to tell apart those that differ.
+    """Format several quantities of one unit with enough digits to set different values apart.
 
-    What is not nothing is not written as 0, and a percentage that is not all not as 100%.
+    Only zero is written as 0, and only exactly 100 percent as 100%.
     """
     listed = tuple(values)
     distinguished = {*listed, 0.0, 100.0} if unit == "pct" else {*listed, 0.0}
     suffix, power = _scale(listed, unit)
-    # By way of the shortest text of a float: 79.96 is meant, not what is stored for it.
+    # The shortest text of a float, 79.96, instead of the binary fraction that is stored for it.
     exact = {value: Decimal(repr(value)).scaleb(-power) for value in distinguished}
     start = max(_decimals(max(abs(exact[value]) for value in listed)), *(_short(exact[value]) for value in listed))
     for decimals in range(start, _MOST_DECIMALS):
@@ -106,23 +107,23 @@ def distinct(values: Iterable[float], unit: Unit) -> tuple[str, ...]:
 
 def _text(rounded: Decimal, exact: Decimal) -> str:
     text = f"{rounded:,f}"
-    # An exact figure, as a limit is, needs no zeros; a rounded one shows how exact it is.
+    # Trailing zeros show the precision of a rounded figure. An exact figure, such as a limit, needs none.
     return text.rstrip("0").rstrip(".") if rounded == exact and "." in text else text
 
 
 def _decimals(largest: Decimal) -> int:
-    """Three digits, and no more than there are."""
+    """Return the number of decimals that shows about three digits."""
     return 0 if largest >= 1000 else 1 if largest >= 10 else 2
 
 
 def _short(number: Decimal) -> int:
-    """How many decimals a figure has that somebody wrote, and so means; none for a measured one."""
+    """Return the number of decimals in a figure that a person wrote; 0 for a measured figure."""
     exponent = number.normalize().as_tuple().exponent
     return -exponent if isinstance(exponent, int) and -_WRITTEN <= exponent < 0 else 0
 
 
 def _scale(values: Iterable[float], unit: Unit) -> tuple[str, int]:
-    """What stands behind the number, and its power of ten."""
+    """Return the suffix for a group of values, and its power of ten."""
     if unit == "ns":
         largest = max(map(abs, values), default=0.0)
         for name, power in (("s", 9), ("ms", 6), ("us", 3)):

@@ -1,4 +1,4 @@
-"""Why a budget fails: the causes behind the figure, with the op, the call and the line, and what to change."""
+"""Reasons why a budget fails: causes with their op, call and Python line, and what to change."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import Device, Evidence
 from overlapscope.base.words import bandwidth, clean, duration, plural, size
 from overlapscope.budgets.metrics import Blame
-from overlapscope.budgets.places import Place
+from overlapscope.budgets.places import JudgedPlace
 from overlapscope.budgets.samples import Spent
-from overlapscope.budgets.verdicts import Reason
+from overlapscope.budgets.verdicts import FailureReason
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.report.model import Report
 from overlapscope.rules.finding import Finding
 
 MOST = 4
-"""Reasons that are given; the rest is in the report."""
+"""Maximum number of reasons. The report has the others."""
 LEAST_SHARE = 0.02
-"""Of the longest, which a further one must reach."""
+"""Minimum time of a reason, as a fraction of the longest."""
 
 
-def reasons_of(report: Report, place: Place, now: Spent, before: Spent | None) -> tuple[Reason, ...]:
-    """What lies behind a budget's figure at one place, the longest first; against a baseline what has grown, the most
-    grown first."""
+def reasons_of(report: Report, place: JudgedPlace, now: Spent, before: Spent | None) -> tuple[FailureReason, ...]:
+    """Return the reasons at one place, the longest first. Compared with a baseline, only what grew is a reason."""
     if place.trace is None or place.device is None:
         return ()
     at = place.trace.source, place.device.device
-    findings = tuple(found for found in report.findings if (found.source, found.device) == at)
-    finder = _Finder(
+    findings = tuple(finding for finding in report.findings if (finding.source, finding.device) == at)
+    finder = _ReasonFinder(
         place, place.device, place.trace.environment.recorder, _judged_steps(place, place.device), findings, now, before
     )
     reasons = [reason for blame in place.budget.what.blames for reason in finder.reasons(blame)]
@@ -41,10 +40,10 @@ def reasons_of(report: Report, place: Place, now: Spent, before: Spent | None) -
     return tuple(reason for reason in reasons[:MOST] if reason.time_ns >= least)
 
 
-def of_finding(finding: Finding, place: str) -> Reason:
-    """A finding as a reason; its time is of the window. `place` is empty where there is only one."""
+def of_finding(finding: Finding, place: str) -> FailureReason:
+    """Return a finding as a reason. Its time is that in the window; `place` is empty if there is only one place."""
     where = finding.where
-    return Reason(
+    return FailureReason(
         title=f"{place}: {clean(finding.title, 300)}" if place else clean(finding.title, 300),
         detail=_lines(finding.detail),
         advice=_lines(finding.advice),
@@ -61,34 +60,34 @@ def _lines(text: str) -> str:
 
 
 def _remedy(subject: Subject, cause: str, recorder: str) -> str:
-    """What helps against a cause in general, where no finding says what would here."""
-    known = CAUSES[subject].get(cause)
-    return known.helps(recorder)[0] or known.meaning if known else ""
+    """Return a general remedy for a cause, for use if no finding has more specific advice."""
+    entry = CAUSES[subject].get(cause)
+    return entry.helps(recorder)[0] or entry.meaning if entry else ""
 
 
-def _judged_steps(place: Place, device: Device) -> tuple[int, ...] | None:
-    if place.budget.scope == "window" or place.budget.where.range is not None:
+def _judged_steps(place: JudgedPlace, device: Device) -> tuple[int, ...] | None:
+    if place.budget.sample != "step":
         return None
     judged = {id(sample.figures) for sample in place.samples}
     return tuple(number for number, step in enumerate(device.steps) if id(step) in judged)
 
 
-class _Finder(Struct, frozen=True, eq=False):
-    """The reasons at one place."""
+class _ReasonFinder(Struct, frozen=True, eq=False):
+    """Search for the reasons at one place."""
 
-    place: Place
+    place: JudgedPlace
     device: Device
     recorder: str
     steps: tuple[int, ...] | None
-    """Numbers of those that are judged; None where the whole window is."""
+    """Numbers of the judged steps; None if the whole window is judged."""
     findings: tuple[Finding, ...]
-    """Of the device."""
+    """Findings of the device."""
     now: Spent
     before: Spent | None
-    """None where nothing is compared."""
+    """Mean times of the baseline; None without comparison."""
 
-    def reasons(self, blame: Blame) -> Iterator[Reason]:
-        """Those of one kind, in no order."""
+    def reasons(self, blame: Blame) -> Iterator[FailureReason]:
+        """Yield the reasons of one kind, in no order."""
         match blame:
             case "exposed-copy" | "idle":
                 yield from self._causes(blame)
@@ -99,13 +98,13 @@ class _Finder(Struct, frozen=True, eq=False):
             case "kernels" if self.before is not None:
                 title, grown_ns = self._took("compute", round(self.now.compute), self.before.compute)
                 detail = "`overlapscope diff` of two traces names the kernels."
-                yield Reason(title=title, detail=detail, time_ns=grown_ns)
+                yield FailureReason(title=title, detail=detail, time_ns=grown_ns)
             case "kernels":
                 yield from self._kernels()
 
     def _took(self, what: str, each_ns: int, past_ns: float | None) -> tuple[str, int]:
-        """What took how long, or how much longer than before; and the length that ranks it."""
-        # The budget's own value may be a median.
+        """Return a title with a length, or with its growth; and the time to rank the reason by."""
+        # The budget's value may be a median, and these lengths are means.
         average = " on average" if len(self.place.samples) > 1 else ""
         each = "" if self.place.budget.scope == "window" else f" a step{average}"
         took = f"{what}: {duration(each_ns)}{each}"
@@ -114,7 +113,7 @@ class _Finder(Struct, frozen=True, eq=False):
         grown = round(each_ns - past_ns)
         return f"{took}, {duration(grown)} more than in the baseline", grown
 
-    def _causes(self, blame: Subject) -> Iterator[Reason]:
+    def _causes(self, blame: Subject) -> Iterator[FailureReason]:
         metric = self.place.budget.what
         past = None if self.before is None else self.before.by_cause(blame, metric)
         for cause, mean_ns in self.now.by_cause(blame, metric).items():
@@ -124,7 +123,7 @@ class _Finder(Struct, frozen=True, eq=False):
                 finding = self._finding(blame, cause, evidence)
                 past_ns = None if past is None else past.get(cause, 0.0)
                 title, rank_ns = self._took(f"{blame.replace('-', ' ')}, {cause}", each_ns, past_ns)
-                yield Reason(
+                yield FailureReason(
                     title=title,
                     detail=clean(evidence.detail, 500) if evidence else "",
                     advice=_lines(finding.advice) if finding else _remedy(blame, cause, self.recorder),
@@ -137,40 +136,40 @@ class _Finder(Struct, frozen=True, eq=False):
                 )
 
     def _evidence(self, blame: Subject, cause: str) -> Evidence | None:
-        """The costliest of a cause."""
+        """Return the costliest evidence of a cause."""
         of_cause = [
             evidence for evidence in self.device.evidence if (evidence.subject, evidence.cause) == (blame, cause)
         ]
         return max(of_cause, key=lambda evidence: evidence.time_ns, default=None)
 
     def _finding(self, blame: Subject, cause: str, evidence: Evidence | None) -> Finding | None:
-        """The finding that answers for a cause: of its rules the first that fired, at the same op if there is one."""
+        """Return a finding of the first of a cause's rules that fired, preferably at the same op."""
         op = evidence.op if evidence else None
-        known = CAUSES[blame].get(cause)
-        for rule in known.explained_by if known else ():
-            fired = [found for found in self.findings if found.rule == rule and found.severity != "info"]
+        entry = CAUSES[blame].get(cause)
+        for rule in entry.explained_by if entry else ():
+            fired = [each for each in self.findings if each.rule == rule and each.severity != "info"]
             if fired:
-                return max(fired, key=lambda found: (found.where is not None and found.where.op == op, found.bound_ns))
+                return max(fired, key=lambda each: (each.where is not None and each.where.op == op, each.bound_ns))
         return None
 
-    def _communication(self) -> Iterator[Reason]:
+    def _communication(self) -> Iterator[FailureReason]:
         each_ns = round(self.now.exposed_comm)
         if each_ns:
-            finding = next((found for found in self.findings if found.rule == "exposed-communication"), None)
+            finding = next((each for each in self.findings if each.rule == "exposed-communication"), None)
             past_ns = None if self.before is None else self.before.exposed_comm
             title, rank_ns = self._took("exposed communication", each_ns, past_ns)
             if finding is None:
-                yield Reason(title=title, detail="", time_ns=rank_ns)
+                yield FailureReason(title=title, detail="", time_ns=rank_ns)
             else:
                 yield structs.replace(of_finding(finding, ""), title=title, time_ns=rank_ns)
 
-    def _copies(self) -> Iterator[Reason]:
-        slow = next((found for found in self.findings if found.rule in ("slow-link", "pageable-copy")), None)
+    def _copies(self) -> Iterator[FailureReason]:
+        slow = next((each for each in self.findings if each.rule in ("slow-link", "pageable-copy")), None)
         for group in self.device.copies:
             if self.place.budget.direction in (None, group.direction):
                 copies = plural(group.count, "copy")
                 rate = f", {bandwidth(group.gb_per_s)} GB/s" if group.gb_per_s and says_bandwidth(group) else ""
-                yield Reason(
+                yield FailureReason(
                     title=f"{group.direction} {clean(group.source_kind)} to {clean(group.target_kind)}, stream "
                     f"{group.stream}: {copies}, {size(group.bytes)}{rate}",
                     detail="",
@@ -179,17 +178,17 @@ class _Finder(Struct, frozen=True, eq=False):
                     rule=slow.rule if slow else None,
                 )
 
-    def _kernels(self) -> Iterator[Reason]:
-        if self.place.budget.where.range is not None:
-            # Which kernels ran in a range is not counted.
+    def _kernels(self) -> Iterator[FailureReason]:
+        if self.place.budget.range is not None:
+            # The analysis doesn't count kernels by range.
             return
         for group in self.device.kernels:
             each_ns = self._mean_ns(group.time_ns, group.by_step.time_ns)
             if each_ns and not group.comm:
                 title, _ = self._took(f"kernel {clean(group.kernel, 80)}", each_ns, None)
-                yield Reason(title=title, detail="", time_ns=each_ns, op=group.op)
+                yield FailureReason(title=title, detail="", time_ns=each_ns, op=group.op)
 
     def _mean_ns(self, whole_ns: int, by_step_ns: Sequence[int]) -> int:
-        """Of the steps that are judged, or of the window."""
+        """Return the mean time over the judged steps, or the time in the window."""
         total_ns = whole_ns if self.steps is None else sum(by_step_ns[number] for number in self.steps)
         return round(total_ns / max(1, len(self.place.samples)))

@@ -1,5 +1,4 @@
-"""What a budget or a forbidden rule comes to at one place, before the places make a verdict together; and the verdict
-on a rule."""
+"""Rulings on single places, which are combined into a verdict; and the verdict on a forbidden rule."""
 
 from __future__ import annotations
 
@@ -7,17 +6,17 @@ import datetime
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean, duration, plural
 from overlapscope.budgets.missing import doubt
-from overlapscope.budgets.places import Place, place_words, subjects
+from overlapscope.budgets.places import JudgedPlace, place_words, subjects
 from overlapscope.budgets.quantity import show
 from overlapscope.budgets.reasons import of_finding
 from overlapscope.budgets.settings import Exemption, Settings
-from overlapscope.budgets.verdicts import Level, Part, Status, Subject, Verdict, cannot_be_judged
+from overlapscope.budgets.verdicts import BudgetVerdict, DeviceVerdict, Level, Status, Subject
 from overlapscope.report.model import Report
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding
@@ -26,34 +25,34 @@ WORST_FIRST: Final[dict[Status, int]] = {"fail": 0, "unknown": 1, "accepted": 2,
 
 
 class Ruling(Struct, frozen=True, eq=False, kw_only=True):
-    """One place judged; figures in the metric's unit."""
+    """Judgement of one place; figures are in the metric's unit."""
 
     subject: Subject
-    place: Place | None = None
-    """Of a budget; a forbidden rule needs no samples."""
+    place: JudgedPlace | None = None
+    """Samples that were judged; None for a forbidden rule, which needs none."""
     status: Status
     value: float | None = None
     samples: int = 0
-    """Those that have a value: a percentage of nothing is none."""
+    """Number of samples that have a value. A percentage of nothing has none."""
     limit: float | None = None
     baseline: float | None = None
     low: float | None = None
     high: float | None = None
     sentence: str = ""
-    """Without its place and the full stop: `step_time is 3.4 ms, but at most 3 ms is allowed`."""
+    """The result without its place and full stop: `step_time is 3.4 ms, but at most 3 ms is allowed`."""
     note: str = ""
-    """Why it passes though the percentage that is allowed is exceeded: `18% more, within noise`."""
+    """Reason why a change beyond the allowed percentage passes: `18% more, within noise`."""
     nothing: bool = False
-    """Whether neither side of a comparison has anything to measure."""
+    """True if both sides of a comparison have nothing to measure."""
     exception: str = ""
-    """What an exception has to say."""
+    """Sentence about the exception that applies, or that has ended."""
     findings: tuple[Finding, ...] = ()
-    """Of a forbidden rule."""
+    """Findings of a forbidden rule."""
 
     @property
-    def part(self) -> Part:
-        """What a verdict tells of it."""
-        return Part(
+    def part(self) -> DeviceVerdict:
+        """The ruling as a part of its verdict."""
+        return DeviceVerdict(
             source=self.subject.source,
             rank=self.subject.rank,
             device=self.subject.device,
@@ -64,14 +63,14 @@ class Ruling(Struct, frozen=True, eq=False, kw_only=True):
 
 
 def counts(status: Status, level: Level, fail_level: Level, *, allow_missing: bool) -> bool:
-    """Whether a verdict can change the outcome of the check."""
+    """Return whether a verdict can change the outcome of the check."""
     if status in ("unknown", "skipped") and allow_missing:
         return False
     return status in ("fail", "unknown", "skipped") and (level == "error" or fail_level == "warn")
 
 
 class Exemptions:
-    """The exceptions of one check; it remembers which of them met something."""
+    """Exceptions of a check, with a record of those that were needed."""
 
     def __init__(self, exemptions: Sequence[Exemption], today: datetime.date) -> None:
         self._exemptions = tuple(exemptions)
@@ -80,10 +79,10 @@ class Exemptions:
         self._needed: set[int] = set()
 
     def apply(self, budget: str, metric: str, ruling: Ruling) -> Ruling:
-        """The ruling under the exceptions, with a sentence where one matters. Only a failure can be accepted."""
+        """Return the ruling after exceptions, with a sentence if one matters. Only a failure can be accepted."""
         ended = ""
         for number, exemption in enumerate(self._exemptions):
-            if not exemption.means(budget, metric) or not exemption.where.match(ruling.subject):
+            if not exemption.covers(budget, metric) or not exemption.matches(ruling.subject):
                 continue
             self._met.add(number)
             if ruling.status != "fail":
@@ -97,22 +96,22 @@ class Exemptions:
         return replace(ruling, exception=ended)
 
     def notes(self) -> Iterator[str]:
-        """A sentence for each exception that changed nothing."""
+        """Yield a sentence about each exception that changed nothing."""
         for number, exemption in enumerate(self._exemptions):
-            what = f"{clean(exemption.origin)}: the exception for {clean(exemption.rule or exemption.budget or '', 80)}"
+            name = f"{clean(exemption.origin)}: the exception for {clean(exemption.rule or exemption.budget or '', 80)}"
             if number not in self._met:
-                yield f"{what} matches nothing that was judged; remove it."
+                yield f"{name} matches nothing that was judged; remove it."
             elif number not in self._needed:
-                yield f"{what} is not needed, because nothing fails; remove it."
+                yield f"{name} is not needed, because nothing fails; remove it."
 
 
-# -- a forbidden rule -----------------------------------------------------------------------------
+# -- Forbidden rules -------------------------------------------------------------------------------
 
 
 def judge_rule(
     report: Report, rule: str, settings: Settings, absent: Mapping[int, str], exemptions: Exemptions
-) -> Verdict:
-    """The verdict on one rule over all traces."""
+) -> BudgetVerdict:
+    """Return the verdict on a forbidden rule for all traces."""
     name = f"forbid {rule}"
     rulings = [exemptions.apply(name, rule, ruling) for ruling in _rulings(report, rule, settings.forbid_floor_pct)]
     rulings += [
@@ -120,10 +119,12 @@ def judge_rule(
         for rank, why in absent.items()
     ]
     worst = min(rulings, key=lambda ruling: (WORST_FIRST[ruling.status], -_largest_ns(ruling.findings)))
-    # What is accepted in one place does not speak where it fails in another.
-    speaking = [ruling for ruling in rulings if worst.status != "fail" or ruling.status == "fail"]
-    findings = sorted((found for ruling in speaking for found in ruling.findings), key=lambda found: -found.bound_ns)
-    return Verdict(
+    # If the rule fails at one place, the verdict is not about places where its findings are accepted.
+    decisive = [ruling for ruling in rulings if worst.status != "fail" or ruling.status == "fail"]
+    findings = sorted(
+        (finding for ruling in decisive for finding in ruling.findings), key=lambda finding: -finding.bound_ns
+    )
+    return BudgetVerdict(
         budget=name,
         metric=rule,
         subject=worst.subject,
@@ -135,61 +136,62 @@ def judge_rule(
         more_is_better=False,
         message=_message(report, rule, worst, findings, settings.forbid_floor_pct),
         parts=tuple(ruling.part for ruling in rulings),
-        reasons=tuple(of_finding(found, _where(report, found)) for found in findings),
+        reasons=tuple(of_finding(finding, _where(report, finding)) for finding in findings),
         exception=(worst.exception or None) if worst.status in ("accepted", "fail") else None,
+        unknown_because=worst.sentence if worst.status == "unknown" else UNSET,
         counts=counts(worst.status, "error", settings.fail_level, allow_missing=settings.allow_missing),
     )
 
 
 def _rulings(report: Report, rule: str, floor_pct: float) -> list[Ruling]:
-    """What there is of a rule on each device."""
+    """Return a ruling on each device."""
     rests_on = RULES[rule].rests_on
     rulings = []
     for subject, trace, device in subjects(report, scope="window"):
         missing = doubt(trace, rests_on)
         where = place_words(report, subject) if len(report.traces) > 1 else ""
-        found = () if device is None else _findings(report, trace.source, device, rule, floor_pct)
-        status: Status = "unknown" if missing else "fail" if found else "pass"
+        findings = () if device is None else _findings(report, trace.source, device, rule, floor_pct)
+        status: Status = "unknown" if missing else "fail" if findings else "pass"
         rulings.append(
             Ruling(
                 subject=subject,
                 status=status,
-                value=None if missing else len(found),
+                value=None if missing else len(findings),
                 sentence=f"{where}: {missing}" if missing and where else missing or "",
-                findings=found,
+                findings=findings,
             )
         )
     return rulings
 
 
 def _findings(report: Report, source: str, device: Device, rule: str, floor_pct: float) -> tuple[Finding, ...]:
-    """Those of one device that cost enough. Information is none, but of a rule that gives nothing else."""
+    """Return a device's findings that cost enough. Findings of severity `info` count only if the rule has no others."""
     least = floor_pct / 100 * (device.judged.span_ns if device.judged else 0)
     only_informs = RULES[rule].severity == "info"
     return tuple(
-        found
-        for found in report.findings
-        if (found.rule, found.source, found.device) == (rule, source, device.device)
-        and (found.severity != "info" or only_informs)
-        and found.bound_ns >= least
+        finding
+        for finding in report.findings
+        if (finding.rule, finding.source, finding.device) == (rule, source, device.device)
+        and (finding.severity != "info" or only_informs)
+        and finding.bound_ns >= least
     )
 
 
 def _largest_ns(findings: Sequence[Finding]) -> int:
-    return max((found.bound_ns for found in findings), default=0)
+    return max((finding.bound_ns for finding in findings), default=0)
 
 
 def _where(report: Report, finding: Finding) -> str:
-    """`rank 1, device 0`; empty where there is one device in all."""
+    """Return `rank 1, device 0`; empty if the report has a single device."""
     if len(report.devices) < 2:
         return ""
     return place_words(report, Subject(source=finding.source, rank=finding.rank, device=finding.device, scope="window"))
 
 
 def _message(report: Report, rule: str, worst: Ruling, findings: Sequence[Finding], floor_pct: float) -> str:
-    """`findings` are sorted, the costliest first."""
+    """Return the verdict as a sentence. `findings` are sorted, the costliest first."""
     if worst.status == "unknown":
-        return f"{cannot_be_judged(rule)}{worst.sentence}."
+        return f"{rule} cannot be judged: {worst.sentence}."
     if not findings:
         least = f" that costs {show(floor_pct, 'pct')} of the time or more" if floor_pct else ""
         return f"There is no finding of {rule}{least}."

@@ -1,5 +1,7 @@
-"""What budgets are judged on: steps of a device, occurrences of its ranges, or its window; a metric's values in them,
-and what was spent where, from which reasons are told and how much of it may be noise."""
+"""Samples that budgets judge: steps of a device, occurrences of its ranges, or its window.
+
+A `Series` has the values of a metric in them; `Spent` has mean times, for reasons and noise floors.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +22,19 @@ from overlapscope.compare.noise import HOST_CAUSES, LINK_SHARE, POINTS, floor_ns
 
 
 class Series(Struct, frozen=True):
-    """A metric's values, one for each sample; None for a percentage of nothing."""
+    """Values of a metric, one per sample; None for a percentage of nothing."""
 
     names: tuple[str, ...]
     values: tuple[float | None, ...]
     spans_ns: tuple[int, ...]
-    """Of the samples; what is resampled together is drawn by them."""
+    """Lengths of the samples. They seed the bootstrap, so that all metrics of the same samples are drawn alike."""
 
     def known(self) -> Series:
-        """Without the samples that have no value."""
+        """Return the series without samples that have no value."""
         return self.take([number for number, value in enumerate(self.values) if value is not None])
 
     def take(self, kept: Sequence[int]) -> Series:
-        """Those samples alone."""
+        """Return the series of some samples, by number."""
         return Series(
             tuple(self.names[number] for number in kept),
             tuple(self.values[number] for number in kept),
@@ -41,19 +43,19 @@ class Series(Struct, frozen=True):
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """The values that are known."""
+        """The values, without None."""
         return tuple(value for value in self.values if value is not None)
 
 
-class Measured(Protocol):
-    """What was measured at one place, by a recording or as a baseline keeps it."""
+class Measurements(Protocol):
+    """Measurements at one place, from a recording or a baseline."""
 
     def __call__(self, metric: Metric, direction: Direction | None, cause: str | None = None, /) -> Series:
-        """A metric's values; with `cause`, the part of exposed copy or idle time that is due to it."""
+        """Return the values of a metric; with `cause`, the part of exposed copy time or idle time due to that cause."""
 
 
 def series(samples: Sequence[Sample], metric: Metric, direction: Direction | None, cause: str | None = None) -> Series:
-    """What a recording measured: see `Measured`."""
+    """Return the values of a metric in a recording: see `Measurements`."""
     if cause is None:
         values = tuple(metric.read(sample, direction) for sample in samples)
     else:
@@ -66,18 +68,18 @@ def series(samples: Sequence[Sample], metric: Metric, direction: Direction | Non
 
 
 def of_steps(device: Device, *, skip: int = 0) -> tuple[Sample, ...]:
-    """The steps that are compared."""
+    """Return the steps to judge: whole ones after the warm-up."""
     return tuple(step_sample(device, number) for number in compared(device, skip=skip))
 
 
 def step_sample(device: Device, number: int) -> Sample:
-    """One of `Device.steps`."""
+    """Return one of `Device.steps` as a sample."""
     moved = _moved(device, lambda group: (group.by_step.bytes[number], group.by_step.duration_ns[number]))
     return Sample(device.steps[number].name, device.steps[number], moved)
 
 
 def of_ranges(device: Device, *, skip: int = 0) -> dict[str, tuple[Sample, ...]]:
-    """The occurrences of each range, by its name."""
+    """Return the occurrences of each range, by its name."""
     return {
         name: tuple(Sample(f"{name} ({number})", period, {}) for number, period in enumerate(periods, 1))
         for name, periods in occurrences(device, skip=skip).items()
@@ -85,7 +87,7 @@ def of_ranges(device: Device, *, skip: int = 0) -> dict[str, tuple[Sample, ...]]
 
 
 def of_window(device: Device) -> tuple[Sample, ...]:
-    """The window behind the lead-in; nothing where it is all lead-in."""
+    """Return the window after the lead-in; nothing if all of it is lead-in."""
     if device.judged is None:
         return ()
     moved = _moved(device, lambda group: (group.judged_bytes, group.judged_duration_ns))
@@ -93,17 +95,17 @@ def of_window(device: Device) -> tuple[Sample, ...]:
 
 
 def _moved(device: Device, moved_by: Callable[[CopyGroup], tuple[float, float]]) -> dict[Direction, Moved]:
-    """What was copied each way; `moved_by` tells bytes and nanoseconds of a group of copies."""
-    found = {}
+    """Return the copies in each direction. `moved_by` returns bytes and nanoseconds of a group of copies."""
+    moved = {}
     for direction in DIRECTIONS:
         groups = [group for group in device.copies if group.direction == direction and says_bandwidth(group)]
         amounts = [moved_by(group) for group in groups]
-        found[direction] = Moved(sum(size for size, _ in amounts), sum(duration for _, duration in amounts))
-    return found
+        moved[direction] = Moved(sum(size for size, _ in amounts), sum(duration for _, duration in amounts))
+    return moved
 
 
 def of_host(host: HostUse, *, skip: int = 0) -> tuple[Sample, ...]:
-    """The steps of a program without GPU activity that are compared: a GPU would have been idle all the while."""
+    """Return the steps to judge of a program without GPU activity. A GPU would have been idle during all of them."""
     steps = host.steps if host.by_steps else ()
     samples = []
     for number in without_warm_up(range(min(skip, len(steps)), len(steps)), [step.span_ns for step in steps]):
@@ -125,18 +127,18 @@ def of_host(host: HostUse, *, skip: int = 0) -> tuple[Sample, ...]:
 
 
 class Spent(Struct, frozen=True):
-    """Means over some samples, in nanoseconds."""
+    """Mean times of some samples, in nanoseconds."""
 
     span: float
     exposed_copy: Mapping[str, float]
-    """By cause, as `idle`."""
+    """Exposed copy time by cause."""
     idle: Mapping[str, float]
     exposed_comm: float
     compute: float
     copy: float
 
     def by_cause(self, blame: Blame, metric: Metric) -> Mapping[str, float]:
-        """What a metric is made of, of exposed copies or of idle time; nothing of others."""
+        """Return the times by cause that a metric includes, if it includes exposed copies or idle time."""
         if blame == "exposed-copy":
             return self.exposed_copy
         if blame != "idle":
@@ -145,7 +147,7 @@ class Spent(Struct, frozen=True):
         return {cause: ns for cause, ns in self.idle.items() if cause in only}
 
     def link_and_host(self, metric: Metric) -> tuple[float, float]:
-        """How much of what a metric is made of depends on the link, and how much on the host."""
+        """Return how much of a metric's time depends on the link, and how much on the host."""
         link = host = 0.0
         for blame in metric.blames:
             by_cause = self.by_cause(blame, metric)
@@ -157,8 +159,8 @@ class Spent(Struct, frozen=True):
         return link, host
 
 
-def spent(measured: Measured, direction: Direction | None) -> Spent:
-    """The means of what was measured at a place; `direction` narrows the copies down to one."""
+def spent(measured: Measurements, direction: Direction | None) -> Spent:
+    """Return the mean times at a place. `direction` narrows the copies to one direction."""
 
     def mean(metric: str, direction: Direction | None = None, cause: str | None = None) -> float:
         numbers = measured(METRICS[metric], direction, cause).numbers
@@ -175,15 +177,21 @@ def spent(measured: Measured, direction: Direction | None) -> Spent:
 
 
 def noise_floor(metric: Metric, before: Spent, after: Spent, whole: float, base: float) -> float:
-    """The least change of a metric that is more than noise, in its unit.
+    """Return the minimum change of a metric that is more than noise, in its unit.
 
-    Of what the link and the host decide about, the side that has less tells how much they may vary. `whole` is what a
-    percentage is of, `base` the baseline's value.
+    Times that depend on the link and the host may vary by a share of the smaller side's time.
+
+    Args:
+        metric: The metric.
+        before: Mean times of the baseline.
+        after: Mean times of the recording.
+        whole: The mean divisor of a percentage, in nanoseconds.
+        base: The baseline's value.
     """
     if metric.unit == "gb_per_s":
         return LINK_SHARE * base
     (link, host), (link_after, host_after) = before.link_and_host(metric), after.link_and_host(metric)
-    least = floor_ns(max(before.span, after.span), link_ns=min(link, link_after), host_ns=min(host, host_after))
+    minimum_ns = floor_ns(max(before.span, after.span), link_ns=min(link, link_after), host_ns=min(host, host_after))
     if metric.unit == "ns":
-        return least
-    return max(POINTS, 100 * least / whole) if whole > 0 else POINTS
+        return minimum_ns
+    return max(POINTS, 100 * minimum_ns / whole) if whole > 0 else POINTS

@@ -1,4 +1,4 @@
-"""Budgets, and everything else that a configuration says, as frozen structures."""
+"""Budgets, and the other settings of a check, as frozen structures."""
 
 from __future__ import annotations
 
@@ -13,12 +13,17 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.budgets.metrics import DIRECTIONS, METRICS, Direction, Metric
+from overlapscope.budgets.metrics import METRICS, Direction, Metric
 from overlapscope.budgets.quantity import exact
 from overlapscope.budgets.verdicts import Level, Subject
 
 Ranks = Literal["worst", "median", "each"]
 Scope = Literal["steps", "window"]
+
+LIMITS: Final = ("min", "max", "max_increase_pct", "max_decrease_pct")
+RELATIVE: Final = ("max_increase_pct", "max_decrease_pct")
+_OPERATORS: Final = {"min": ">=", "max": "<=", "max_increase_pct": "increase <=", "max_decrease_pct": "decrease <="}
+NOISE_FLOORS: Final = ("noise_floor", "noise_floor_pct")
 
 DEFAULT_FORBID: Final = (
     "blocking-copy",
@@ -31,25 +36,31 @@ DEFAULT_FORBID: Final = (
     "pin-in-loop",
     "tiny-copies",
 )
-"""What a check forbids that was told nothing: the rules on data that does not move while the GPU computes."""
+"""Rules forbidden by default: those about data that does not move while the GPU computes."""
 
 DEFAULT_FLOOR_PCT: Final = 5.0
-"""Share of the judged time that one of these must cost: a report calls less than that good, and copies that overlap
-well leave some, too."""
+"""Minimum cost of a finding forbidden by default, as a percentage of the judged time.
+
+A report calls smaller costs good, and even copies that overlap well leave some.
+"""
 
 
-class Patterns(Struct, frozen=True):
-    """What something applies to: names with `*`, `?` and `[...]`; None for everything."""
+class Narrowed(Struct, frozen=True, kw_only=True):
+    """Traces, ranks, devices, ranges and copies to which a setting applies.
+
+    Patterns may contain `*`, `?` and `[...]`; None matches everything.
+    """
 
     trace: str | None = None
+    """Pattern of the trace's path, or of the end of it."""
     rank: str | None = None
     device: str | None = None
     range: str | None = None
-    direction: str | None = None
+    """Pattern of the names of ranges. A budget with this pattern judges those ranges instead of steps."""
+    direction: Direction | None = None
 
-    def match(self, subject: Subject) -> bool:
-        """Whether a subject is meant. One that has no rank or no range is not, where a pattern asks for it."""
-        # A trace is named by its path, or by the end of it.
+    def matches(self, subject: Subject) -> bool:
+        """Return whether the setting applies to a subject. A pattern never matches a subject without that attribute."""
         if self.trace is not None and (subject.source is None or not PurePath(subject.source).match(self.trace)):
             return False
         pairs = (
@@ -64,46 +75,39 @@ class Patterns(Struct, frozen=True):
 
 
 def step_fits(name: str, pattern: str) -> bool:
-    """Whether a step is meant, by `ProfilerStep#4` or by `4`."""
+    """Return whether a step matches a pattern such as `ProfilerStep#4` or `4`."""
     return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition("#")[2], pattern)
 
 
-class NoiseFloor(Struct, frozen=True):
-    """The least change that a relative budget takes for one."""
-
-    value: float
-    share_of_step: bool = False
-    """Whether `value` is a percentage of the baseline's step time, rather than in the metric's unit."""
-
-
-class Budget(Struct, frozen=True, kw_only=True):
-    """What one metric may be."""
+class Budget(Narrowed, frozen=True, kw_only=True):
+    """Limits on one metric."""
 
     metric: str
     """Id of one of `METRICS`."""
     name: str | None = None
-    """What the user calls it."""
+    """Name given by the user."""
     min: float | None = None
-    """In the metric's unit, as `max`."""
+    """Lower limit, in the metric's unit."""
     max: float | None = None
+    """Upper limit, in the metric's unit."""
     max_increase_pct: float | None = None
-    """Of the baseline's value; for metrics of which less is better."""
+    """Upper limit of an increase, as a percentage of the baseline, for metrics of which less is better."""
     max_decrease_pct: float | None = None
-    """Likewise, for metrics of which more is better."""
-    noise_floor: NoiseFloor | None = None
-    """None for the default."""
+    """Upper limit of a decrease, as a percentage of the baseline, for metrics of which more is better."""
+    noise_floor: float | None = None
+    """Minimum change that a relative limit counts, in the metric's unit; by default, derived from the traces."""
+    noise_floor_pct: float | None = None
+    """The noise floor as a percentage of the baseline's step time, instead of `noise_floor`."""
     level: Level = "error"
     scope: Scope = "steps"
-    where: Patterns = Patterns()
-    """`where.range` makes it a budget of the ranges of those names instead of steps; `where.direction` is one way."""
     step: str | None = None
-    """Pattern of the steps that are judged."""
+    """Pattern of the steps to judge."""
     aggregate: str = "median"
     ranks: Ranks = "worst"
     skip_steps: int = 0
     allow_missing: bool = False
     origin: str = ""
-    """Where it was written."""
+    """Place in a file or on the command line where the user wrote the budget."""
 
     @property
     def what(self) -> Metric:
@@ -111,65 +115,73 @@ class Budget(Struct, frozen=True, kw_only=True):
         return METRICS[self.metric]
 
     @property
-    def direction(self) -> Direction | None:
-        """The direction of copies that is asked for; None for both."""
-        return next((way for way in DIRECTIONS if way == self.where.direction), None)
+    def sample(self) -> Literal["window", "step", "occurrence"]:
+        """Kind of the samples that the budget judges; an `occurrence` is one of a range."""
+        if self.range is not None:
+            return "occurrence"
+        return "window" if self.scope == "window" else "step"
 
     @property
     def limits(self) -> tuple[str, ...]:
-        """Names of the limits that are set: each is judged by itself."""
+        """Names of the limits that are set. Each is judged separately."""
         return tuple(name for name in LIMITS if getattr(self, name) is not None)
 
     def only(self, limit: str) -> Budget:
-        """The budget with one of its limits, by which alone it is judged then."""
+        """Return the budget with one of its limits, ready to be judged."""
         others: dict[str, Any] = {name: None for name in LIMITS if name != limit}
+        if limit not in RELATIVE:
+            others |= dict.fromkeys(NOISE_FLOORS)
         name = f"{self.name} ({limit.removesuffix('_pct')})" if self.name and len(self.limits) > 1 else self.name
-        return replace(self, **others, name=name, noise_floor=self.noise_floor if limit in RELATIVE else None)
+        return replace(self, **others, name=name)
 
     @property
     def relative(self) -> bool:
-        """Whether a limit is against the baseline."""
+        """True if a limit compares with the baseline."""
         return not set(self.limits).isdisjoint(RELATIVE)
 
-    # -- of a budget with one limit -----------------------------------------------------------
+    # -- Budgets with one limit ---------------------------------------------------------------
 
     @property
     def bound(self) -> float:
-        """The limit: in the metric's unit, or in percent of the baseline's value."""
+        """The limit: in the metric's unit, or as a percentage of the baseline's value."""
         value: float = getattr(self, self.limits[0])
         return value
 
     @property
     def at_least(self) -> bool:
-        """Whether the limit is a least value."""
+        """True if values below the limit fail, rather than values above it."""
         return self.limits[0] in ("min", "max_decrease_pct")
+
+    def beyond(self, value: float, bound: float) -> bool:
+        """Return whether a value violates a bound."""
+        return value < bound if self.at_least else value > bound
 
     @property
     def title(self) -> str:
-        """What is demanded, as `--budget` understands it, with what it is narrowed to."""
+        """Name of the budget: the user's, or else its `--budget` expression and the patterns that narrow it."""
         if self.name is not None:
             return self.name
         narrowed = {
-            "in": self.where.range,
+            "in": self.range,
             "of step": self.step,
-            "of trace": self.where.trace,
-            "of rank": self.where.rank,
-            "of device": self.where.device,
+            "of trace": self.trace,
+            "of rank": self.rank,
+            "of device": self.device,
         }
         words = (
             "window" if self.scope == "window" else "" if self.aggregate == "median" else self.aggregate,
-            self.where.direction,
+            self.direction,
             self.metric,
-            _DEMANDS[self.limits[0]],
+            _OPERATORS[self.limits[0]],
             exact(self.bound, "pct" if self.relative else self.what.unit),
             *(f"{word} {pattern}" for word, pattern in narrowed.items() if pattern is not None),
         )
         return " ".join(filter(None, words))
 
-    # -- what its values come to --------------------------------------------------------------
+    # -- Aggregation --------------------------------------------------------------------------
 
     def combine(self, values: Sequence[float]) -> float:
-        """The values of steps in one, by `aggregate`."""
+        """Return the aggregate of the values of several samples."""
         if self.aggregate == "median":
             return float(statistics.median(values))
         if self.aggregate == "mean":
@@ -177,53 +189,45 @@ class Budget(Struct, frozen=True, kw_only=True):
         return float(sorted(values)[self.place_of(len(values))])
 
     def place_of(self, count: int) -> int:
-        """The place, in ascending order, of the value that `worst` or a percentile means.
+        """Return the index, among `count` ascending values, of the value that `worst` or a percentile selects.
 
-        p90 is what nine of ten steps keep, whether more is better or less; it is always the value of a step.
+        Nine of ten steps are at least as good as p90, whether more is better or less. The index is always that of a
+        measured value; nothing is interpolated.
         """
         percent = 100 if self.aggregate == "worst" else int(self.aggregate[1:])
         from_best = max(1, math.ceil(percent * count / 100)) - 1
         return count - 1 - from_best if self.what.more_is_better else from_best
 
 
-LIMITS: Final = ("min", "max", "max_increase_pct", "max_decrease_pct")
-RELATIVE: Final = ("max_increase_pct", "max_decrease_pct")
-_DEMANDS: Final = {"min": ">=", "max": "<=", "max_increase_pct": "increase <=", "max_decrease_pct": "decrease <="}
+class Override(Narrowed, frozen=True, kw_only=True):
+    """Other values for some fields of the budgets of one metric, where its patterns match."""
 
-
-class Override(Struct, frozen=True, kw_only=True):
-    """Other fields of budgets for some subjects or steps."""
-
-    where: Patterns
-    step: str | None
-    changes: Mapping[str, Mapping[str, Any]]
-    """By metric: the fields of `Budget` that it replaces."""
-    origin: str
-
-    def only(self, limit: str) -> Override:
-        """The override of a budget that has one limit: what it says of others is left out."""
-        foreign = {*LIMITS, "noise_floor"} - {limit, *(["noise_floor"] if limit in RELATIVE else [])}
-        kept = {
-            metric: {key: value for key, value in changes.items() if key not in foreign}
-            for metric, changes in self.changes.items()
-        }
-        return replace(self, changes={metric: changes for metric, changes in kept.items() if changes})
-
-
-class Exemption(Struct, frozen=True, kw_only=True):
-    """A failure that is known and accepted until a day."""
-
-    budget: str | None = None
-    """Pattern of a budget's name or metric; `rule` is that of a forbidden rule. One of the two is given."""
-    rule: str | None = None
-    reason: str
-    until: datetime.date
-    """The last day on which it holds."""
-    where: Patterns = Patterns()
+    metric: str
+    step: str | None = None
+    changes: Mapping[str, Any]
+    """New values by the name of the `Budget`'s field."""
     origin: str = ""
 
-    def means(self, budget: str, metric: str) -> bool:
-        """Whether a verdict of this budget is meant."""
+    def only(self, limit: str) -> Override:
+        """Return the override without fields that concern other limits than this one."""
+        foreign = {*LIMITS, *NOISE_FLOORS} - {limit, *(NOISE_FLOORS if limit in RELATIVE else ())}
+        return replace(self, changes={key: value for key, value in self.changes.items() if key not in foreign})
+
+
+class Exemption(Narrowed, frozen=True, kw_only=True):
+    """A failure that the user accepts until a given day."""
+
+    budget: str | None = None
+    """Pattern of a budget's name or metric. Either this or `rule` is set."""
+    rule: str | None = None
+    """Pattern of a forbidden rule."""
+    reason: str
+    until: datetime.date
+    """The last day on which the failure is accepted."""
+    origin: str = ""
+
+    def covers(self, budget: str, metric: str) -> bool:
+        """Return whether the exemption is for this budget."""
         if self.rule is not None:
             return budget == f"forbid {metric}" and fnmatchcase(metric, self.rule)
         pattern = self.budget or ""
@@ -233,31 +237,36 @@ class Exemption(Struct, frozen=True, kw_only=True):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """Everything that a check is told."""
+    """All settings of a check."""
 
     budgets: tuple[Budget, ...] = ()
     forbid: tuple[str, ...] = ()
     overrides: tuple[Override, ...] = ()
     exceptions: tuple[Exemption, ...] = ()
     allow_missing: bool = False
-    """For what is forbidden; each budget has its own."""
+    """True if forbidden rules that cannot be judged pass. Budgets have a field of the same name."""
     fail_level: Level = "error"
     strict_env: bool = False
     other_program: bool = False
-    """Whether to compare with a baseline of another program."""
+    """True to compare with a baseline of another program."""
     allow_predicted: bool = False
-    """Whether a timeline that `overlapscope whatif` predicted is judged as a recording is."""
+    """True to judge timelines predicted by `overlapscope whatif` like recordings."""
     forbid_floor_pct: float = 0.0
-    """Share of the judged time below which a forbidden finding is let pass."""
+    """Cost below which a forbidden finding passes, as a percentage of the judged time."""
 
     @property
     def compared_ranges(self) -> tuple[str, ...]:
         """Patterns of the ranges that budgets compare with a baseline."""
-        ranges = [budget.where.range for budget in self.budgets if budget.relative]
+        ranges = [budget.range for budget in self.budgets if budget.relative]
         return tuple(dict.fromkeys(pattern for pattern in ranges if pattern is not None))
 
     def completed(self, *, with_baseline: bool, of_host: bool = False) -> Settings:
-        """These settings, and the default budgets where none were given; `of_host` if no trace has GPU activity."""
+        """Return these settings with the default budgets that apply.
+
+        Args:
+            with_baseline: Whether the check compares with a baseline.
+            of_host: Whether no trace has GPU activity.
+        """
         if not self.budgets and not self.forbid:
             if with_baseline:
                 return replace(self, budgets=DEFAULT_RELATIVE)
@@ -279,6 +288,6 @@ DEFAULT_RELATIVE: Final = tuple(
         ("idle_time", 10),
     )
 )
-"""What a check with a baseline judges that was told nothing of it."""
+"""Budgets of a check that has a baseline and no relative budget."""
 DEFAULT_LOADING: Final = Budget(metric="host_loading_pct", max=15, origin="the default without a GPU")
-"""What a check without budgets or a baseline judges besides, if no trace has GPU activity."""
+"""Budget added by default, without a baseline, if no trace has GPU activity."""

@@ -1,10 +1,11 @@
-"""What a check comes to, as frozen structures; their names are those of its JSON (`docs/guides/check.md`)."""
+"""Results of a check as frozen structures, whose field names are those of its JSON (`docs/guides/check.md`)."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from overlapscope.base.saved import Tool
 from overlapscope.base.shown import Shown
@@ -13,19 +14,19 @@ SCHEMA_VERSION = 1
 
 Level = Literal["error", "warn"]
 Unit = Literal["ns", "pct", "gb_per_s", "findings", "differences"]
-"""`findings` of a forbidden rule, `differences` of the environment."""
+"""Forbidden rules are counted in `findings`, environments in `differences`."""
 
 Status = Literal["pass", "fail", "unknown", "skipped", "accepted"]
-"""`skipped`: a relative budget whose baseline was made elsewhere. `accepted`: failed, but acknowledged until a day."""
+"""`skipped`: a relative budget whose baseline was made elsewhere. `accepted`: a failure covered by an exception."""
 
 Outcome = Literal["pass", "fail", "inconclusive"]
 
 PASSED, FAILED, INCONCLUSIVE = 0, 1, 3
-"""Exit codes; 2 is wrong usage, configuration or input."""
+"""Exit codes. Code 2 means wrong usage, configuration or input."""
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """What a verdict is about; None where it is about all of them together."""
+    """Subject of a verdict. A field is None if the verdict is about all of them."""
 
     source: str | None = None
     """Path of the trace, as the user gave it."""
@@ -35,32 +36,32 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """`steps`, `window`, or the name of a range."""
     direction: Literal["h2d", "d2h"] | None = None
     step: str | None = None
-    """Pattern of the steps, where not all of them are meant."""
+    """Pattern of the judged steps; None for all steps."""
 
 
-class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing behind a failed budget, the costliest first."""
+class FailureReason(msgspec.Struct, frozen=True, kw_only=True):
+    """A reason why a budget failed."""
 
     title: str
     """One line: `pageable-memory, 6.2 ms a step`."""
     detail: str
-    """What was seen."""
+    """Evidence from the trace."""
     advice: str = ""
-    """What to change: as a finding says, or else what helps against the cause in general."""
+    """The change that a finding advises, or else a general remedy for the cause."""
     cause: str | None = None
-    """The cause of exposed copy or idle time that it is."""
+    """Cause of exposed copy time or idle time."""
     time_ns: int
-    """The mean of a step where judged by steps, else of the window."""
+    """Mean time per step if steps are judged, otherwise the time in the window; in nanoseconds."""
     op: str | None = None
     call: str | None = None
     where: str | None = None
-    """Python line, `train.py(42): step`, where the trace has stacks."""
+    """Python line, `train.py(42): step`, if the trace has stacks."""
     rule: str | None = None
-    """The finding's rule, to be explained by `overlapscope explain RULE`."""
+    """Rule of the finding. `overlapscope explain RULE` explains it."""
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What a verdict rests on: one rank's device, judged by itself."""
+class DeviceVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of one device of one rank."""
 
     source: str | None
     rank: int | None
@@ -70,52 +71,49 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """One budget judged on one subject."""
+class BudgetVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Result of one budget on one subject."""
 
     budget: str
-    """Its name: `efficiency_pct >= 80%`, `forbid pageable-copy`, `environment`."""
+    """Name of the budget: `efficiency_pct >= 80%`, `forbid pageable-copy`, `environment`."""
     metric: str
-    """`efficiency_pct`, or the rule's id, or `environment`, or `job` where traces are not of one."""
+    """`efficiency_pct`, a rule's id, `environment`, `program`, or `job` if the traces are of different jobs."""
     subject: Subject
     status: Status
     level: Level
     value: float | None
-    """In `unit`; None where unknown."""
+    """The value in `unit`; None if unknown."""
     limit: float | None
-    """In `unit`: what the value must not pass; for a relative budget the baseline's value and the change that is
-    allowed, which is never less than the noise."""
+    """The limit in `unit`. For a relative budget: the baseline's value plus the allowed change, or plus the noise floor
+    if that is larger."""
     unit: Unit
     more_is_better: bool
-    """Whether the limit is a least value."""
+    """True if values below the limit fail, rather than values above it."""
     baseline: float | None = None
-    """What a relative budget compares with."""
+    """The baseline's value, for a relative budget."""
     change_low: float | None = None
     change_high: float | None = None
-    """99% interval of the change against the baseline, in `unit`."""
+    """Upper end of the 99% interval of the change from the baseline, in `unit`; `change_low` is the lower end."""
     samples: int = 0
-    """Steps, or occurrences of the range, that have a value and were judged."""
+    """Number of judged steps, or occurrences of the range, that have a value."""
     message: str
-    """The whole verdict in one sentence, value and limit with enough digits to see them differ."""
-    parts: tuple[Part, ...] = ()
-    """One for each rank and device; the subject is the one of them that decides, or all of them together."""
-    reasons: tuple[Reason, ...] = ()
+    """The verdict in one sentence, with enough digits to set the value and the limit apart."""
+    parts: tuple[DeviceVerdict, ...] = ()
+    """Results by rank and device. `subject` is the decisive one, or all of them together."""
+    reasons: tuple[FailureReason, ...] = ()
     note: str | None = None
-    """Why a change that exceeds its percentage passes: `18% more, within noise`, or `18% more, may be chance`, which
-    alone may be beyond the limit."""
+    """Reason why a change beyond the allowed percentage passes: `18% more, within noise`, or `18% more, may be chance`.
+    Only in the second case can the value be beyond the limit."""
     exception: str | None = None
-    """Why it is accepted, and until when; or that it was, until when."""
+    """Reason why the failure is or was accepted, and the last day of the exception."""
+    unknown_because: str | UnsetType = UNSET
+    """Reason why a forbidden rule can't be judged, without a full stop; absent from all other verdicts."""
     counts: bool = True
-    """False where it cannot change the outcome: below the fail level, or missing and allowed to be."""
-
-
-def cannot_be_judged(rule: str) -> str:
-    """How the message of a rule begins that cannot be judged; the reason follows."""
-    return f"{rule} cannot be judged: "
+    """True if the verdict can change the outcome. Warnings below the fail level and allowed gaps in the data cannot."""
 
 
 class CheckResult(Shown, msgspec.Struct, frozen=True, kw_only=True):
-    """Every verdict, failed ones first, and what has to be said beside them."""
+    """Outcome of a check, its verdicts, failed ones first, and its warnings."""
 
     kind: Literal["check"] = "check"
     schema_version: int = SCHEMA_VERSION
@@ -124,14 +122,14 @@ class CheckResult(Shown, msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     """One sentence: `2 of 5 budgets failed: efficiency_pct, forbid pageable-copy.`"""
     program: str | None = None
-    """A sentence where the plain program is judged: what a step takes there, and in the recording."""
+    """Sentence with the step time of the plain program and of the recording, if the plain program is judged."""
     sources: tuple[str, ...] = ()
-    """Every trace that was judged, as the user gave it or as a directory or pattern had it."""
-    verdicts: tuple[Verdict, ...]
+    """Paths of the judged traces, as the user gave them or as a directory or pattern contains them."""
+    verdicts: tuple[BudgetVerdict, ...]
     warnings: tuple[str, ...] = ()
-    """Another environment than the baseline's, exceptions that have ended or matched nothing, and so on."""
+    """Warnings, such as an environment unlike the baseline's, or exceptions that matched nothing."""
 
     @property
     def exit_code(self) -> int:
-        """0 pass, 1 a budget failed, 3 inconclusive."""
+        """0 if the check passed, 1 if a budget failed, 3 if it is inconclusive."""
         return {"pass": PASSED, "fail": FAILED, "inconclusive": INCONCLUSIVE}[self.outcome]

@@ -1,7 +1,6 @@
-"""What all that shows a check shares: words, figures and places.
+"""Words, figures and places of a check, shared by its output formats.
 
-Every text that is returned has been made harmless by `clean` and is bounded in length; a format still escapes what its
-own syntax gives a meaning to.
+Functions return text that `clean` made harmless, of limited length. Each format still escapes its own syntax.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets.quantity import distinct, show
-from overlapscope.budgets.verdicts import CheckResult, Part, Reason, Subject, Verdict
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, DeviceVerdict, FailureReason, Subject
 
 NAME_LIMIT: Final = 200
 PROSE_LIMIT: Final = 2000
 MOST_SOURCES: Final = 8
-"""How many traces are named that were judged."""
+"""Maximum number of judged traces to name."""
 REASONS: Final = 5
-"""How many reasons of one verdict a format shows."""
+"""Maximum number of reasons to show for a verdict."""
 
 OUTCOME: Final = {"pass": "passed", "fail": "failed", "inconclusive": "inconclusive"}
 
@@ -33,19 +32,19 @@ _LINE = (
 
 
 def name(text: str) -> str:
-    """Foreign text where a name stands."""
-    # Of a name of megabytes, only what can be shown is looked at.
+    """Return a name from a trace or a file, cleaned."""
+    # Cleaning megabytes would be slow, and only the ends can be shown.
     ends = text if len(text) <= 2 * PROSE_LIMIT else text[:PROSE_LIMIT] + text[-PROSE_LIMIT:]
     return clean(ends, NAME_LIMIT)
 
 
 def prose(text: str) -> str:
-    """Foreign text where sentences stand, as one line."""
+    """Return sentences from a trace or a file as one line, cleaned."""
     return clean(" ".join(text[: 2 * PROSE_LIMIT].split("\n")), PROSE_LIMIT)
 
 
 def about(subject: Subject) -> str:
-    """`rank0.json.gz, rank 0, device 0, window, h2d`; empty where it is about all of them together."""
+    """Return `rank0.json.gz, rank 0, device 0, window, h2d`; empty if the subject is all of them together."""
     parts = [
         name(subject.source) if subject.source is not None else None,
         f"rank {subject.rank}" if subject.rank is not None else None,
@@ -57,17 +56,19 @@ def about(subject: Subject) -> str:
     return ", ".join(part for part in parts if part is not None)
 
 
-def title(verdict: Verdict, subject: Subject | None = None) -> str:
-    """The budget and what it was judged on, or one of the subjects that it was judged on."""
+def title(verdict: BudgetVerdict, subject: Subject | None = None) -> str:
+    """Return the budget's name and its subject, by default the verdict's."""
     on = about(subject or verdict.subject)
     return f"{name(verdict.budget)} ({on})" if on else name(verdict.budget)
 
 
-def cases(verdict: Verdict) -> tuple[tuple[Subject, Part], ...]:
-    """The verdict by rank and device: what it speaks of, which decides, then the others. Where no single one of them
-    decides, the first is all of them together."""
+def cases(verdict: BudgetVerdict) -> tuple[tuple[Subject, DeviceVerdict], ...]:
+    """Return the results by rank and device, the decisive one first.
+
+    If no single one is decisive, the first is that of all together.
+    """
     subject = verdict.subject
-    decisive = Part(
+    decisive = DeviceVerdict(
         source=subject.source,
         rank=subject.rank,
         device=subject.device,
@@ -80,10 +81,10 @@ def cases(verdict: Verdict) -> tuple[tuple[Subject, Part], ...]:
     return (subject, decisive), *((whose, part) for whose, part in others if whose != subject)
 
 
-def figures(verdict: Verdict) -> tuple[str, str]:
-    """Value and limit, with enough digits to see them differ; the limit is empty where there is none.
+def figures(verdict: BudgetVerdict) -> tuple[str, str]:
+    """Return the value and the limit, with enough digits to set them apart; the limit may be empty.
 
-    Beside the value stands why it passes where it does not speak for itself: `6.2 us (18% more, within noise)`.
+    If the value passes for a special reason, the reason follows it: `6.2 us (18% more, within noise)`.
     """
     if verdict.limit is None:
         return show(verdict.value, verdict.unit), ""
@@ -94,14 +95,13 @@ def figures(verdict: Verdict) -> tuple[str, str]:
     return f"{value} ({name(verdict.note)})" if verdict.note else value, f"{sign} {limit}"
 
 
-def within(reason: Reason) -> str:
-    """Where a reason lies, from the program inwards; empty where the trace does not tell."""
+def within(reason: FailureReason) -> str:
+    """Return the Python line, op and call of a reason; empty if unknown."""
     return ", ".join(name(part) for part in (reason.where, reason.op, reason.call) if part)
 
 
-def place(verdict: Verdict) -> tuple[str, int] | None:
-    """The path, as `in_project` gives it, and the line of the first reason that has one in the project; None where
-    there is none."""
+def place(verdict: BudgetVerdict) -> tuple[str, int] | None:
+    """Return the path and line of the first reason with a line in the project; None without such a reason."""
     for reason in verdict.reasons:
         for pattern in _LINE:
             match = pattern.fullmatch(reason.where[:PROSE_LIMIT]) if reason.where else None
@@ -112,31 +112,31 @@ def place(verdict: Verdict) -> tuple[str, int] | None:
 
 
 def in_project(path: str) -> str | None:
-    """A path relative to the current directory, with forward slashes; None where it is not below it."""
+    """Return a path relative to the current directory, with forward slashes; None if it is outside."""
     if not path or not path.isprintable():
         return None
-    # Not resolved: nothing named in a trace is looked up on this machine.
+    # Without resolving links, since a path from a trace must not cause access to files of this machine.
     relative = os.path.relpath(path, Path.cwd()) if os.path.isabs(path) else os.path.normpath(path)
     posix = PurePosixPath(*Path(relative).parts)
     return None if posix.is_absolute() or ".." in posix.parts or not posix.parts else str(posix)
 
 
 def unexplained(result: CheckResult) -> bool:
-    """Whether the check did not pass though no single verdict says so, as where nothing at all was judged."""
+    """Return whether no verdict explains why the check did not pass, for example because nothing was judged."""
     return result.outcome != "pass" and not any(counted(verdict) for verdict in result.verdicts)
 
 
-def counted(verdict: Verdict) -> bool:
-    """Whether this verdict keeps the check from passing."""
+def counted(verdict: BudgetVerdict) -> bool:
+    """Return whether this verdict keeps the check from passing."""
     return verdict.counts and verdict.status in ("fail", "unknown")
 
 
 def left_out(count: int) -> str:
-    """A sentence about what did not fit."""
+    """Return a sentence about omitted entries."""
     return f"{count:,} more {'is' if count == 1 else 'are'} left out here; --format json has all."
 
 
 def judged(result: CheckResult) -> str:
-    """Which traces were judged, in a sentence: the first few by name."""
+    """Return a sentence with the number of judged traces and the names of the first few."""
     names = [clean(PurePath(source).name, NAME_LIMIT) for source in result.sources]
     return f"{plural(len(names), 'trace')} were judged: {listed(names, MOST_SOURCES)}."

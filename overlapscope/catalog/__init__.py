@@ -1,4 +1,4 @@
-"""The words of a report and what stands behind each: causes, trust checks, buckets and terms, one record a word.
+"""Words of a report and their meanings: causes, trust checks, buckets and terms, with a record per word.
 
-Records only. Rules, interventions and metrics have registries of their own; the records name them by id.
+These are records only. Rules, interventions and metrics have registries of their own; the records refer to them by id.
 """

@@ -1,5 +1,7 @@
-"""Advice in the words of what a program is written with, by the ids of rules and interventions. Theirs is in those of
-PyTorch; here it is for others. The first line of each stands alone."""
+"""Advice for programs that don't use PyTorch, by the ids of rules and interventions.
+
+The rules and interventions have the advice for PyTorch. The first line of each text can stand alone.
+"""
 
 from __future__ import annotations
 
@@ -10,53 +12,53 @@ from overlapscope.trace.model import Framework
 
 _PUT_AHEAD: Final = (
     "Call jax.device_put for the next batch before you read this step's result.\n"
-    "It returns at once, and the copy runs while the GPU computes. Let an iterator keep one or two batches ahead: a "
-    "collections.deque of what jax.device_put returns. Nothing in between may wait: no float(), np.asarray(), print() "
-    "or block_until_ready()."
+    "It returns at once, and the copy runs while the GPU computes. Let an iterator keep one or two batches ahead, in a "
+    "collections.deque of arrays from jax.device_put. Don't wait in between: no float(), np.asarray(), print() or "
+    "block_until_ready()."
 )
 _READ_LATE: Final = (
     "Read results less often: no float(), np.asarray(), print() or block_until_ready() in the loop.\n"
-    "Keep losses and metrics as jax.Array and read them every so many steps, or one step later: x.copy_to_host_async() "
-    "starts the download and does not wait. Instead of Python branches on values, use jnp.where or jax.lax.cond inside "
+    "Keep losses and metrics as jax.Array and read them every few steps, or one step later: x.copy_to_host_async() "
+    "starts the download without waiting. Instead of Python branches on values, use jnp.where or jax.lax.cond inside "
     "jax.jit."
 )
 _SCHEDULER: Final = "--xla_gpu_enable_latency_hiding_scheduler=true in XLA_FLAGS"
 _ONE_FUNCTION: Final = (
     "Put the whole step into one jax.jit.\n"
-    "Each operation outside of it is a launch of its own. Use jax.lax.scan or jax.lax.fori_loop for loops inside, and "
+    "Each operation outside of it is a separate launch. Use jax.lax.scan or jax.lax.fori_loop for loops inside, and "
     "join small jitted functions. XLA runs a compiled function as CUDA graphs (command buffers) where it can."
 )
 
 _JAX: Final = {
     "allocator-stall": "Let XLA keep GPU memory to itself: leave XLA_PYTHON_CLIENT_PREALLOCATE on.\n"
-    "Do not set XLA_PYTHON_CLIENT_ALLOCATOR=platform, which asks the driver each time. Donate what a step does not "
-    "need any more (jax.jit with donate_argnums), so that less memory is needed.",
+    "Do not set XLA_PYTHON_CLIENT_ALLOCATOR=platform, which calls the driver each time. Donate arrays that a step no "
+    "longer needs (jax.jit with donate_argnums), to save memory.",
     "blocking-copy": "Upload with jax.device_put, which does not wait, and read downloads a step later.\n"
-    "x.copy_to_host_async() starts a download; np.asarray(x) finds it done when it is called later.",
+    "x.copy_to_host_async() starts a download; a later np.asarray(x) does not have to wait for it.",
     "copy-on-compute-stream": "Copy with jax.device_put outside the compiled function, one step ahead.\n"
-    "XLA copies on a stream of its own then. Copies inside a compiled function (memory kind pinned_host) run beside "
-    f"compute only if XLA schedules them so: set {_SCHEDULER}.",
+    "XLA then copies on a separate stream. Copies inside a compiled function (memory kind pinned_host) run beside "
+    f"compute only if XLA schedules them that way: set {_SCHEDULER}.",
     "data-loading": "Load batches in other processes, ahead of their use (Grain, tf.data).\n"
     "Call jax.device_put for the next batch before the host waits for this step's result.",
     "exposed-communication": "Let XLA run collectives beside compute.\n"
-    f"Set {_SCHEDULER}. --xla_gpu_all_reduce_combine_threshold_bytes decides how large a collective becomes: a smaller "
-    "one can begin earlier. If one rank is late, balance its work first.",
+    f"Set {_SCHEDULER}. --xla_gpu_all_reduce_combine_threshold_bytes sets the size of a collective: a smaller one "
+    "can begin earlier. If one rank is late, balance its work first.",
     "host-compute": "Move that work off the launching thread, or do it while the GPU is busy.\n"
     "A jitted function returns before the GPU has run it, so do the host's work right after calling it. Use other "
     "threads or processes for loading, logging and checkpoints.",
     "host-sync": _READ_LATE,
     "late-prefetch": _PUT_AHEAD,
     "launch-bound": _ONE_FUNCTION,
-    "one-way-copies": "Start downloads early: call x.copy_to_host_async() where x is made.\n"
+    "one-way-copies": "Start downloads early: call x.copy_to_host_async() right after computing x.\n"
     "Then downloads run while jax.device_put uploads the next batch.",
     "pageable-copy": "Call jax.device_put one or two steps ahead, so that XLA stages a batch while the GPU computes.\n"
-    "XLA copies a NumPy array into pinned memory on a thread of its own, and the function that takes the array waits "
-    "for that. Let an iterator keep batches ahead (a collections.deque of what jax.device_put returns), make arrays "
-    "C-contiguous and of the type that the GPU needs, and read results late. What is uploaded again and again can stay "
+    "XLA copies a NumPy array into pinned memory on a separate thread, and the function that takes the array waits for "
+    "it. Let an iterator keep batches ahead (in a collections.deque of arrays from jax.device_put), make arrays "
+    "C-contiguous and of the type that the GPU needs, and read results late. Data that is uploaded repeatedly can stay "
     "in pinned memory: jax.device_put with a sharding of memory kind pinned_host.",
     "pin-in-loop": "Let XLA pin the memory: pass NumPy arrays to jax.device_put, one step ahead.\n"
-    "It keeps pinned memory and uses it again.",
-    "stream-without-work": "Nothing has to be done: XLA chooses the streams.",
+    "XLA keeps and reuses pinned memory.",
+    "stream-without-work": "There is nothing to do: XLA chooses the streams.",
     "tiny-copies": "Join small arrays in one NumPy array, and call jax.device_put once.\n"
     "Split it inside the compiled function. Values that do not change can stay on the GPU; values that can be computed "
     "there (jnp.arange, masks) need no copy.",
@@ -67,26 +69,26 @@ _JAX: Final = {
     "non-blocking": "Upload with jax.device_put, which does not wait.",
     "pin": _PUT_AHEAD,
     "prefetch": _PUT_AHEAD,
-    "side-stream": "Copy with jax.device_put outside the compiled function: XLA has a stream for that.",
-    "two-way": "Start downloads early: call x.copy_to_host_async() where x is made.",
+    "side-stream": "Copy with jax.device_put outside the compiled function: XLA uses a separate stream for it.",
+    "two-way": "Start downloads early: call x.copy_to_host_async() right after computing x.",
 }
 
 _UPLOAD_AHEAD: Final = (
     "Issue the copy of the next step's input before you launch this step's kernels.\n"
     "Call cudaMemcpyAsync from pinned memory on a stream made with cudaStreamCreateWithFlags(&copies, "
-    "cudaStreamNonBlocking), into a second buffer. Record an event behind the copy, and call cudaStreamWaitEvent on "
-    "the compute stream just before the first kernel that reads the buffer. Let the copy wait for an event behind the "
+    "cudaStreamNonBlocking), into a second buffer. Record an event after the copy, and call cudaStreamWaitEvent on "
+    "the compute stream just before the first kernel that reads the buffer. Let the copy wait for an event after the "
     "last kernel that used the buffer, not for the whole compute stream."
 )
 _STREAMS: Final = (
-    "Issue copies on streams of their own, one for each direction.\n"
+    "Issue copies on separate streams, one for each direction.\n"
     "Make them with cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking): the legacy default stream waits for "
-    "all others. Join them with compute by cudaEventRecord and cudaStreamWaitEvent. Two buffers that take turns keep "
-    "the waits short."
+    "all others. Join them with compute by cudaEventRecord and cudaStreamWaitEvent. Alternate between two buffers to "
+    "keep the waits short."
 )
 _WAIT_LESS: Final = (
     "Wait less often for the GPU: no cudaDeviceSynchronize or cudaStreamSynchronize in the loop.\n"
-    "Use cudaStreamWaitEvent to order streams: then the stream waits, and the host does not. Copy values that the host "
+    "Use cudaStreamWaitEvent to order streams, so that the stream waits instead of the host. Copy values that the host "
     "must read to pinned memory with cudaMemcpyAsync, record an event, and read them one step later."
 )
 _GRAPH: Final = (
@@ -96,30 +98,30 @@ _GRAPH: Final = (
 )
 _PIN: Final = (
     "Pin the host memory once, outside the loop.\n"
-    "Allocate it with cudaMallocHost, or pin what is there with cudaHostRegister, and copy with cudaMemcpyAsync. Do "
+    "Allocate it with cudaMallocHost, or pin existing memory with cudaHostRegister, and copy with cudaMemcpyAsync. Do "
     "not pin right before each copy: that costs more than it saves."
 )
 _ASYNC: Final = (
     "Copy with cudaMemcpyAsync from and to pinned memory, instead of cudaMemcpy.\n"
-    "The kernels of the same stream see what was uploaded. After a download, synchronize an event before the host "
+    "Kernels on the same stream see the uploaded data. After a download, synchronize an event before the host "
     "reads the buffer, as late as possible."
 )
 _JOIN: Final = (
     "Join small copies in one pinned buffer, and copy that once.\n"
-    "Lay the pieces out one behind another, and pass offsets to the kernels. Values that do not change can stay on the "
+    "Place the pieces one after another, and pass offsets to the kernels. Values that do not change can stay on the "
     "device."
 )
 
 _CUDA: Final = {
     "allocator-stall": "Allocate GPU memory once, before the loop.\n"
-    "cudaMalloc and cudaFree ask the driver, and cudaFree waits for the device. Use buffers again, or take memory from "
+    "cudaMalloc and cudaFree call the driver, and cudaFree waits for the device. Reuse buffers, or take memory from "
     "a pool with cudaMallocAsync and raise cudaMemPoolAttrReleaseThreshold, so that it is kept.",
     "blocking-copy": _ASYNC,
     "copy-on-compute-stream": _STREAMS,
     "data-loading": "Load the next input on another thread, ahead of its use.\n"
     "Fill a pinned buffer there while the GPU computes.",
     "exposed-communication": "Start collectives earlier and in smaller parts, so that compute hides them.\n"
-    "Call NCCL on a stream of its own as soon as a part of the data is ready, and wait for its event just before the "
+    "Call NCCL on a separate stream as soon as a part of the data is ready, and wait for its event just before the "
     "data is used. If one rank is late, balance its work first.",
     "host-compute": "Move that work off the launching thread, or do it while the GPU is busy.\n"
     "Use another thread for input, logging and checkpoints, or do the work right after launching a long stretch of GPU "
@@ -128,11 +130,11 @@ _CUDA: Final = {
     "late-prefetch": _UPLOAD_AHEAD,
     "launch-bound": _GRAPH,
     "pageable-copy": _PIN,
-    "pin-in-loop": "Pin once, outside the loop, and use that buffer again.\n"
+    "pin-in-loop": "Pin once, outside the loop, and reuse that buffer.\n"
     "cudaMallocHost, cudaHostAlloc and cudaHostRegister take longer than most copies.",
     "stream-without-work": "Check that the work meant for this stream runs there, or drop the stream.\n"
-    "Pass the stream to each kernel launch and to cudaMemcpyAsync. Without work, its waits only order work that was in "
-    "order anyway.",
+    "Pass the stream to each kernel launch and to cudaMemcpyAsync. Without work, its waits only order work that is "
+    "in order anyway.",
     "tiny-copies": _JOIN,
     "batch-copies": _JOIN,
     "faster-loader": "Load the next input on another thread, ahead of its use.",
@@ -142,19 +144,19 @@ _CUDA: Final = {
     "pin": _PIN,
     "prefetch": _UPLOAD_AHEAD,
     "side-stream": _STREAMS,
-    "two-way": "Give downloads (D2H) a stream of their own.\n"
-    "Let it wait with cudaStreamWaitEvent for the event behind the kernel that makes the data.",
+    "two-way": "Give downloads (D2H) a separate stream.\n"
+    "Let it wait with cudaStreamWaitEvent for an event after the kernel that computes the data.",
 }
 
 _FOR_ALL: Final = ("Issue copies in the order in which compute needs them.",)
-"""How advice begins that speaks of no framework, though its rule has other advice that does."""
+"""First lines of advice that is the same in every framework, although other advice of the rule isn't."""
 
 OTHERS: Final[Mapping[Framework, Mapping[str, str]]] = {"jax": _JAX, "cuda": _CUDA}
 NAMES: Final[Mapping[Framework, str]] = {"jax": "JAX", "cuda": "CUDA C++"}
 
 
 def in_words_of(framework: Framework, id: str, advice: str) -> str:
-    """The advice of a rule or an intervention; as it gives it where there are no other words for it."""
+    """Return the advice of a rule or an intervention in the words of a framework, or unchanged if there are none."""
     if advice.startswith(_FOR_ALL):
         return advice
     return OTHERS.get(framework, {}).get(id, advice)

@@ -1,4 +1,4 @@
-"""The buckets: the parts that a device's window falls into, so that each instant is in one of them."""
+"""Buckets: the parts of a device's window. Each instant is in exactly one of them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from overlapscope.catalog.causes import Subject
 
 
 class Bucket(Struct, frozen=True):
-    """One bucket, with all that is said of it anywhere."""
+    """A bucket, with all its words and colours."""
 
     name: str
-    """`exposed copy`: what people read. The JSON report's field is `exposed_copy_ns`."""
+    """Name for readers, such as `exposed copy`. The JSON report's field is `exposed_copy_ns`."""
     meaning: str
-    """When an instant is in it."""
+    """When an instant is in the bucket."""
     colors: tuple[str, str]
-    """`#rrggbb` for light and for dark."""
+    """Colours `#rrggbb` for light and dark pages."""
     causes: Subject | None = None
-    """What its time is explained by."""
+    """Kind of causes that explain its time."""
 
     @property
     def id(self) -> str:
-        """`exposed-copy`: the palette's name."""
+        """Name in the palette, such as `exposed-copy`."""
         return self.name.replace(" ", "-")
 
 
@@ -51,4 +51,4 @@ BUCKETS: Final = {
         ),
     )
 }
-"""By name, in the order in which they are shown. Missing ops are part of the JSON report's `idle_ns`."""
+"""Buckets by name, in display order. Missing ops are part of the JSON report's `idle_ns`."""

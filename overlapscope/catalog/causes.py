@@ -1,4 +1,4 @@
-"""The causes that an exposed copy or an idle gap can have, in the order in which they are tried.
+"""Causes of exposed copies and of idle gaps, in the order in which they are tried.
 
 `docs/how-it-works/causes.md` says how each is decided.
 """
@@ -12,11 +12,11 @@ from typing import Final, Literal
 from msgspec import Struct
 
 Subject = Literal["exposed-copy", "idle"]
-"""What a cause is of."""
+"""Kind of time that a cause explains."""
 
 
 class CopyCause(StrEnum):
-    """Why a copy ran while nothing computed."""
+    """Cause of a copy that ran while nothing computed."""
 
     LEAD_IN = "lead-in"
     PAGEABLE_MEMORY = "pageable-memory"
@@ -30,7 +30,7 @@ class CopyCause(StrEnum):
 
 
 class IdleCause(StrEnum):
-    """Why no GPU op ran."""
+    """Cause of a gap in which no GPU op ran."""
 
     HOST_SYNC = "host-sync"
     LAUNCH_BOUND = "launch-bound"
@@ -53,32 +53,32 @@ IDLE_RANK = {cause: rank for rank, cause in enumerate(IDLE_CAUSES)}
 
 
 class Cause(Struct, frozen=True):
-    """One cause, with all that is said of it anywhere."""
+    """A cause, with all its words and colours."""
 
     id: CopyCause | IdleCause
     meaning: str
-    """One sentence."""
+    """Meaning as a single sentence."""
     evidence: str
-    """The same of one call or op that shows it, without a subject."""
+    """Meaning for a single call or op that shows it, without a subject."""
     colors: tuple[str, str]
-    """`#rrggbb` for light and for dark."""
+    """Colours `#rrggbb` for light and dark pages."""
     remedy: str = ""
-    """What helps, in a sentence; empty where nothing does."""
+    """Remedy in a sentence; empty if there is none."""
     fixing: str = ""
-    """What helps as the subject of a sentence: `Pinning the host memory`."""
+    """Remedy as the subject of a sentence, such as `Pinning the host memory`."""
     elsewhere: tuple[str, str] | None = None
-    """The remedy and the fixing where torch.profiler did not record the trace, if they differ."""
+    """`remedy` and `fixing` for traces of other recorders than torch.profiler, if they differ."""
     rule: str = ""
-    """The rule that its time goes to where no other takes it; empty where none answers for it."""
+    """Rule that gets the cause's time unless another rule claims it; empty if there is none."""
     explained_by: tuple[str, ...] = ()
-    """The rules whose findings may explain it, the likeliest first."""
+    """Rules whose findings may explain it, the most likely first."""
     by_host: bool = False
-    """Whether it is of the host's making: how fast the host is decides how long it lasts."""
+    """True if the speed of the host decides how long it lasts."""
     blames_call: bool = False
-    """Whether it is due to the call that the host was inside: the place to look at is that call."""
+    """True if it is due to the call that the host was inside, which is the place to look at."""
 
     def helps(self, recorder: str) -> tuple[str, str]:
-        """The remedy and the fixing, in words for a trace of this recorder (`Trace.recorder`)."""
+        """Return `remedy` and `fixing` for a trace of this recorder (`Trace.recorder`)."""
         return (self.remedy, self.fixing) if recorder == "kineto" or self.elsewhere is None else self.elsewhere
 
 
@@ -89,9 +89,9 @@ def _by_id(*causes: Cause) -> dict[str, Cause]:
 EXPOSED_COPY: Final = _by_id(
     Cause(
         CopyCause.LEAD_IN,
-        meaning="The copy ran in the lead-in, while the device worked off what was queued before the recording: "
-        "nothing can be said.",
-        evidence="ran while the device still worked off what was queued before the recording",
+        meaning="The copy ran in the lead-in, while the device finished work that was queued before the recording, "
+        "so it has no known cause.",
+        evidence="ran while the device still finished work that was queued before the recording",
         colors=("#e3c4b4", "#7d5a4a"),
         remedy="Let the device catch up before recording.",
     ),
@@ -173,7 +173,7 @@ EXPOSED_COPY: Final = _by_id(
         by_host=True,
     ),
 )
-"""Why a copy is exposed."""
+"""Causes of exposed copies, by id."""
 
 IDLE: Final = _by_id(
     Cause(
@@ -251,7 +251,7 @@ IDLE: Final = _by_id(
     ),
     Cause(
         IdleCause.EVENT_WAIT,
-        meaning="The next op was queued, but what it waited for by an event had not ended.",
+        meaning="The next op was queued, but the work that it waited for through an event had not ended.",
         evidence="the next op was queued behind an event wait",
         colors=("#65617d", "#aaa5c7"),
         remedy="Wait for less, or for something earlier.",
@@ -279,7 +279,7 @@ IDLE: Final = _by_id(
     ),
     Cause(
         IdleCause.MISSING_OPS,
-        meaning="The host waited for the GPU, but the trace has no op there: nobody knows what the GPU did.",
+        meaning="The host waited for the GPU, but the trace has no op there, so the GPU's work is unknown.",
         evidence="the host waited for the GPU in this call, and the op that it waited for was not recorded",
         colors=("#c9bfae", "#6b6355"),
         remedy="Synchronize before recording; record from before CUDA graphs are captured.",
@@ -292,9 +292,9 @@ IDLE: Final = _by_id(
         by_host=True,
     ),
 )
-"""Why the GPU is idle."""
+"""Causes of idle time, by id."""
 
 CAUSES: Final[Mapping[Subject, Mapping[str, Cause]]] = {"exposed-copy": EXPOSED_COPY, "idle": IDLE}
-"""By what a cause is of, and its id."""
+"""Causes by the kind of time that they explain, and by id."""
 STALL_CAUSES: Final = tuple(cause for cause in IDLE_CAUSES if IDLE[cause].blames_call)
-"""The causes of idle time that blame a call: host stalls."""
+"""Causes of idle time that blame a call: host stalls."""

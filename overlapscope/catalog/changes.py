@@ -1,5 +1,5 @@
-"""The changes to a program that `overlapscope try` can make while it runs, in the order in which they are tried: what
-one does, a later one builds on."""
+"""Changes that `overlapscope try` can make to a running program, in the order of the trials: later changes build on
+earlier ones."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One of them, with all that is said of it anywhere."""
+    """A change, with its words."""
 
     id: str
     title: str
-    """What it does, as a phrase: `load batches in worker processes`."""
+    """Phrase for its effect: `load batches in worker processes`."""
     predicted_by: tuple[str, ...]
-    """The interventions of `whatif` that stand for it; empty where none does."""
+    """Interventions of `whatif` that predict it; empty if there are none."""
     advice: str
-    """How a person makes it, where no edit can be shown: sentences, with code in backticks."""
+    """How to make it by hand if no edit can be shown: sentences, with code in backticks."""
     unasked: bool = True
-    """Tried without being asked for."""
+    """True if it is tried by default."""
 
 
 _ALL: Final = (

@@ -1,4 +1,4 @@
-"""The trust checks: what a trace is asked before its numbers are believed (`docs/how-it-works/trust.md`)."""
+"""Trust checks that a trace must pass before its numbers are believed (`docs/how-it-works/trust.md`)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from msgspec import Struct
 
 
 class TrustCheck(Struct, frozen=True):
-    """One check, with all that is said of it anywhere."""
+    """A trust check, with all its words."""
 
     id: str
     meaning: str
-    """What it speaks up at, in a sentence."""
+    """Condition for a warning or failure, as a single sentence."""
     affects: str
-    """What is in doubt where it warned or failed."""
+    """Doubtful results if it warns or fails."""
     remedy: str
-    """What to do for a trace that passes."""
+    """Remedy, to get a trace that passes."""
     comparable: str = "All figures; keep the warning in mind."
-    """What can still be compared with another recording then."""
+    """Figures that can still be compared with another recording if it warns or fails."""
     grave: str = ""
-    """What to say where this alone makes a trace worthless; empty where other checks may matter as much."""
+    """Sentence for a trace that this check alone makes worthless; empty if other checks may matter as much."""
     warns_of_loss: bool = False
-    """Whether events may be lost where it warns: told by reports of versions that did not say what is lost."""
+    """True if events may be lost if it warns. Reports of old versions don't name the lost parts."""
 
 
 CHECKS: Final = {
@@ -31,7 +31,7 @@ CHECKS: Final = {
         TrustCheck(
             "file-complete",
             meaning="Warns if the file is cut off.",
-            affects="What came after the cut is missing.",
+            affects="Everything after the cut is missing.",
             remedy="Record again, and let the program end by itself: the file is written when the recording ends.",
             grave="the file is cut",
             warns_of_loss=True,
@@ -74,8 +74,8 @@ CHECKS: Final = {
         TrustCheck(
             "clock-skew",
             meaning="Warns if GPU ops begin before their launch; fails if they begin over 1 ms before it.",
-            affects="Causes found on the host are inexact; they are unknown if the check failed.",
-            remedy="Record again, and keep the system clock from being set during a recording.",
+            affects="Causes on the host are inexact; if the check failed, they are unknown.",
+            remedy="Record again, and do not set the system clock during the recording.",
             comparable="Copies, kernels and buckets, but not causes that need the host.",
         ),
         TrustCheck(
@@ -113,7 +113,7 @@ CHECKS: Final = {
         TrustCheck(
             "missing-ops",
             meaning="Warns if the host waited for the GPU while no op ran; fails if that took over 10% of the window.",
-            affects="What the GPU did then is unknown: that time counts neither as idle nor as work.",
+            affects="The GPU's work in that time is unknown, so it counts neither as idle nor as work.",
             remedy="Synchronize before the recording begins, record from before CUDA graphs are captured, and stop "
             "other processes on the GPU.",
             comparable="The steps without such waits.",
@@ -126,15 +126,15 @@ CHECKS: Final = {
         ),
         TrustCheck(
             "sync-events",
-            meaning="Warns if the recording has event waits, but does not say what they waited for.",
-            affects="Which stream waited for which was rebuilt from the order of calls; evidence based on it says so.",
+            meaning="Warns if the recording has event waits, but does not state what they waited for.",
+            affects="Waits between streams were rebuilt from the order of calls; evidence based on them says so.",
             remedy="Record with `overlapscope run`, or set `enable_cuda_sync_events=True` in the profiler's "
             "`experimental_config`. With Nsight Systems, record with `--cuda-event-trace=true`.",
         ),
         TrustCheck(
             "steps",
-            meaning="Warns if steps launched nothing on the main stream, if step numbers are missing, or if steps that "
-            "were found by what repeats are less than 90% regular.",
+            meaning="Warns if steps launched nothing on the main stream, if step numbers are missing, or if steps "
+            "found by repetition are less than 90% regular.",
             affects="Figures by step leave those steps out.",
             remedy="Call `step()` once at the end of each step, in the thread that launches the work.",
             comparable="The steps that were recorded.",
@@ -154,7 +154,7 @@ CHECKS: Final = {
         TrustCheck(
             "step-skew",
             meaning="Warns if side streams run two or more steps ahead of the main stream.",
-            affects="The figures of a step do not include copies that ran early for it.",
+            affects="The figures of a step leave out copies that ran early for it.",
             remedy="Judge several steps together, or the window; do not compare single steps.",
         ),
         TrustCheck(
@@ -165,9 +165,9 @@ CHECKS: Final = {
         ),
     )
 }
-"""By id, in the order in which they are asked."""
+"""Checks by id, in the order in which they are made."""
 
 
 def check_by_id(id: str) -> TrustCheck:
-    """The record of a check; one that says next to nothing where a report of another version has a check of its own."""
+    """Return the record of a check; a generic one for an unknown check in a report of another version."""
     return CHECKS.get(id) or TrustCheck(id, meaning="", affects="", remedy="")

@@ -1,5 +1,5 @@
-"""The changes to a program that `overlapscope whatif` can predict, in the order in which they are applied: what one
-does, a later one may build on."""
+"""Changes that `overlapscope whatif` can predict, in the order in which they are applied: later changes may build on
+earlier ones."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InterventionWords:
-    """What is said of one of them anywhere."""
+    """Words for an intervention."""
 
     id: str
     title: str
-    """What it does, as a phrase: `use pinned memory on the host`."""
+    """Phrase for its effect: `use pinned memory on the host`."""
     needs: str
-    """What a recording must have for it to change anything: `pageable copies`."""
+    """Requirement on a recording for it to apply: `pageable copies`."""
     elsewhere: tuple[str, str] | None = None
-    """The title and the needs for a program that is not written with PyTorch, where they differ."""
+    """Title and requirement for programs not written with PyTorch, if they differ."""
     argument: str | None = None
-    """What it is told, as help calls it: `CALL`."""
+    """Placeholder of its argument in help: `CALL`."""
     argument_help: str = ""
     argument_required: bool = False
 
     def of(self, framework: Framework) -> tuple[str, str]:
-        """The title and the needs, in words that fit what a program is written with."""
+        """Return title and requirement in words that fit the framework."""
         return (self.title, self.needs) if framework == "pytorch" or self.elsewhere is None else self.elsewhere
 
     @property
     def help(self) -> str:
-        """The title, with what its argument is."""
+        """Title, with an explanation of the argument."""
         return f"{self.title}: {self.argument_help}" if self.argument_help else self.title
 
 
 WHOLE_STEP: Final = "step"
-"""What `graph` is told for all that a step launches, the optimizer included."""
+"""Argument of `graph` for everything that a step launches, the optimizer included."""
 
 _ALL: Final = (
     InterventionWords(

@@ -1,4 +1,4 @@
-"""What records traces, with the words for it: how to have it record what a trace lacks."""
+"""Recorders of traces, and advice on recording missing parts."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from msgspec import Struct
 
 
 class Recorder(Struct, frozen=True):
-    """One of them, by the id that its traces state (`Trace.recorder`)."""
+    """A recorder, with the id that its traces state (`Trace.recorder`)."""
 
     id: str
     name: str
     gpu_activity: str
-    """What has it record the GPU, as in `recorded without ...`."""
+    """Option that records GPU activity, as in `recorded without ...`."""
     launches: str
-    """How to have it record launches, in a sentence."""
+    """How to record launches, in a sentence."""
     sync_events: str
-    """How to have it record which stream waited for which, in a sentence."""
+    """How to record waits between streams, in a sentence."""
 
 
 RECORDERS: Final = {
@@ -49,7 +49,7 @@ RECORDERS: Final = {
 
 
 def recorder_by_id(id: str) -> Recorder:
-    """The record of a recorder; general words for one of another package."""
+    """Return the record of a recorder; generic words for an unknown one."""
     return RECORDERS.get(id) or Recorder(
         id,
         id,

@@ -1,53 +1,53 @@
-"""What the other words of a report mean: its figures, and the words that say how something is known."""
+"""Meanings of a report's other words: its figures, and the words for how something was determined."""
 
 from __future__ import annotations
 
 from typing import Final
 
 TERMS: Final = {
-    "report": "What `overlapscope analyze` found in some traces; `overlapscope schema` says what its JSON holds.",
-    # -- figures
+    "report": "The results of `overlapscope analyze` on some traces; `overlapscope schema` describes its JSON.",
+    # -- Figures -----------------------------------------------------------------------------------
     "span": "The length of the window, from the start of the first GPU op to the end of the last.",
     "step": "A ProfilerStep#N on the device: from its first op on the main stream to the first op of the next step.",
-    "range": "A record_function annotation, measured on the device as a step is.",
-    "lead-in": "The first part of the window, in which the device worked off what was queued before the recording.",
+    "range": "A record_function annotation, measured on the device like a step.",
+    "lead-in": "The first part of the window, in which the device finished work that was queued before the recording.",
     "efficiency": "Overlap efficiency: (serial - busy) / (serial - ideal). 0%: one engine at a time; 100%: no order of "
     "the same work hides more.",
-    "serial": "The working times of the three engines (kernels, H2D copies, D2H copies), added up.",
+    "serial": "The sum of the working times of the three engines (kernels, H2D copies, D2H copies).",
     "busy": "The time in which any of the three engines worked.",
     "ideal": "The longest of the three engines alone: no order of the same work is faster.",
     "hidden copy": "The copy time during which kernels ran.",
     "comm under compute": "The share of communication time during which other kernels ran.",
     "plain step": "A step of the program without the profiler.",
     "host stall": "A blocking call of the host. Its cost is the GPU idle time that it caused.",
-    # -- copies
+    # -- Copies ------------------------------------------------------------------------------------
     "h2d": "Copies from the host to the device.",
     "d2h": "Copies from the device to the host.",
     "pageable": "Ordinary host memory (malloc): the driver stages copies through its own buffer, and the calls block.",
-    "pinned": "Page-locked host memory: copies run at the full speed of the link, and the host need not wait.",
+    "pinned": "Page-locked host memory: copies run at the full speed of the link, and the host does not have to wait.",
     "managed": "Memory that the driver moves between host and device by itself.",
-    # -- trust
+    # -- Trust -------------------------------------------------------------------------------------
     "trusted": "Every trust check passed.",
     "degraded": "A trust check warned or failed: the figures it affects are in doubt.",
     "unusable": "Nothing ran on a GPU, or nothing can be said about it.",
     "ok": "The trust check found nothing.",
     "warn": "The trust check found something that puts figures in doubt.",
     "fail": "The trust check found that figures cannot be believed; in a check, that a budget is exceeded.",
-    # -- findings
+    # -- Findings ----------------------------------------------------------------------------------
     "error": "The most severe finding; in a check, a budget that failed.",
     "warning": "A finding that costs time.",
     "info": "A finding that states a fact and costs nothing.",
     "replay": "The recording was replayed with the fix, which shows what the fix saves.",
     "bound": "The fix saves at most this: the time that the finding explains.",
-    # -- how it is known
-    "exact": "The recording says so itself.",
-    "rebuilt": "Worked out from the order of calls and the times of ops, as the recording does not say it.",
+    # -- How something was determined --------------------------------------------------------------
+    "exact": "The recording states it.",
+    "rebuilt": "Worked out from the order of calls and the times of ops, because the recording does not state it.",
     "measured": "The recorder timed steps before and after the recording.",
     "told": "Given on the command line or in the settings.",
     "estimated": "Computed from the recording, between two bounds.",
-    # -- DataLoader
-    "own-thread": "The DataLoader has no workers: the thread of the steps makes the samples.",
+    # -- DataLoader --------------------------------------------------------------------------------
+    "own-thread": "The DataLoader has no workers: the thread that runs the steps loads the samples.",
     "workers": "The DataLoader has worker processes.",
     "none": "There is no DataLoader in the recording.",
 }
-"""By word, as it is printed."""
+"""Terms by word, as printed."""

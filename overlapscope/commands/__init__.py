@@ -1,7 +1,7 @@
 """The command line: one module per subcommand, and `main`, where exceptions become exit codes.
 
-A subcommand's module has a class `Command` with the methods of `Subcommand`; its docstring is the help text.
-It is imported only when it is asked for, so `--help` costs nothing that a subcommand needs.
+The module of the subcommand `diff` has a class `DiffCommand` with the methods of `Subcommand`; its docstring is the
+help text. Only the module of the subcommand in use is imported, so `--help` stays fast.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class ProgramInterrupted(BaseException):
 
 
 class Subcommand(Protocol):
-    """What a subcommand's `Command` must have."""
+    """The methods of a subcommand's class."""
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's arguments."""
@@ -183,10 +183,10 @@ def _meant(parser: argparse.ArgumentParser, unknown: list[str]) -> str:
 
 
 def subcommand(name: str) -> Subcommand:
-    """One of `COMMANDS`, whose module is imported for it."""
+    """Import the module of one of `COMMANDS`, and return an instance of its class."""
     module = f"{name}_" if keyword.iskeyword(name) else name
-    found: Subcommand = load(f"{__name__}.{module}:Command")()
-    return found
+    command: Subcommand = load(f"{__name__}.{module}:{name.capitalize()}Command")()
+    return command
 
 
 def _parser(asked: str) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser, Subcommand | None]:

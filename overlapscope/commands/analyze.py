@@ -26,7 +26,7 @@ _NAMED = 5
 """Files that cannot be read, by name."""
 
 
-class Command:
+class AnalyzeCommand:
     """Report whether copies overlap with compute, what prevents it, and what
     a fix would save.
 

@@ -8,7 +8,7 @@ from overlapscope.base.output import tell
 from overlapscope.commands import DONE
 
 
-class Command:
+class AttachCommand:
     """Have a running Python process watched that was started without
     overlapscope, so that `overlapscope record PID` can record it.
 

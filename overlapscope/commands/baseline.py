@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from overlapscope.base import disk
 from overlapscope.base.output import tell
 from overlapscope.commands import DONE
 from overlapscope.commands._options import (
@@ -21,7 +22,7 @@ from overlapscope.commands.check import add_config_argument, find_config, read_s
 from overlapscope.errors import UsageError
 
 
-class Command:
+class BaselineCommand:
     """Write or show a baseline, which relative budgets of `overlapscope check`
     compare with.
 
@@ -65,7 +66,7 @@ def _show(args: argparse.Namespace) -> int:
     from overlapscope.render import terminal
 
     try:
-        data = Path(args.file).read_bytes()
+        data = disk.read(Path(args.file))
     except OSError as error:
         raise UsageError(f"{args.file}: cannot be read ({error.strerror or error}).") from None
     write(terminal.to_stream(baseline_document(from_json(data, args.file)), sys.stdout), None)

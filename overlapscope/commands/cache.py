@@ -10,7 +10,7 @@ from overlapscope.commands._output import write
 from overlapscope.errors import UsageError
 
 
-class Command:
+class CacheCommand:
     """Show or clear the cache of large traces: a trace that was read before
     opens in a moment.
 

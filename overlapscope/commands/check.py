@@ -38,7 +38,7 @@ class Target(NamedTuple):
     path: Path | None
 
 
-class Command:
+class CheckCommand:
     """Check traces against budgets: report which budgets passed, which failed,
     and why.
 

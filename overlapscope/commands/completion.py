@@ -14,7 +14,7 @@ _FILES = ("TRACE", "BEFORE", "AFTER", "SOURCE", "SCRIPT", "FILE")
 """What arguments are called that name files."""
 
 
-class Command:
+class CompletionCommand:
     """Print a shell completion script for commands, options, rules and file
     names. Write it to where the shell looks for it, and start a new shell. The
     directory must exist.

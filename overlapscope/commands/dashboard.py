@@ -11,7 +11,7 @@ from overlapscope.commands._options import add_reading, parse_size, whole_number
 from overlapscope.dashboard.launch import UPLOAD_BYTES, launch, open_browser, require_packages
 
 
-class Command:
+class DashboardCommand:
     """Open traces in a browser: what does not overlap, why, and where in the
     code, with a timeline of every stream.
 

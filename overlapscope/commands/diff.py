@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from overlapscope.documents.model import Document
 
 
-class Command:
+class DiffCommand:
     """Show what changed between two traces of one program, by how much, and
     why.
 

@@ -12,7 +12,7 @@ BROKEN = 1
 """Exit code where something is there and does not work."""
 
 
-class Command:
+class DoctorCommand:
     """Say what works in this installation and what is missing: versions, GPU,
     whether the profiler may record it, extras with the line that installs
     them, cache, browser.

@@ -1,4 +1,4 @@
-"""`overlapscope explain`."""
+"""The command `overlapscope explain`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from overlapscope.commands import DONE
 from overlapscope.commands._output import write
 
 
-class Command:
+class ExplainCommand:
     """Explain a word in a report: a rule (what it means, how it is computed, a
     program with the problem and the same program without it), a cause, a
     metric, a trust check or an intervention, and what is related to it.

@@ -26,7 +26,7 @@ _SHOWN = 20
 _FORMATS = ("text", "markdown", "html")
 
 
-class Command:
+class HistoryCommand:
     """Keep reports over time, with the commit that each is of, and show since
     when a figure is worse.
 

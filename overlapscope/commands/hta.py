@@ -12,7 +12,7 @@ from overlapscope.commands._output import check_output, drawn, make_directory, w
 from overlapscope.errors import UsageError
 
 
-class Command:
+class HtaCommand:
     """Run an analysis of HolisticTraceAnalysis (HTA) on traces that
     overlapscope reads, in a fraction of the time.
 
@@ -63,7 +63,7 @@ class Command:
             write(terminal.to_stream(listing(), sys.stdout), None)
             return DONE
         from overlapscope.hta.build import require
-        from overlapscope.hta.catalog import Options, check_name
+        from overlapscope.hta.catalog import HtaOptions, check_name
         from overlapscope.hta.document import document
         from overlapscope.hta.run import run, to_csv, to_json
         from overlapscope.reading import expand, load
@@ -77,7 +77,7 @@ class Command:
         if args.overlay is not None:
             make_directory(args.overlay)
         traces = [load(path, limit_bytes=size_limit(args), cache=args.cache) for path in expand(args.traces)]
-        options = Options(
+        options = HtaOptions(
             operator=args.operator, annotation=args.annotation, instance=args.instance, overlay=args.overlay
         )
         result = run(args.name, traces, options, nanoseconds=True if args.nanoseconds else None)

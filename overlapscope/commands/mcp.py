@@ -9,7 +9,7 @@ from overlapscope.base.extras import how_to_install, missing
 from overlapscope.errors import MissingPackage
 
 
-class Command:
+class McpCommand:
     """Answer assistants that ask about traces, over the Model Context Protocol
     (MCP) on stdin and stdout. An assistant starts this command itself.
 

@@ -9,7 +9,7 @@ from overlapscope.commands._options import add_format
 from overlapscope.commands._output import drawn, write
 
 
-class Command:
+class PsCommand:
     """List the running processes that can be recorded, with their steps.
 
     These are the ones that were started with `overlapscope run --on-demand`,

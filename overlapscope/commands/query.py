@@ -29,7 +29,7 @@ _MOST_ROWS = 10**9
 _MOST_SECONDS = 86_400
 
 
-class Command:
+class QueryCommand:
     """Ask SQL of traces: their GPU ops, copies, calls and ranges, and what was
     found in them: buckets, causes, stalls, findings, trust checks.
 
@@ -71,14 +71,14 @@ class Command:
             raise UsageError("Parquet is binary; name a file for it with -o FILE.")
         check_output(args.output, force=args.force, inputs=[*traces, args.file])
         from overlapscope.query.engine import TIMEOUT_S, ask, require
-        from overlapscope.query.rows import Job
+        from overlapscope.query.rows import QueriedTraces
         from overlapscope.reading import load, look
 
         require()
         looked = look(traces)
         for note in looked.notes:
             tell(note)
-        job = Job(
+        job = QueriedTraces(
             tuple(
                 load(path, limit_bytes=size_limit(args), cache=args.cache, steps_by=args.steps_by)
                 for path in looked.files

@@ -1,4 +1,4 @@
-"""`overlapscope ranks`."""
+"""The command `overlapscope ranks`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from overlapscope.ranks.result import RanksReport
 
 
-class Command:
+class RanksCommand:
     """Compare the ranks of a job: which rank delays the others, in which
     collectives, and how the ranks differ.
 
@@ -90,8 +90,10 @@ def _join(args: argparse.Namespace) -> RanksReport:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, if that is a terminal: called whenever a trace is done, with how many could not be read until
-    then."""
+    """Show a progress bar if stderr is a terminal.
+
+    The function it provides takes the number of unreadable traces so far, and is called for each trace.
+    """
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda unreadable: None
         return

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FAILED: Final = 1
 
 
-class Command:
+class RecordCommand:
     """Record a running process for a few steps, and report whether copies
     overlap with compute. The process goes on as before.
 

@@ -1,4 +1,4 @@
-"""`overlapscope rules`."""
+"""The command `overlapscope rules`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from overlapscope.commands import DONE
 from overlapscope.commands._output import write
 
 
-class Command:
+class RulesCommand:
     """List the rules behind the findings.
 
     `overlapscope explain RULE` explains one of them.

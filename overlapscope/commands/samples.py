@@ -10,7 +10,7 @@ from overlapscope.commands import DONE
 from overlapscope.commands._output import write
 
 
-class Command:
+class SamplesCommand:
     """Print the directory of the sample traces that come with overlapscope, as in:
 
     overlapscope analyze "$(overlapscope samples)/training_naive.json.gz"

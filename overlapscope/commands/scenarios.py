@@ -1,4 +1,4 @@
-"""`overlapscope scenarios`."""
+"""The command `overlapscope scenarios`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.laboratory.experiment import SCALES
 
 if TYPE_CHECKING:
-    from overlapscope.laboratory.catalog import Entry
+    from overlapscope.laboratory.catalog import ScenarioFile
     from overlapscope.laboratory.results import Machine, Results
 
 FAILED = 1
@@ -27,7 +27,7 @@ CALIBRATION = DIRECTORY / "calibration.json"
 _MARKDOWN, _HTML = "report.md", "report.html"
 
 
-class Command:
+class ScenariosCommand:
     """Run experiments on copies, CUDA streams and CUDA graphs with known
     outcomes, record them, and compare the measurements and the analysis with
     the published results.
@@ -100,7 +100,7 @@ class Command:
                 return _calibrate(args)
 
 
-# -- which ----------------------------------------------------------------------------------------
+# -- Selection -------------------------------------------------------------------------------------
 
 
 def _list() -> int:
@@ -114,31 +114,34 @@ def _list() -> int:
 
 
 def _paths(names: Sequence[str]) -> list[Path]:
-    """The files that names of shipped experiments, or paths, stand for, each once."""
+    """Return the files of shipped experiments or paths, each once."""
     from overlapscope.laboratory import catalog
 
-    known = catalog.shipped()
+    shipped = catalog.shipped()
     paths = []
     for name in names:
         if name.endswith(".py") or os.sep in name:
             if not Path(name).is_file():
                 raise UsageError(f"{name}: this file does not exist; name the .py file of an experiment.")
             paths.append(Path(name).resolve())
-        elif name in known:
-            paths.append(known[name])
+        elif name in shipped:
+            paths.append(shipped[name])
         else:
             raise UsageError(
-                f"there is no experiment {name!r}{did_you_mean(name, known)}; `overlapscope scenarios list` lists "
+                f"there is no experiment {name!r}{did_you_mean(name, shipped)}; `overlapscope scenarios list` lists "
                 "them. Name a file of your own by its path."
             )
     return list(dict.fromkeys(paths))
 
 
-def _load(paths: Sequence[Path], *, to_list: bool = False) -> tuple[list[Entry], int]:
-    """The experiments of the files, and how many could not be loaded; raises the error where none could."""
+def _load(paths: Sequence[Path], *, to_list: bool = False) -> tuple[list[ScenarioFile], int]:
+    """Return the experiments of the files, and the number of files that could not be loaded.
+
+    If none could be loaded, the first error is raised.
+    """
     from overlapscope.laboratory import catalog
 
-    entries: list[Entry] = []
+    entries: list[ScenarioFile] = []
     faults: list[OverlapscopeError] = []
     for path in paths:
         try:
@@ -153,7 +156,7 @@ def _load(paths: Sequence[Path], *, to_list: bool = False) -> tuple[list[Entry],
     return entries, len(faults)
 
 
-# -- run ------------------------------------------------------------------------------------------
+# -- Run -------------------------------------------------------------------------------------------
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -181,7 +184,7 @@ def _run(args: argparse.Namespace) -> int:
     return FAILED if faults or any(result.status == "failed" for result in done) else DONE
 
 
-def _check_gpus(entries: Sequence[Entry], machine: Machine) -> None:
+def _check_gpus(entries: Sequence[ScenarioFile], machine: Machine) -> None:
     if not machine.gpus and all(entry.experiment.gpus > 0 for entry in entries):
         raise UsageError(
             "PyTorch finds no CUDA device, and every chosen experiment needs one; `overlapscope scenarios report` "
@@ -189,7 +192,7 @@ def _check_gpus(entries: Sequence[Entry], machine: Machine) -> None:
         )
 
 
-# -- report ---------------------------------------------------------------------------------------
+# -- Report ----------------------------------------------------------------------------------------
 
 
 def _report(args: argparse.Namespace) -> int:
@@ -219,25 +222,25 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _place(name: str, results: Results) -> int:
-    """Of an experiment among the results. Raises UsageError."""
-    known = [experiment.name for experiment in results.experiments]
-    if name not in known:
-        raise UsageError(f"there are no results of {name!r}{did_you_mean(name, known)}; results: {', '.join(known)}.")
-    return known.index(name)
+    """Return an experiment's place among the results. Raise UsageError if it isn't there."""
+    names = [experiment.name for experiment in results.experiments]
+    if name not in names:
+        raise UsageError(f"there are no results of {name!r}{did_you_mean(name, names)}; results: {', '.join(names)}.")
+    return names.index(name)
 
 
 def _results_directory(asked: Path | None) -> tuple[Path, bool]:
-    """Where the results are, and whether they are those that come with overlapscope."""
+    """Return the directory of the results, and whether it is the one shipped with overlapscope."""
     from overlapscope.laboratory.results import FILE
     from overlapscope.reading.samples import SAMPLES
 
     shipped = SAMPLES / "laboratory"
-    own = DIRECTORY if (DIRECTORY / FILE).is_file() else shipped
-    directory = asked or own
+    default = DIRECTORY if (DIRECTORY / FILE).is_file() else shipped
+    directory = asked or default
     return directory, directory.resolve() == shipped.resolve()
 
 
-# -- calibrate ------------------------------------------------------------------------------------
+# -- Calibration -----------------------------------------------------------------------------------
 
 
 def _calibrate(args: argparse.Namespace) -> int:

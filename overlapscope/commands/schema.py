@@ -34,7 +34,7 @@ def schema_of(kind: str) -> dict[str, Any]:
     return published(load(f"overlapscope.{WRITERS[kind]}"), kind)
 
 
-class Command:
+class SchemaCommand:
     """Print the JSON schema (2020-12) of what `overlapscope analyze`, `diff`,
     `whatif`, `check`, `ranks`, `doctor`, `try` and `query` print with `--format
     json`, of a baseline, or of what `overlapscope history` keeps and prints.

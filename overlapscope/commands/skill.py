@@ -121,7 +121,7 @@ def _list(words: Iterable[tuple[str, str]]) -> Iterator[str]:
     return (f"- `{word}`: {meaning}" for word, meaning in words)
 
 
-class Command:
+class SkillCommand:
     """Print a skill file (Markdown with front matter) that tells an assistant
     which command answers which question, and how to read the figures.
 

@@ -34,7 +34,7 @@ NOT_CONFIRMED = 1
 _FEWEST_STEPS, _MOST_STEPS = 10, 100_000
 
 
-class Command:
+class TryCommand:
     """Run a program as it is and with each change that may make its steps
     shorter, and say which changes pay, by how much, and how to edit them in.
 
@@ -106,15 +106,15 @@ class Command:
         program = _program(args)
         from overlapscope.recorder.torch_import import require_torch
         from overlapscope.render.progress import Progress
-        from overlapscope.trials.conduct import Asked, ProgramFailed, conduct
+        from overlapscope.trials.conduct import ProgramFailed, TrialOptions, conduct
         from overlapscope.trials.document import document
 
         require_torch()
-        asked = Asked(
+        asked = TrialOptions(
             args.minutes, args.steps, args.only, args.also, keep=args.recordings is not None, writes=args.write
         )
         with ExitStack() as stack:
-            # The program is in a session of its own, and would go on without us.
+            # The program runs in a session of its own, and would continue after us.
             former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
             stack.callback(signal.signal, signal.SIGTERM, former)
             directory = _directory(args.recordings, stack)
@@ -134,7 +134,7 @@ class Command:
 
 
 def _keep(done: Conducted) -> None:
-    """What was predicted beside what was measured, in the user's history, where there is one."""
+    """Store predictions beside measurements in the user's history, if there is one."""
     from overlapscope.history.store import Store, default_path
     from overlapscope.trials.predictions import kept
 
@@ -160,7 +160,7 @@ def _announce(args: argparse.Namespace, program: str) -> None:
 
 
 def _tell_failure(failed: ProgramFailed) -> int:
-    """Of the program as it is: the end of what it printed, and its exit code, or what stands for it."""
+    """Report a failure of the unchanged program; return its exit code, or 1 if it has none."""
     ended = failed.ended
     for line in ended.output.splitlines()[-_LAST_LINES:]:
         tell(line)
@@ -186,11 +186,11 @@ def _directory(recordings: Path | None, stack: ExitStack) -> Path:
     return recordings.absolute()
 
 
-# -- the edit -------------------------------------------------------------------------------------
+# -- The edit -------------------------------------------------------------------------------------
 
 
 def _edit(done: Conducted, program: CommandLine, *, yes: bool) -> int:
-    """Into the program's files; undone where one more run does not confirm it."""
+    """Edit the program's files; undo it unless another run confirms it."""
     from overlapscope.trials.edit import edits
     from overlapscope.trials.write import original, undo, write
 
@@ -230,7 +230,7 @@ def _agrees(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-# -- what is run ----------------------------------------------------------------------------------
+# -- The program ----------------------------------------------------------------------------------
 
 
 def _program(args: argparse.Namespace) -> CommandLine:
@@ -239,14 +239,14 @@ def _program(args: argparse.Namespace) -> CommandLine:
     if args.module or args.code:
         options = ("-m" if args.module else "-c", args.script)
     elif launcher_of(args) is not None:
-        found = shutil.which(args.script)
-        if found is None:
+        path = shutil.which(args.script)
+        if path is None:
             raise UsageError(f"{args.script}: is not installed, or not on PATH.")
-        launcher = (found,)
+        launcher = (path,)
     elif args.script != "-":
         if not Path(args.script).exists():
             raise UsageError(f"{args.script}: there is no such script.")
-        # Each run may be in a directory of its own.
+        # Each run may have a directory of its own.
         options = (str(Path(args.script).absolute()),) if args.scratch else options
     from overlapscope.trials.processes import CommandLine
 
@@ -264,7 +264,7 @@ def _program(args: argparse.Namespace) -> CommandLine:
 
 
 def _stdin() -> bytes:
-    """What is there for the program to read: each run gets it. A person's terminal is nothing to read again."""
+    """Return the input for each run of the program; a terminal can't be read again."""
     stream = sys.stdin
     if stream is None or stream.closed or stream.isatty():
         return b""
@@ -276,7 +276,7 @@ def _stdin() -> bytes:
         return b""
 
 
-# -- options --------------------------------------------------------------------------------------
+# -- Options --------------------------------------------------------------------------------------
 
 
 def _minutes(text: str) -> float:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from overlapscope.prediction.result import WhatIf
 
 NOT_PREDICTED = 1
-"""Exit code where the replay cannot reproduce the recording."""
+"""Exit code if the replay cannot reproduce the recording."""
 
 
-class Command:
+class WhatifCommand:
     """Predict the step time of a changed program before anyone writes it:
     replay the trace with pinned memory, copies on their own CUDA streams,
     launches in a CUDA graph, and so on.
@@ -120,7 +120,7 @@ def _predict(asked: list[str], args: argparse.Namespace) -> Prediction:
 
 
 def _document(result: WhatIf, *, offers: bool) -> Document:
-    """`offers`: with the changes that can be asked for."""
+    """Return the document; `offers` adds the available changes."""
     from overlapscope.prediction.document import document
 
     offered = _offered() if offers and result.replay.valid else None
@@ -128,7 +128,7 @@ def _document(result: WhatIf, *, offers: bool) -> Document:
 
 
 def _offered() -> Table:
-    """What can be asked for."""
+    """Return a table of the available changes."""
     from overlapscope.documents.table import Table, prose, rows, words
 
     lines = [

@@ -1,1 +1,1 @@
-"""Two reports -> a diff, and what comparing takes: which steps, how much noise; and what a diff shows."""
+"""Comparison of two reports: matching, figures, noise, and the document of a diff."""

@@ -1,4 +1,4 @@
-"""Two reports -> a Diff."""
+"""Comparison of two reports, rank by rank and device by device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from overlapscope.trace.lost import CAUSES, FIGURES
 
 
 def diff(before: Report, after: Report) -> Diff:
-    """Everything that changed from one report to the other: rank by rank, device by device."""
+    """Compare two reports. Devices are matched by rank and ordinal."""
     mixed = is_plain(fingerprint(of_program(before))) != is_plain(fingerprint(of_program(after)))
     recorded = before, after
     if not mixed:
@@ -42,13 +42,13 @@ def diff(before: Report, after: Report) -> Diff:
     )
 
 
-def to_json(found: Diff) -> bytes:
-    """The diff as indented JSON, ending in a newline."""
-    return encode(found)
+def to_json(comparison: Diff) -> bytes:
+    """Return the diff as indented JSON that ends in a newline."""
+    return encode(comparison)
 
 
 class _Subject(Struct, frozen=True):
-    """One device of one report."""
+    """A device of a report, with its findings."""
 
     trace: TraceResult
     device: Device
@@ -64,16 +64,16 @@ def _side(report: Report) -> Side:
     )
 
 
-# -- what belongs together ------------------------------------------------------------------------
+# -- Matching -------------------------------------------------------------------------------------
 
 
 def _matched(before: Report, after: Report) -> tuple[list[tuple[_Subject, _Subject]], tuple[str, ...]]:
-    """The devices of both sides, and the names of those that only one side has or can use."""
+    """Return the pairs of devices, and descriptions of devices that only one side has or can use."""
     one, other = _by_rank(before.traces), _by_rank(after.traces)
     if len(one) == len(other) == 1:
-        # Two traces are meant to be compared, whatever rank they say they are.
+        # The user wants to compare two single traces even if they state different ranks.
         other = dict(zip(one, other.values(), strict=True))
-    matches, left = [], []
+    matches, unmatched = [], []
     for key in dict.fromkeys([*one, *other]):
         devices = [_subjects(report, traces.get(key)) for report, traces in ((before, one), (after, other))]
         if len(devices[0]) == len(devices[1]) == 1:
@@ -85,15 +85,15 @@ def _matched(before: Report, after: Report) -> tuple[list[tuple[_Subject, _Subje
             if mine is not None and theirs is not None:
                 matches.append((mine, theirs))
             else:
-                left.append(f"{key}, device {ordinal}, is only in {'before' if mine is not None else 'after'}")
-        for name, traces, found in (("before", one, devices[0]), ("after", other, devices[1])):
-            if not found and key in traces:
-                left.append(f"{key} of {name} is unusable")
-    return matches, tuple(left)
+                unmatched.append(f"{key}, device {ordinal}, is only in {'before' if mine is not None else 'after'}")
+        for name, traces, usable in (("before", one, devices[0]), ("after", other, devices[1])):
+            if not usable and key in traces:
+                unmatched.append(f"{key} of {name} is unusable")
+    return matches, tuple(unmatched)
 
 
 def _by_rank(traces: Sequence[TraceResult]) -> dict[str, TraceResult]:
-    """The traces by rank; where not every one says its own, or two say the same, by their place."""
+    """Return the traces by rank, or by position if ranks are missing or repeated."""
     ranks = [trace.rank for trace in traces]
     if None in ranks or len({*ranks}) < len(ranks):
         return {f"trace {number}": trace for number, trace in enumerate(traces, 1)}
@@ -117,7 +117,7 @@ def _subjects(report: Report, trace: TraceResult | None) -> list[_Subject]:
     ]
 
 
-# -- one device -----------------------------------------------------------------------------------
+# -- Devices --------------------------------------------------------------------------------------
 
 
 def _device(before: _Subject, after: _Subject) -> DeviceDiff:
@@ -129,7 +129,7 @@ def _device(before: _Subject, after: _Subject) -> DeviceDiff:
     periods = _periods(before.device, steps[0]), _periods(after.device, steps[1])
     lost = lost_in(before.trace.trust) | lost_in(after.trace.trust)
     one, other = (side([period.span_ns for period in mine]) for mine in periods)
-    pair = Pair(one, other, told=not lost & FIGURES)
+    pair = Pair(one, other, reliable=not lost & FIGURES)
     figures = compare(*periods, pair)
     findings = compare_findings(
         before.findings,
@@ -137,7 +137,7 @@ def _device(before: _Subject, after: _Subject) -> DeviceDiff:
         divide_by=(_steps(before.device, basis), _steps(after.device, basis)),
         floors_ns=(_rules_floor_ns(before.device, basis), _rules_floor_ns(after.device, basis)),
         span_ns=pair.span_ns,
-        told=not lost & CAUSES,
+        reliable=not lost & CAUSES,
     )
     return DeviceDiff(
         rank=before.trace.rank if after.trace.rank is None else after.trace.rank,
@@ -148,13 +148,13 @@ def _device(before: _Subject, after: _Subject) -> DeviceDiff:
         left_out_before=len(before.device.steps) - len(steps[0]) if basis == "step" else 0,
         left_out_after=len(after.device.steps) - len(steps[1]) if basis == "step" else 0,
         figures=figures,
-        ranges=_ranges(*devices, told=pair.told),
+        ranges=_ranges(*devices, reliable=pair.reliable),
         copies=compare_copies(*devices, steps, pair),
         host_stalls=compare_stalls(*devices, steps, pair),
         findings=findings,
         kernels=compare_kernels(*devices, steps, pair),
         ops=compare_ops(*devices, steps, pair),
-        verdict=of_device(basis, figures, findings) if pair.told else of_lost(lost & FIGURES),
+        verdict=of_device(basis, figures, findings) if pair.reliable else of_lost(lost & FIGURES),
     )
 
 
@@ -163,26 +163,26 @@ def _periods(device: Device, steps: Sequence[int]) -> list[Period]:
 
 
 def _steps(device: Device, basis: Basis) -> int:
-    """How many steps the costs of findings are the costs of."""
+    """Return the number of steps that the costs of findings cover."""
     return max(1, len(device.steps)) if basis == "step" else 1
 
 
 def _rules_floor_ns(device: Device, basis: Basis) -> int:
-    """What a rule does not report, divided as costs are."""
+    """Return the cost below which rules report nothing, on the same basis as costs."""
     return round(FLOOR * (device.span_ns - (device.lead_in_ns or 0)) / _steps(device, basis))
 
 
-def _ranges(before: Device, after: Device, *, told: bool) -> tuple[RangeDiff, ...]:
-    """Every range by its name, in the order in which they first appear."""
+def _ranges(before: Device, after: Device, *, reliable: bool) -> tuple[RangeDiff, ...]:
+    """Compare the ranges by name, in the order in which they first appear."""
     one, other = occurrences(before), occurrences(after)
-    found = []
+    ranges = []
     for name in dict.fromkeys([*other, *one]):
         mine, theirs = one.get(name, ()), other.get(name, ())
         figures = None
         if mine and theirs:
             first, second = (side([period.span_ns for period in periods]) for periods in (mine, theirs))
-            figures = compare(mine, theirs, Pair(first, second, told=told), copies_stay=False)
-        found.append(
+            figures = compare(mine, theirs, Pair(first, second, reliable=reliable), copies_stay=False)
+        ranges.append(
             RangeDiff(
                 name=name,
                 standing="both" if figures else "gone" if mine else "new",
@@ -191,4 +191,4 @@ def _ranges(before: Device, after: Device, *, told: bool) -> tuple[RangeDiff, ..
                 figures=figures,
             )
         )
-    return tuple(found)
+    return tuple(ranges)

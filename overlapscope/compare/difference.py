@@ -1,8 +1,8 @@
-"""What a diff of two reports says, as frozen structures; their names are those of its JSON (`docs/guides/diff.md`).
+"""Results of comparing two reports, as frozen structures with the field names of their JSON (`docs/guides/diff.md`).
 
-Times are integer nanoseconds: per step (the mean over the steps compared) where both sides have steps, else of the
-whole window. What is measured in them adds up: the causes to their bucket, the buckets to the span, before, after and
-in the change. A figure that one side does not have is None.
+Times are integer nanoseconds: means per step if both sides have steps, otherwise those of the whole window. They add
+up before, after and in the change: causes to their bucket, and buckets to the span. A figure that one side lacks is
+None.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ SCHEMA_VERSION = 1
 Unit = Literal["ns", "pct", "gb_per_s", "bytes", "count"]
 Basis = Literal["step", "window"]
 Aspect = Literal["gpu", "torch", "cuda", "driver", "world-size", "profiler"]
-"""What environments can differ in."""
+"""Attributes in which environments can differ."""
 Standing = Literal["new", "gone", "both"]
 OpStanding = Literal["new", "gone", "slower", "faster", "more", "fewer", "same"]
-"""`more` and `fewer` are of the count; a change of time without one is `slower` or `faster`."""
+"""`more` and `fewer` are about the count; `slower` and `faster` mean that only the time changed."""
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure before and after."""
+class FigureChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure before and after."""
 
     name: str
     """`exposed copy`, `pageable-memory`, `overlap efficiency`."""
@@ -36,142 +36,142 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     before: float | None
     after: float | None
     change: float | None
-    """`after - before`; of percentages in points."""
+    """`after - before`, in percentage points if the figure is a percentage."""
     noise_floor: float
-    """By how much this may differ between two recordings of one and the same program; in `unit`."""
+    """Maximum difference between two recordings of the same program, in `unit`."""
     low: float | None = None
     high: float | None = None
-    """The interval in which the change lies, from how the steps differ among themselves; None without steps."""
+    """Upper end of the change's confidence interval, from differences between steps; None without steps."""
     beyond_noise: bool | None = None
-    """Whether the interval leaves out zero and the change exceeds `noise_floor`; None where that cannot be told."""
+    """True if the interval excludes zero and the change exceeds `noise_floor`; None if unknown."""
 
     @property
     def change_pct(self) -> float | None:
-        """The change as a percentage of what was before; None of nothing."""
+        """The change as a percentage of the figure before; None if that is zero."""
         return 100 * self.change / self.before if self.before and self.change is not None else None
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Every figure of one device, or of one range."""
+    """All figures of a device or a range."""
 
-    span: Change
-    buckets: tuple[Change, ...]
-    """Add up to the span."""
-    exposed_copy_by_cause: tuple[Change, ...]
-    """Add up to the bucket `exposed copy`."""
-    idle_by_cause: tuple[Change, ...]
-    """Add up to the bucket `idle`."""
-    engines: tuple[Change, ...]
-    overlap: tuple[Change, ...]
+    span: FigureChange
+    buckets: tuple[FigureChange, ...]
+    """Buckets, which add up to the span."""
+    exposed_copy_by_cause: tuple[FigureChange, ...]
+    """Causes, which add up to the bucket `exposed copy`."""
+    idle_by_cause: tuple[FigureChange, ...]
+    """Causes, which add up to the bucket `idle`."""
+    engines: tuple[FigureChange, ...]
+    overlap: tuple[FigureChange, ...]
 
 
 class CopyChange(msgspec.Struct, frozen=True, kw_only=True):
-    """The copies of one direction and pair of memory kinds, on the main stream or beside it."""
+    """Copies with the same direction and memory kinds, on the main stream or on side streams."""
 
     direction: Literal["h2d", "d2h"]
     source_kind: str
     target_kind: str
     stream: Literal["main", "side"]
-    """Stream ids change from run to run; whether it is the stream that computes does not."""
+    """Kind of stream: `main` is the stream that computes. Stream ids would differ between runs."""
     standing: Standing
-    count: Change
-    bytes: Change
-    time: Change
-    exposed: Change
-    bandwidth: Change
+    count: FigureChange
+    bytes: FigureChange
+    time: FigureChange
+    exposed: FigureChange
+    bandwidth: FigureChange
 
 
 class StallChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One blocking call under one op, over all threads and lines."""
+    """A blocking call under an op, over all threads and lines."""
 
     call: str
     op: str | None
     standing: Standing
-    host_wait: Change
-    idle_caused: Change
+    host_wait: FigureChange
+    idle_caused: FigureChange
     where_before: str | None
     where_after: str | None
 
 
 class KernelChange(msgspec.Struct, frozen=True, kw_only=True):
-    """Kernels of one name that one op launches."""
+    """Kernels of the same name, launched by the same op."""
 
     kernel: str
-    """After; where it is gone, before."""
+    """Name of the kernel after, or before if it is gone."""
     renamed_from: str | None
-    """The name that the same op's kernel had before."""
+    """Name of the same op's kernel before."""
     op: str | None
     standing: OpStanding | Literal["renamed"]
-    """`renamed` where nothing else changed."""
-    count: Change
-    time: Change
+    """`renamed` if nothing else changed."""
+    count: FigureChange
+    time: FigureChange
 
 
 class OpChange(msgspec.Struct, frozen=True, kw_only=True):
-    """All kernels that one op launches."""
+    """All kernels launched by an op."""
 
     op: str
     standing: OpStanding
-    count: Change
-    time: Change
+    count: FigureChange
+    time: FigureChange
 
 
 class FindingChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a finding. Costs are upper bounds."""
+    """A finding before and after. Costs are upper bounds."""
 
     rule: str
     standing: Literal["new", "gone", "grown", "shrunk", "same"]
     before: Finding | None
     after: Finding | None
-    cost: Change
-    """A side without it cost less than the rules' floor, so that `low` and `high` span what that leaves open."""
+    cost: FigureChange
+    """Cost of the finding. A side without it may cost up to the rules' floor; `low` and `high` allow for this."""
 
 
 class RangeDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """One range by its name: figures are the mean of its occurrences."""
+    """A range by name; figures are means of its occurrences."""
 
     name: str
     standing: Standing
     count_before: int
     count_after: int
     figures: Figures | None
-    """None where only one side has it."""
+    """Figures of the range; None if only one side has it."""
 
 
 class DeviceDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """One device of one rank, before and after."""
+    """A device of a rank, before and after."""
 
     rank: int | None
     device: int
     basis: Basis
     steps_before: int
-    """How many are compared; 0 where the basis is the window."""
+    """Number of compared steps; 0 if windows are compared."""
     steps_after: int
     left_out_before: int
-    """Warm-up steps, and the steps at either end that the recording cut."""
+    """Number of warm-up steps and incomplete steps, which are left out."""
     left_out_after: int
     figures: Figures
     ranges: tuple[RangeDiff, ...]
     copies: tuple[CopyChange, ...]
     host_stalls: tuple[StallChange, ...]
     findings: tuple[FindingChange, ...]
-    """The largest cost of either side first."""
+    """Findings, the largest cost of either side first."""
     kernels: tuple[KernelChange, ...]
-    """All that are not the same, the largest change of time first."""
+    """Kernels that changed, the largest change of time first."""
     ops: tuple[OpChange, ...]
-    """Likewise."""
+    """Ops that changed, the largest change of time first."""
     verdict: str
-    """One sentence."""
+    """The result in one sentence."""
 
 
 class Doubt(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the two cannot be compared, or not in everything."""
+    """A reason why the reports, or some of their figures, can't be compared."""
 
     id: Literal[Aspect, "plain", "steps", "few-steps", "no-steps", "trust", "lost", "predicted", "files", "ranks"]
     detail: str
-    """What differs."""
+    """Description of the difference."""
     holds: str
-    """What can still be compared."""
+    """Figures that can still be compared."""
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,25 +180,25 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[str, ...]
     environment: Environment
     trust: tuple[Trust, ...]
-    """Of each source."""
+    """Trust in each source."""
     predicted_by: tuple[str, ...] | None = None
-    """The changes with which `overlapscope whatif` predicted it; null for a recording."""
+    """Changes of the prediction by `overlapscope whatif`; null for a recording."""
 
 
 class Diff(Shown, msgspec.Struct, frozen=True, kw_only=True):
-    """Two reports compared."""
+    """Comparison of two reports."""
 
     kind: Literal["diff"] = "diff"
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     verdict: str
-    """One sentence over all devices."""
+    """The result for all devices in one sentence."""
     of: Literal["plain", "recorded"]
-    """Whether both sides are the plain program, its step being measured or told, or the recordings."""
+    """`plain` if both step times without the profiler are known, so that plain programs are compared."""
     before: Side
     after: Side
     doubts: tuple[Doubt, ...]
     devices: tuple[DeviceDiff, ...]
-    """Those that both sides have; empty where nothing can be compared."""
+    """Devices on both sides; empty if nothing can be compared."""
     unmatched: tuple[str, ...]
-    """`rank 3 of after`: what only one side has, or what is unusable."""
+    """Devices that only one side has or can use: `rank 3 of after is unusable`."""

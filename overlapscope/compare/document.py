@@ -1,4 +1,4 @@
-"""What a diff consists of when it is shown: the answer, what is compared and how well it can be, and each device."""
+"""Document of a diff: the answer, the compared traces, warnings, and each device."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ from overlapscope.documents.model import (
 from overlapscope.documents.table import Table
 
 COMMENT_CHARACTERS = 60_000
-"""A comment on GitHub holds no more than 65,536."""
+"""Size limit of a comment; GitHub refuses more than 65,536 characters."""
 
 
 _MOST_DOUBTS = 3
-"""In the short form: the gravest come first."""
+"""Maximum number of warnings in the short form, the gravest first."""
 
 
 def document(diff: Diff, *, verbose: bool = False, room: Room | None = None) -> Document:
-    """The diff as it is read from top to bottom.
+    """Return the document of a diff.
 
-    A comment has only so much `room`: what lies behind the answer is folded away there, and devices that do not fit in
-    the short form are counted.
+    Args:
+        diff: The comparison.
+        verbose: Whether to show rows that did not change.
+        room: Room in a comment. Details are folded, and devices that don't fit even in the short form are listed.
     """
     title = f"{side_name(diff.before, diff.after)} → {side_name(diff.after, diff.before)}"
     blocks = [*_head(diff, title)]
@@ -50,14 +52,14 @@ def document(diff: Diff, *, verbose: bool = False, room: Room | None = None) -> 
     for number, device in enumerate(diff.devices):
         shown = tuple(_device(device, number, verbose, several=several, folded=room is not None))
         name = device_title(diff, device)
-        said = Text((Span(f"{name}: {clean(device.verdict)}", strong=True),))
-        devices.append(Section((said, *shown), name, "article") if several else Section(shown))
+        verdict = Text((Span(f"{name}: {clean(device.verdict)}", strong=True),))
+        devices.append(Section((verdict, *shown), name, "article") if several else Section(shown))
     kept = len(devices)
     if room is not None and several and not verbose:
         kept = room.less(blocks).fitting([Section(brief(Document("", (one,))).blocks) for one in devices])
     blocks += devices[:kept]
-    if left := [section.title for section in devices[kept:]]:
-        blocks.append(Text(f"Left out for lack of space: {listed(left, tables.MOST)}."))
+    if omitted := [section.title for section in devices[kept:]]:
+        blocks.append(Text(f"Left out for lack of space: {listed(omitted, tables.MOST)}."))
     return Document(f"overlapscope diff: {title}", tuple(blocks))
 
 
@@ -67,17 +69,19 @@ def _head(diff: Diff, title: str) -> Iterator[Block]:
     yield Section((Text(clean(diff.verdict), tone=tone, badge=word),), kind="verdict")
     yield tables.sides(diff)
     if diff.doubts:
-        said = tuple((f"{what}\n", Span(holds, tone="muted")) for what, holds in map(doubt_words, diff.doubts))
-        yield panel("Warnings", Items(said[:_MOST_DOUBTS], sign="!"), tone="fair")
-        if more := said[_MOST_DOUBTS:]:
+        warnings = tuple((f"{what}\n", Span(holds, tone="muted")) for what, holds in map(doubt_words, diff.doubts))
+        yield panel("Warnings", Items(warnings[:_MOST_DOUBTS], sign="!"), tone="fair")
+        if more := warnings[_MOST_DOUBTS:]:
             yield from detail("more warnings", [panel("More warnings", Items(more, sign="!"), tone="fair")])
     if len(diff.devices) > 1:
         yield tables.summary(diff)
 
 
 def _device(device: DeviceDiff, number: int, verbose: bool, *, several: bool, folded: bool) -> Iterator[Block]:
-    """The figures of a device. Where the time went, why, and what became of the findings is the evidence; of several
-    devices, their verdicts are."""
+    """Yield the figures of a device.
+
+    Buckets, causes and findings are always shown for a single device. With several, everything is a detail.
+    """
     yield Chart(f"buckets-{number}", "Before and after", partial(before_after, device.figures), wide=True)
     evidence = [tables.buckets(device), *tables.causes(device, verbose=verbose)]
     for table in (*evidence, *tables.details(device, verbose=verbose)):
@@ -94,7 +98,7 @@ def _folded(table: Table) -> Section:
 
 
 def before_after(figures: Figures, dark: bool) -> Figure:
-    """Two stacked bars in one unit, before above after."""
+    """Return a chart of two stacked bars, before above after."""
     colors = palette(dark)
     spans = [round(value or 0) for value in (figures.span.before, figures.span.after)]
     sides = [

@@ -1,4 +1,4 @@
-"""Why two reports cannot be compared in everything, and in what they still can."""
+"""Reasons why some figures of two reports can't be compared, and what can still be compared."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ _ASPECTS: dict[Aspect, tuple[str, str]] = {
         "Copies and kernels. Recording more slows the host, so idle time and stalls may differ for that reason alone.",
     ),
 }
-"""What differs, and what can be compared where it does."""
+"""Name of each attribute that may differ, and the figures that can still be compared."""
 
 
 def lost_in(trust: Trust) -> frozenset[Part]:
-    """The parts of a recording of which some may be lost. One that was made without launches has lost nothing: its
-    window can be compared."""
+    """Return the parts of a recording that may be incomplete.
+
+    A recording without launches is not incomplete, since its window can be compared.
+    """
     return frozenset().union(*map(_lost_by, trust.checks))
 
 
@@ -46,7 +48,7 @@ def find_doubts(
     *,
     recorded: tuple[Report, Report],
 ) -> tuple[Doubt, ...]:
-    """What speaks against comparing the two, the gravest first. `recorded` are the same as they were recorded."""
+    """Return the reasons against comparing two reports, the gravest first. `recorded` are the reports as recorded."""
     return (
         *_trust(before, after),
         *_predicted(before, after),
@@ -60,7 +62,7 @@ def find_doubts(
 
 def _trust(before: Report, after: Report) -> Iterator[Doubt]:
     for name, mine, others in (("before", before, after), ("after", after, before)):
-        known = {check.id for trace in others.traces for check in trace.trust.checks if check.status != "ok"}
+        shared = {check.id for trace in others.traces for check in trace.trust.checks if check.status != "ok"}
         for trace in mine.traces:
             where = clean(trace.source, 80)
             if trace.trust.verdict == "unusable":
@@ -68,15 +70,15 @@ def _trust(before: Report, after: Report) -> Iterator[Doubt]:
                 yield Doubt(id="trust", detail=f"{where} ({name}): {failed}", holds="Nothing in this trace.")
                 continue
             for check in trace.trust.checks:
-                if gone := _lost_by(check) & FIGURES:
+                if lost := _lost_by(check) & FIGURES:
                     yield Doubt(
                         id="lost",
                         detail=f"{where} ({name}), check {check.id}: {check.detail}",
-                        holds=f"No figure: all depend on {part_words(gone)}.",
+                        holds=f"No figure: all depend on {part_words(lost)}.",
                     )
                     continue
                 # A warning that holds for both sides says nothing about their difference.
-                if check.status == "fail" or (check.status == "warn" and check.id not in known):
+                if check.status == "fail" or (check.status == "warn" and check.id not in shared):
                     yield Doubt(
                         id="trust",
                         detail=f"{where} ({name}), check {check.id}: {check.detail}",
@@ -101,27 +103,27 @@ def _notes(before: Report, after: Report) -> Iterator[Doubt]:
 
 
 def _environment(before: Report, after: Report) -> Iterator[Doubt]:
-    for found in differences(fingerprint(before), fingerprint(after)):
-        name, holds = _ASPECTS[found.what]
-        detail = f"Different {name}: {clean(found.before, 80)} before, {clean(found.after, 80)} after."
-        yield Doubt(id=found.what, detail=detail, holds=holds)
+    for difference in differences(fingerprint(before), fingerprint(after)):
+        name, holds = _ASPECTS[difference.what]
+        detail = f"Different {name}: {clean(difference.before, 80)} before, {clean(difference.after, 80)} after."
+        yield Doubt(id=difference.what, detail=detail, holds=holds)
 
 
 def _plain(before: Report, recorded: tuple[Report, Report]) -> Iterator[Doubt]:
-    """What was done about how the two were recorded."""
+    """Yield doubts about plain programs: a correction for the way of recording, or a missing plain step."""
     if is_plain(fingerprint(before)):
-        for found in differences(*map(fingerprint, recorded)):
-            if found.what == "profiler":
-                detail = f"Different ways of recording: {found.before} before, {found.after} after."
+        for difference in differences(*map(fingerprint, recorded)):
+            if difference.what == "profiler":
+                detail = f"Different ways of recording: {difference.before} before, {difference.after} after."
                 yield Doubt(
                     id="profiler",
                     detail=detail,
                     holds="Corrected figures of the host, but not causes that one side did not record.",
                 )
         return
-    known = [is_plain(fingerprint(of_program(report))) for report in recorded]
-    if any(known):
-        which = "before" if known[0] else "after"
+    plain = [is_plain(fingerprint(of_program(report))) for report in recorded]
+    if any(plain):
+        which = "before" if plain[0] else "after"
         yield Doubt(
             id="plain",
             detail=f"Only the trace {which} has a plain step, so the recorded figures are compared.",

@@ -1,4 +1,4 @@
-"""Whether two reports come from the same kind of machine, and were recorded in the same way."""
+"""Differences between the machines, software and ways of recording of two reports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PREDICTED = "predicted"
 
 
 class Difference(Struct, frozen=True):
-    """One thing that is not the same; what a side does not say is no difference."""
+    """An attribute that differs. An attribute that one side doesn't state is not a difference."""
 
     what: Aspect
     before: str
@@ -25,7 +25,7 @@ class Difference(Struct, frozen=True):
 
 
 def fingerprint(report: Report) -> Environment:
-    """The environment of all traces of a report together: None for what they do not say, or not alike."""
+    """Return the common environment of a report's traces. Attributes that are missing or differ are None."""
     each = [trace.environment for trace in report.traces]
     flags = {name: any(trace.flags.get(name, False) for trace in each) for trace in each for name in trace.flags}
     if any(trace.predicted_by is not None for trace in report.traces):
@@ -41,7 +41,7 @@ def fingerprint(report: Report) -> Environment:
 
 
 def differences(before: Environment, after: Environment) -> tuple[Difference, ...]:
-    """What is known of both and differs."""
+    """Return the attributes that both environments state and that differ."""
     pairs: list[tuple[Aspect, str | int | None, str | int | None]] = [
         ("gpu", ", ".join(before.gpus) or None, ", ".join(after.gpus) or None),
         ("torch", before.torch, after.torch),
@@ -63,12 +63,12 @@ def differences(before: Environment, after: Environment) -> tuple[Difference, ..
 
 
 def is_plain(environment: Environment) -> bool:
-    """Whether figures are of the plain program, not of a recording (`report.of_program`)."""
+    """Return whether figures are of the plain program, not of a recording (`report.of_program`)."""
     return environment.flags.get(PLAIN, False)
 
 
 def is_predicted(environment: Environment) -> bool:
-    """Whether some of what figures are of was predicted, not recorded."""
+    """Return whether some traces were predicted, not recorded."""
     return environment.flags.get(_PREDICTED, False)
 
 
@@ -77,6 +77,6 @@ def _flags(environment: Environment, names: Iterable[str]) -> str:
 
 
 def _common(values: Iterable[T | None]) -> T | None:
-    """The value that all state who state any; None where they state several."""
+    """Return the value if all that are stated agree; otherwise None."""
     stated = {value for value in values if value is not None}
     return stated.pop() if len(stated) == 1 else None

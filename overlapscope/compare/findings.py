@@ -1,4 +1,4 @@
-"""What became of each finding."""
+"""Comparison of findings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from overlapscope.compare.difference import Change, FindingChange
+from overlapscope.compare.difference import FigureChange, FindingChange
 from overlapscope.compare.noise import floor_ns
 from overlapscope.rules.finding import Finding
 
@@ -19,27 +19,32 @@ def compare_findings(
     divide_by: tuple[int, int],
     floors_ns: tuple[int, int],
     span_ns: float,
-    told: bool,
+    reliable: bool,
 ) -> tuple[FindingChange, ...]:
-    """Each side's findings matched by rule and place; the largest cost of either side first.
+    """Match the findings of both sides by rule and place, the largest cost of either side first.
 
-    Costs are the bounds, which are measured: what a model says is no change of the program. They are divided by the
-    numbers of steps that they are costs of. Of a side that has no such finding it is known only that it would cost
-    less than the rules' floor (`floors_ns`, divided likewise): so much is left open. Where a recording has lost what
-    rules rest on, it is not `told` whether a cost changed.
+    Costs are the measured bounds, not predictions, since a difference between models is not a change of the program.
+
+    Args:
+        before: Findings of one side.
+        after: Findings of the other side.
+        divide_by: Numbers of steps that the costs of each side cover.
+        floors_ns: Costs per step below which rules report nothing. A side without a finding may cost up to this.
+        span_ns: Length of a step.
+        reliable: Whether the recordings are complete enough to judge whether a cost changed.
     """
-    found = []
+    changes = []
     for rule, one, other in _matched(before, after):
         cost = _cost(one, other, divide_by, floors_ns, span_ns)
-        if not told:
+        if not reliable:
             cost = msgspec.structs.replace(cost, low=None, high=None, beyond_noise=None)
         standing = _standing(one, other, cost)
-        found.append(FindingChange(rule=rule, standing=standing, before=one, after=other, cost=cost))
-    return tuple(sorted(found, key=lambda each: (-max(each.cost.before or 0, each.cost.after or 0), each.rule)))
+        changes.append(FindingChange(rule=rule, standing=standing, before=one, after=other, cost=cost))
+    return tuple(sorted(changes, key=lambda each: (-max(each.cost.before or 0, each.cost.after or 0), each.rule)))
 
 
 def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[str, Finding | None, Finding | None]]:
-    """The rule with its findings; first those of one op and call, what is left of a rule in the order of costs."""
+    """Pair findings of the same rule: first those with the same op and call, then the rest in the order of costs."""
     pairs: list[tuple[str, Finding | None, Finding | None]] = []
     rest = [sorted(map(_as_measured, side), key=lambda each: -each.bound_ns) for side in (before, after)]
     for place in (_place, _rule_of):
@@ -54,7 +59,7 @@ def _matched(before: Sequence[Finding], after: Sequence[Finding]) -> list[tuple[
 
 
 def _as_measured(finding: Finding) -> Finding:
-    """The same whether it is from a trace or from a report that tells what a replay says."""
+    """Return the finding without results of a replay, which only some reports have."""
     return msgspec.structs.replace(finding, cost_ns=finding.bound_ns, cost_from="bound", fix=(), doubt="")
 
 
@@ -73,33 +78,33 @@ def _cost(
     divide_by: tuple[int, int],
     floors_ns: tuple[int, int],
     span_ns: float,
-) -> Change:
+) -> FigureChange:
     costs = [
         None if finding is None else round(finding.bound_ns / steps)
         for finding, steps in zip((before, after), divide_by, strict=True)
     ]
-    least = [0 if cost is None else cost for cost in costs]
-    most = [floor if cost is None else cost for cost, floor in zip(costs, floors_ns, strict=True)]
-    low, high = least[1] - most[0], most[1] - least[0]
-    # What a finding costs is often for the host to decide.
-    noise = floor_ns(span_ns, host_ns=min(least))
-    known = costs[0] is not None and costs[1] is not None
-    news = any(finding is not None and finding.severity == "info" for finding in (before, after))
-    return Change(
+    minima = [0 if cost is None else cost for cost in costs]
+    maxima = [floor if cost is None else cost for cost, floor in zip(costs, floors_ns, strict=True)]
+    low, high = minima[1] - maxima[0], maxima[1] - minima[0]
+    # The cost of a finding often depends on the host.
+    noise = floor_ns(span_ns, host_ns=min(minima))
+    on_both_sides = None not in costs
+    informs = any(finding is not None and finding.severity == "info" for finding in (before, after))
+    return FigureChange(
         name="cost",
         unit="ns",
         before=costs[0],
         after=costs[1],
-        change=high if known else None,
+        change=high if on_both_sides else None,
         low=low,
         high=high,
         noise_floor=noise,
-        beyond_noise=None if news else low > noise or high < -noise,
+        beyond_noise=None if informs else low > noise or high < -noise,
     )
 
 
 def _standing(
-    before: Finding | None, after: Finding | None, cost: Change
+    before: Finding | None, after: Finding | None, cost: FigureChange
 ) -> Literal["new", "gone", "grown", "shrunk", "same"]:
     if before is None:
         return "new"

@@ -1,4 +1,4 @@
-"""Kernels and the ops that launch them: new, gone, slower, renamed."""
+"""Comparison of kernels and the ops that launch them: new, gone, slower, renamed."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Collection
 from msgspec import Struct
 
 from overlapscope.analysis.results import Device
-from overlapscope.compare.difference import Change, KernelChange, OpChange, OpStanding
+from overlapscope.compare.difference import FigureChange, KernelChange, OpChange, OpStanding
 from overlapscope.compare.groups import Steps, both, changes, larger, least, summed, table
 from overlapscope.compare.noise import F64
-from overlapscope.compare.pair import Pair, Row
+from overlapscope.compare.pair import Pair, PairRow
 
 OWN_SHARE = 0.05
-"""Of its own time: a kernel that became slower or faster by less is as fast as before."""
+"""Minimum change of a kernel's time, as a fraction of that time."""
 SPAN_SHARE = 0.001
-"""Of the step: a smaller change of a kernel's time is not worth a line."""
+"""Minimum change of a kernel's time, as a fraction of the step."""
 
 _COUNT, _TIME = range(2)
 _Key = tuple[str, str | None]
-"""Kernel and op."""
+"""Names of a kernel and its op."""
 _Tables = dict[_Key, F64]
 
 
 class _Match(Struct, frozen=True):
-    """What is taken for the same kernel on both sides; `before` and `after` are its names, None where it is not."""
+    """A kernel with its names `before` and `after`; None on a side without it."""
 
     op: str | None
     before: str | None
@@ -32,10 +32,10 @@ class _Match(Struct, frozen=True):
 
 
 def compare_kernels(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[KernelChange, ...]:
-    """The kernels that changed, the largest change of time first.
+    """Return the kernels that changed, the largest change of time first.
 
-    A kernel is matched by its name and the op that launched it; then by its name alone, as a graph launches what ops
-    had launched; then by its op alone, as another version of a library has other names for the same thing.
+    Kernels are matched by name and op; then by name only, since a CUDA graph may launch what ops launched before; then
+    by op only, since another version of a library may have other names.
     """
     matches = _matched(_tables(before, steps[0]), _tables(after, steps[1]), pair)
     found = []
@@ -51,14 +51,14 @@ def compare_kernels(before: Device, after: Device, steps: tuple[Steps, Steps], p
                 **changed,
             )
         )
-    told = [change for change in found if change.standing != "same"]
-    return tuple(sorted(told, key=lambda change: (*_rank(change.time), change.kernel, change.op or "")))
+    changed_ones = [change for change in found if change.standing != "same"]
+    return tuple(sorted(changed_ones, key=lambda change: (*_rank(change.time), change.kernel, change.op or "")))
 
 
 def compare_ops(before: Device, after: Device, steps: tuple[Steps, Steps], pair: Pair) -> tuple[OpChange, ...]:
-    """The ops whose kernels changed when taken together, the largest change of time first.
+    """Return the ops whose kernels changed in total, the largest change of time first.
 
-    Kernels that another op launches now, or a graph, say nothing of the op.
+    Kernels that another op or a graph launches after the change are left out.
     """
     tables = _tables(before, steps[0]), _tables(after, steps[1])
     moved, alike = _moved(*tables), tables[0].keys() & tables[1].keys()
@@ -83,7 +83,7 @@ def compare_ops(before: Device, after: Device, steps: tuple[Steps, Steps], pair:
 
 
 def _tables(device: Device, steps: Steps) -> _Tables:
-    """Count and time of each kernel; those that ran in none of the steps compared are left out."""
+    """Return count and time of each kernel, without kernels that ran in none of the compared steps."""
     return summed(
         (
             (group.kernel, group.op),
@@ -98,7 +98,7 @@ def _matched(before: _Tables, after: _Tables, pair: Pair) -> list[tuple[_Match, 
     found = [(_Match(key[1], key[0], key[0]), before[key], after[key]) for key in sorted(alike, key=repr)]
     gone, new = _without(before, alike), _without(after, alike)
 
-    # By name alone: all ops that launch it taken together.
+    # By name only, over all ops that launch the kernel.
     old_names, new_names = (summed((key[0], values) for key, values in side.items()) for side in (gone, new))
     moved = _moved(before, after)
     for name in sorted(moved):
@@ -107,7 +107,7 @@ def _matched(before: _Tables, after: _Tables, pair: Pair) -> list[tuple[_Match, 
         found.append((match, old_names[name], new_names[name]))
     gone, new = (_without(side, {key for key in side if key[0] in moved}) for side in (gone, new))
 
-    # By op alone.
+    # By op only.
     renamed = _renamed(gone, new)
     found += [
         (_Match(old[1], old[0], renamed_to[0]), gone[old], new[renamed_to]) for old, renamed_to in renamed.items()
@@ -115,13 +115,13 @@ def _matched(before: _Tables, after: _Tables, pair: Pair) -> list[tuple[_Match, 
     gone, new = _without(gone, renamed), _without(new, set(renamed.values()))
 
     for (kernel, op), one, other in both(gone, new, pair):
-        had = (kernel, op) in gone
-        found.append((_Match(op, kernel if had else None, None if had else kernel), one, other))
+        is_gone = (kernel, op) in gone
+        found.append((_Match(op, kernel if is_gone else None, None if is_gone else kernel), one, other))
     return found
 
 
 def _moved(before: _Tables, after: _Tables) -> set[str]:
-    """The kernels that are on both sides, but not, or not only, under the same ops."""
+    """Return the kernels on both sides that some op launches on one side only."""
     alike = before.keys() & after.keys()
     gone, new = ({kernel for kernel, _ in side.keys() - alike} for side in (before, after))
     return gone & new
@@ -132,9 +132,9 @@ def _without(tables: _Tables, keys: Collection[_Key]) -> _Tables:
 
 
 def _renamed(gone: _Tables, new: _Tables) -> dict[_Key, _Key]:
-    """Which kernel took the place of which: under the same op and called as often, the longest with the longest.
+    """Match kernels that replaced each other: same op and same count, the longest first.
 
-    Where an op has but one of each left, they belong together though one is called more often.
+    If a single kernel remains on each side of an op, the two match even with different counts.
     """
     pairs: dict[_Key, _Key] = {}
     for op in sorted({op for _, op in gone if op is not None} & {op for _, op in new if op is not None}):
@@ -143,8 +143,8 @@ def _renamed(gone: _Tables, new: _Tables) -> dict[_Key, _Key]:
             for side in (gone, new)
         )
         for old in tuple(old_keys):
-            often = gone[old][_COUNT].mean()
-            match = next((key for key in new_keys if new[key][_COUNT].mean() == often), None)
+            count = gone[old][_COUNT].mean()
+            match = next((key for key in new_keys if new[key][_COUNT].mean() == count), None)
             if match is not None:
                 pairs[old] = match
                 old_keys.remove(old)
@@ -154,15 +154,15 @@ def _renamed(gone: _Tables, new: _Tables) -> dict[_Key, _Key]:
     return pairs
 
 
-def _rows(before: F64, after: F64, span_ns: float) -> dict[str, Row]:
+def _rows(before: F64, after: F64, span_ns: float) -> dict[str, PairRow]:
     floor = max(SPAN_SHARE * span_ns, OWN_SHARE * least(_TIME, before, after))
     return {
-        "count": Row("count", "count", before[_COUNT], after[_COUNT], 0),
-        "time": Row("time", "ns", before[_TIME], after[_TIME], floor),
+        "count": PairRow("count", "count", before[_COUNT], after[_COUNT], 0),
+        "time": PairRow("time", "ns", before[_TIME], after[_TIME], floor),
     }
 
 
-def _standing(before: bool, after: bool, count: Change, time: Change) -> OpStanding:
+def _standing(before: bool, after: bool, count: FigureChange, time: FigureChange) -> OpStanding:
     if not (before and after):
         return "gone" if before else "new"
     if _differs(count, 0.0):
@@ -172,13 +172,13 @@ def _standing(before: bool, after: bool, count: Change, time: Change) -> OpStand
     return "same"
 
 
-def _differs(change: Change, share: float) -> bool:
-    """Whether it is more than noise; where there are no steps to tell, whether it is more than a share of itself."""
+def _differs(change: FigureChange, share: float) -> bool:
+    """Return whether a change is more than noise, or without steps, more than a share of the figure."""
     if change.beyond_noise is not None:
         return change.beyond_noise
     return abs(change.change or 0) > share * larger(change)
 
 
-def _rank(time: Change) -> tuple[float, float]:
-    """The largest change first, then the largest."""
+def _rank(time: FigureChange) -> tuple[float, float]:
+    """Return a sort key: the largest change first, then the largest time."""
     return -abs(time.change or 0), -larger(time)

@@ -1,4 +1,4 @@
-"""Two sides of a comparison, and whether what changed between them is more than noise."""
+"""Two sides of a comparison, and changes between them that are more than noise."""
 
 from __future__ import annotations
 
@@ -7,58 +7,58 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.compare.difference import Change, Unit
+from overlapscope.compare.difference import FigureChange, Unit
 from overlapscope.compare.noise import F64, FEWEST, draw, interval, weights
 
 
-class Side(Struct, frozen=True, eq=False):
-    """The steps of one side, and the draws by which all its figures are resampled."""
+class PairSide(Struct, frozen=True, eq=False):
+    """Steps of a side, and the draws that resample all its figures."""
 
     spans_ns: tuple[int, ...]
     weights: F64 | None
-    """Of the steps in each draw; None where there are too few for a bootstrap."""
+    """Weights of the steps in each draw; None if there are too few steps for a bootstrap."""
 
 
-def side(spans_ns: Sequence[int]) -> Side:
-    """A side whose steps, at least one, have these spans."""
+def side(spans_ns: Sequence[int]) -> PairSide:
+    """Return a side from the spans of its steps."""
     spans = tuple(spans_ns)
-    return Side(spans, weights(draw(spans)) if len(spans) >= FEWEST else None)
+    return PairSide(spans, weights(draw(spans)) if len(spans) >= FEWEST else None)
 
 
-class Row(Struct, frozen=True, eq=False):
-    """One figure of every step of both sides, to be compared."""
+class PairRow(Struct, frozen=True, eq=False):
+    """A figure of every step of both sides, to be compared."""
 
     name: str
     unit: Unit
     before: F64
-    """(steps,), or for a ratio of sums (steps, 2): numerator and denominator."""
+    """Values of shape (steps,), or for a ratio of sums (steps, 2) with numerators and denominators."""
     after: F64
     floor: float
-    """The least change that is more than noise."""
+    """Minimum change that is more than noise."""
     points: tuple[int, int] | None = None
-    """The figures of the sides where they were rounded so that they add up; else the mean, or the ratio of the sums."""
+    """Figures of the sides, rounded so that they add up; None for the mean, or the ratio of the sums."""
 
 
 class Pair(Struct, frozen=True, eq=False):
-    """Both sides."""
+    """Both sides of a comparison."""
 
-    before: Side
-    after: Side
-    told: bool = True
-    """Whether a change can be told for one: not where a part of a recording is lost that figures rest on."""
+    before: PairSide
+    after: PairSide
+    reliable: bool = True
+    """True if the recordings are complete enough to set changes apart from noise."""
 
     @property
     def span_ns(self) -> float:
-        """The mean span of the longer side: what noise is a share of."""
+        """Mean span of the longer side, in nanoseconds. Noise is a share of it."""
         return max(float(np.mean(side.spans_ns)) for side in (self.before, self.after))
 
-    def changes(self, rows: Sequence[Row]) -> list[Change]:
-        """How each figure changed, and by how much at least and at most."""
+    def changes(self, rows: Sequence[PairRow]) -> list[FigureChange]:
+        """Return the change of each figure with its interval."""
         if not rows:
             return []
         tables = [_stack([getattr(row, side) for row in rows]) for side in ("before", "after")]
         points = [_ratio(table.mean(axis=1)) for table in tables]
-        ends = self._intervals(*tables) if self.told else None
+        ends = self._intervals(*tables) if self.reliable else None
         changes = []
         for number, row in enumerate(rows):
             first, second = row.points or (_known(points[0][number]), _known(points[1][number]))
@@ -67,7 +67,7 @@ class Pair(Struct, frozen=True, eq=False):
             if change is None or low is None or high is None:
                 low = high = None
             changes.append(
-                Change(
+                FigureChange(
                     name=row.name,
                     unit=row.unit,
                     before=first,
@@ -86,20 +86,20 @@ class Pair(Struct, frozen=True, eq=False):
         if one.weights is not None and other.weights is not None:
             return interval(_ratio(one.weights @ before), _ratio(other.weights @ after))
         if min(len(one.spans_ns), len(other.spans_ns)) > 1:
-            # Too few steps to resample: as far apart as any two of them are.
+            # There are too few steps to resample, so the interval has the extreme differences of any two steps.
             first, second = _ratio(before), _ratio(after)
             return second.min(axis=0) - first.max(axis=0), second.max(axis=0) - first.min(axis=0)
         return None
 
 
 def _stack(columns: Sequence[F64]) -> F64:
-    """(2, steps, figures): numerators and denominators, which are 1 for plain figures."""
+    """Return numerators and denominators, of shape (2, steps, figures). Denominators of plain figures are 1."""
     parts = [(column, np.ones_like(column)) if column.ndim == 1 else (column[:, 0], column[:, 1]) for column in columns]
     return np.stack([np.stack(side, axis=1) for side in zip(*parts, strict=True)]).astype(np.float64)
 
 
 def _ratio(values: F64) -> F64:
-    """The first axis holds numerator and denominator."""
+    """Return the ratios of values whose first axis has numerators and denominators."""
     with np.errstate(divide="ignore", invalid="ignore"):
         result: F64 = values[0] / values[1]
     return result

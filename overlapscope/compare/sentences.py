@@ -1,11 +1,11 @@
-"""The diff in one sentence."""
+"""Summary of a diff in one sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
 from overlapscope.base.words import Unit, percent, plural, unit_for
-from overlapscope.compare.difference import Basis, Change, DeviceDiff, Figures, FindingChange
+from overlapscope.compare.difference import Basis, DeviceDiff, FigureChange, Figures, FindingChange
 from overlapscope.compare.noise import GPU_SHARE
 from overlapscope.trace.lost import FIGURES, Part, part_words
 
@@ -14,21 +14,21 @@ _MOST_FINDINGS = 3
 
 
 def of_device(basis: Basis, figures: Figures, findings: Sequence[FindingChange]) -> str:
-    """`Step 21.3% faster (14.2 to 11.2 ms): 9.8 ms of H2D now hidden, pageable-copy gone.`"""
+    """Return `Step 21.3% faster (14.2 to 11.2 ms): 9.8 ms of H2D now hidden, pageable-copy gone.`"""
     span = figures.span
     unit = unit_for(round(max(span.before or 0, span.after or 0)))
-    said = [*_reasons(figures, unit), *_findings(findings)]
-    return f"{_span(basis, span, unit)}{': ' if said else ''}{', '.join(said)}."
+    parts = [*_reasons(figures, unit), *_findings(findings)]
+    return f"{_span(basis, span, unit)}{': ' if parts else ''}{', '.join(parts)}."
 
 
 def of_lost(lost: Collection[Part]) -> str:
-    """What is said of a device where figures rest on what is lost."""
+    """Return the sentence about a device whose figures depend on lost parts of a recording."""
     what = "parts of a recording" if set(lost) >= FIGURES else f"some {part_words(lost)}"
     return f"Changes cannot be measured, because {what} are lost."
 
 
 def of_all(devices: Sequence[DeviceDiff]) -> str:
-    """The device that changed most speaks for all; with how many there are and how their spans changed."""
+    """Return the sentence of the device that changed most, with the number of devices and the range of changes."""
     if not devices:
         return "Nothing can be compared."
     most = max(
@@ -38,12 +38,12 @@ def of_all(devices: Sequence[DeviceDiff]) -> str:
         return most.verdict
     name = f"device {most.device}" if most.rank is None else f"rank {most.rank}"
     changes = [device.figures.span.change_pct for device in devices]
-    known = sorted(change for change in changes if change is not None)
-    spread = f" ({_signed(known[0])} to {_signed(known[-1])})" if known else ""
+    ascending = sorted(change for change in changes if change is not None)
+    spread = f" ({_signed(ascending[0])} to {_signed(ascending[-1])})" if ascending else ""
     return f"{len(devices)} devices{spread}; {name} changed most: {most.verdict}"
 
 
-def _span(basis: Basis, span: Change, unit: Unit) -> str:
+def _span(basis: Basis, span: FigureChange, unit: Unit) -> str:
     what = "Step" if basis == "step" else "Window"
     change, share = span.change or 0, span.change_pct
     both = f"{unit.number(round(span.before or 0))} to {unit.text(round(span.after or 0))}"
@@ -58,8 +58,10 @@ def _span(basis: Basis, span: Change, unit: Unit) -> str:
 
 
 def _reasons(figures: Figures, unit: Unit) -> list[str]:
-    """What changed most: copies hidden or exposed by direction, idle time by cause, other buckets; where none of them
-    did, what is hidden, and single causes of idle time."""
+    """Return the largest changes: of copies by direction, of idle time by cause, and of other buckets.
+
+    If none of them changed, return those of hidden copies and of single causes of idle time.
+    """
     overlap = {change.name: change for change in figures.overlap}
     engines = {change.name: change for change in figures.engines}
     buckets = {change.name: change for change in figures.buckets}
@@ -79,14 +81,14 @@ def _reasons(figures: Figures, unit: Unit) -> list[str]:
     return _largest(said, figures.span) or _largest(alone, figures.span)
 
 
-def _largest(said: Sequence[tuple[Change, str]], span: Change) -> list[str]:
+def _largest(said: Sequence[tuple[FigureChange, str]], span: FigureChange) -> list[str]:
     counted = sorted((loss for loss in said if _counts(loss[0], span)), key=lambda loss: -abs(loss[0].change or 0))
     return [sentence for _, sentence in counted[:_MOST_REASONS]]
 
 
-def _copies(direction: str, exposed: Change, copied: Change, unit: Unit) -> str:
+def _copies(direction: str, exposed: FigureChange, copied: FigureChange, unit: Unit) -> str:
     amount, change = round(abs(exposed.change or 0)), exposed.change or 0
-    # Copies that are exposed for less time were hidden, or there are fewer or faster ones.
+    # Copies are exposed for less time if more of them is hidden, or if there are fewer or faster copies.
     hidden = (copied.change or 0) - change
     if change < 0:
         how = f"of {direction} now hidden" if 2 * hidden >= amount else f"less exposed {direction}"
@@ -95,20 +97,20 @@ def _copies(direction: str, exposed: Change, copied: Change, unit: Unit) -> str:
     return f"{unit.text(amount)} {how}"
 
 
-def _more(change: Change, unit: Unit) -> str:
+def _more(change: FigureChange, unit: Unit) -> str:
     return f"{unit.text(round(abs(change.change or 0)))} {'more' if (change.change or 0) > 0 else 'less'}"
 
 
-def _cause(whole: Change, causes: Sequence[Change]) -> str:
-    """The cause of most of a change, where there is one."""
+def _cause(whole: FigureChange, causes: Sequence[FigureChange]) -> str:
+    """Return the cause of more than half of a change, in parentheses; empty if there is none."""
     sign = 1 if (whole.change or 0) > 0 else -1
     sure = [cause for cause in causes if cause.beyond_noise is not False]
     most = max(sure, key=lambda cause: sign * (cause.change or 0), default=None)
     return f" ({most.name})" if most and 2 * sign * (most.change or 0) > abs(whole.change or 0) else ""
 
 
-def _counts(change: Change, span: Change) -> bool:
-    """More than noise; where that cannot be told, more than the least share of the span that is."""
+def _counts(change: FigureChange, span: FigureChange) -> bool:
+    """Return whether a change is more than noise, or if that is unknown, more than a minimum share of the span."""
     if change.beyond_noise is not None:
         return change.beyond_noise
     return abs(change.change or 0) > GPU_SHARE * max(span.before or 0, span.after or 0)

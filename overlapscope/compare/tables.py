@@ -1,7 +1,7 @@
-"""The tables of a diff.
+"""Tables of a diff.
 
-What did not change, or by no more than noise, is counted and left out, unless more is asked for. What adds up to a
-whole is always there, so that it does.
+Rows that changed by no more than noise are counted and left out unless the user asks for them. Parts of a total are
+always shown, so that they add up.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import Unit, clean, plural
 from overlapscope.compare.difference import (
-    Change,
     CopyChange,
     DeviceDiff,
     Diff,
+    FigureChange,
     Figures,
     FindingChange,
     KernelChange,
@@ -50,9 +50,9 @@ from overlapscope.trace.op_names import short_kernel
 T = TypeVar("T")
 
 FINDINGS: Final = "findings"
-"""The id of the table that says what became of each."""
+"""Id of the table of findings."""
 MOST = 10
-"""Rows of a list that can be long."""
+"""Maximum number of rows of a long list."""
 FINDING_TONES: Final[dict[str, Tone]] = {
     "gone": "good",
     "shrunk": "good",
@@ -65,9 +65,9 @@ _NAME_LIMIT = 200
 _MORE = "-v lists all"
 _GOOD: Final[dict[str, Good]] = {"hidden copy": "more", "exposed H2D": "less", "exposed D2H": "less"}
 _LOST: Final = {"exposed copy": "+/- exp. copy", "exposed comm": "+/- exp. comm", "idle": "+/- idle"}
-"""Buckets of which only the change is shown, by the titles of their columns."""
+"""Buckets for which tables show only the change, with the titles of their columns."""
 
-# What a table can do without where there is not enough room, the lowest number first.
+# Columns that a table drops if there is not enough room, the lowest number first.
 _INTERVAL = Column("interval", spare=1)
 _LAUNCHED_BY = Column("launched by", number=False, flexible=True, spare=2)
 _NOISE_FLOOR = Column("noise up to", spare=3)
@@ -80,7 +80,7 @@ def _change_columns(unit: str) -> tuple[Column, ...]:
     return (Column(f"before {unit}".rstrip()), Column("after"), Column("change"), _RELATIVE)
 
 
-def _change_cells(change: Change, unit: Unit) -> tuple[str, ...]:
+def _change_cells(change: FigureChange, unit: Unit) -> tuple[str, ...]:
     sides = (number(change.unit, value, unit) for value in (change.before, change.after))
     return (*sides, signed(change.unit, change.change, unit), relative(change))
 
@@ -89,22 +89,22 @@ def _lost_cells(figures: Figures, unit: Unit) -> tuple[str, ...]:
     return tuple(signed("ns", _bucket(figures, name).change, unit) for name in _LOST)
 
 
-def _bucket(figures: Figures, name: str) -> Change:
+def _bucket(figures: Figures, name: str) -> FigureChange:
     return next(bucket for bucket in figures.buckets if bucket.name == name)
 
 
-# -- both sides -----------------------------------------------------------------------------------
+# -- Both sides -----------------------------------------------------------------------------------
 
 
 def sides(diff: Diff) -> Table:
-    """What is compared."""
+    """Return the traces on both sides, with their environments and trust."""
     lines = []
     for word, side, other in (("before", diff.before, diff.after), ("after", diff.after, diff.before)):
-        made = side.environment
-        versions = [f"torch {made.torch}"] if made.torch else []
-        versions += [f"CUDA {made.cuda}"] if made.cuda else []
-        known = (clean(", ".join(names), 60) or "unknown" for names in (made.gpus, versions))
-        lines.append((word, side_name(side, other), *known, trust(side)))
+        environment = side.environment
+        versions = [f"torch {environment.torch}"] if environment.torch else []
+        versions += [f"CUDA {environment.cuda}"] if environment.cuda else []
+        cells = (clean(", ".join(names), 60) or "unknown" for names in (environment.gpus, versions))
+        lines.append((word, side_name(side, other), *cells, trust(side)))
     titles = ("trace", "GPU", "recorded with", "trust")
     note = (
         "Figures exclude the cost of recording: they are corrected to plain steps."
@@ -116,7 +116,7 @@ def sides(diff: Diff) -> Table:
 
 
 def summary(diff: Diff) -> Table:
-    """One row for each device of several."""
+    """Return a table with a row for each device."""
     unit = unit_of(device.figures.span for device in diff.devices)
     lines: list[tuple[str | Cell, ...]] = []
     for device in diff.devices:
@@ -128,93 +128,101 @@ def summary(diff: Diff) -> Table:
     return Table("Each device", columns, rows(lines), f"{MARKS}.")
 
 
-# -- changes as rows ------------------------------------------------------------------------------
+# -- Rows -----------------------------------------------------------------------------------------
 
 
 class _Line(Struct, frozen=True):
-    """A change as a row."""
+    """A row about a change."""
 
     name: str
-    change: Change
+    change: FigureChange
     good: Good | None = None
     standing: str = ""
-    """Instead of what the change is worth."""
+    """Word to show instead of a judgement of the change."""
     group: str = ""
-    """What it is one of several figures of; said once."""
+    """Name of the group, in the group's first row only."""
 
 
 def _changes(
     title: str, names: Sequence[str], lines: Sequence[_Line], unit: Unit, *, note: str = "", mixed: bool = False
 ) -> Table:
-    """A row for each change. `names` are titles of one or two columns: with two, the first is of the groups. Of `mixed`
-    units, which the rows name themselves."""
+    """Return a table with a row for each change.
+
+    Args:
+        title: Title of the table.
+        names: Titles of the name columns. With two, the first has the names of groups.
+        lines: The rows.
+        unit: Unit of times.
+        note: Note below the table.
+        mixed: Whether units differ between rows, which then state them.
+    """
     between = [interval(line.change, unit) for line in lines]
     columns = [words(name, flexible=bool(name), heads=not number) for number, name in enumerate(names)]
     columns += _change_columns("" if mixed else unit.name)
     columns += [_INTERVAL, _NOISE_FLOOR] if any(between) else []
     cells: list[tuple[str | Cell, ...]] = []
-    for line, known in zip(lines, between, strict=True):
+    for line, spread in zip(lines, between, strict=True):
         change = line.change
         named = (line.group, line.name)[-len(names) :]
-        floor = number(change.unit, change.noise_floor, unit) if known and change.noise_floor else ""
-        noise = (known, floor) if any(between) else ()
+        floor = number(change.unit, change.noise_floor, unit) if spread and change.noise_floor else ""
+        noise = (spread, floor) if any(between) else ()
         cells.append((*named, *_change_cells(change, unit), *noise, marked(change, line.good, line.standing)))
     return Table(title, (*columns, words("")), rows(cells), note if cells else "", total=not mixed)
 
 
 _Group = tuple[str, Standing, tuple[_Line, ...]]
-"""What belongs together as several rows: its name, on which sides it is, and the rows."""
+"""Several rows that belong together: their name, the sides that have them, and the rows."""
 
 
 def _groups(title: str, name: str, groups: Sequence[_Group], unit: Unit, verbose: bool, noun: str) -> Table:
-    """Several rows for each group; its name stands in its first."""
+    """Return a table with several rows for each group. The first row has the group's name."""
     moved = [group for group in groups if verbose or any(worth_showing(line.change) for line in group[2])]
     shown = moved if verbose else moved[:MOST]
     lines: list[_Line] = []
     for group, sides, figures in shown:
-        # What is new or gone is neither better nor worse by itself: other copies may have taken its place.
+        # A new or gone group is neither better nor worse in itself, since another may replace it.
         standing = "" if sides == "both" else sides
-        told = [line for line in figures if _there_is(line.change) and (verbose or line.change.change != 0)]
-        lines += (replace(line, standing=standing, group="" if number else group) for number, line in enumerate(told))
+        kept = [line for line in figures if _exists(line.change) and (verbose or line.change.change != 0)]
+        lines += (replace(line, standing=standing, group="" if number else group) for number, line in enumerate(kept))
     return _changes(title, (name, ""), lines, unit, note=_left_out(groups, shown, noun), mixed=True)
 
 
-def _there_is(change: Change) -> bool:
-    """Whether there is anything of it on either side."""
+def _exists(change: FigureChange) -> bool:
+    """Return whether a figure is neither zero nor None on some side."""
     return bool(change.before) or bool(change.after)
 
 
 def _kept(
     found: Iterable[T],
-    change: Callable[[T], Change],
+    change: Callable[[T], FigureChange],
     verbose: bool,
     noun: str,
     also: Callable[[T], bool] = lambda _: False,
 ) -> tuple[list[T], str]:
-    """Those that changed; those left out in words."""
-    there = [row for row in found if _there_is(change(row)) or also(row)]
-    shown = [row for row in there if verbose or worth_showing(change(row)) or also(row)]
-    return shown, _left_out([row for row in there if _there_is(change(row))], shown, noun)
+    """Return the rows that changed, and a note about those left out."""
+    existing = [row for row in found if _exists(change(row)) or also(row)]
+    shown = [row for row in existing if verbose or worth_showing(change(row)) or also(row)]
+    return shown, _left_out([row for row in existing if _exists(change(row))], shown, noun)
 
 
 def _longest(found: Sequence[T], verbose: bool, noun: str) -> tuple[Sequence[T], str]:
-    """The first of a list that is sorted; those left out in words."""
+    """Return the first rows of a sorted list, and a note about those left out."""
     shown = found if verbose else found[:MOST]
     return shown, _left_out(found, shown, noun)
 
 
 def _left_out(found: Sequence[object], shown: Sequence[object], noun: str) -> str:
-    """How many are not shown; empty where all are, or none is."""
-    left = len(found) - len(shown)
-    return f"{plural(left, f'more {noun}')} changed less or not at all; {_MORE}." if left > 0 and shown else ""
+    """Return a note about the rows that are not shown; empty if all or none are."""
+    omitted = len(found) - len(shown)
+    return f"{plural(omitted, f'more {noun}')} changed less or not at all; {_MORE}." if omitted > 0 and shown else ""
 
 
-# -- one device -----------------------------------------------------------------------------------
+# -- Devices --------------------------------------------------------------------------------------
 
 
 def buckets(device: DeviceDiff) -> Table:
-    """The partition of the span."""
-    shown = [bucket for bucket in device.figures.buckets if _there_is(bucket)]
+    """Return the buckets, which add up to the span."""
+    shown = [bucket for bucket in device.figures.buckets if _exists(bucket)]
     lines = [_Line(bucket.name, bucket, None if bucket.name == "compute" else "less") for bucket in shown]
     lines.append(_Line("span", device.figures.span, "less"))
     note = basis(device) + (f" {MARKS}." if device.basis == "step" else "")
@@ -222,13 +230,13 @@ def buckets(device: DeviceDiff) -> Table:
 
 
 def causes(device: DeviceDiff, *, verbose: bool) -> list[Table]:
-    """What the change in exposed copy and in idle is due to; those of the two that changed."""
+    """Return the causes of the changes in exposed copies and in idle time, for those of the two that changed."""
     both = {"exposed copy": device.figures.exposed_copy_by_cause, "idle": device.figures.idle_by_cause}
     tables = []
     for name, by_cause in both.items():
         whole = _bucket(device.figures, name)
-        if any(map(worth_showing, (whole, *by_cause))) or (verbose and _there_is(whole)):
-            found = sorted(filter(_there_is, by_cause), key=lambda cause: (-abs(cause.change or 0), cause.name))
+        if any(map(worth_showing, (whole, *by_cause))) or (verbose and _exists(whole)):
+            found = sorted(filter(_exists, by_cause), key=lambda cause: (-abs(cause.change or 0), cause.name))
             lines = [*(_Line(cause.name, cause, "less") for cause in found), _Line("total", whole, "less")]
             title = f"Causes of the change in {name}"
             tables.append(_changes(title, [f"{name} by cause"], lines, _unit(device)))
@@ -236,7 +244,7 @@ def causes(device: DeviceDiff, *, verbose: bool) -> list[Table]:
 
 
 def details(device: DeviceDiff, *, verbose: bool) -> list[Table]:
-    """What lies behind it; the empty ones left out."""
+    """Return the other tables of a device, without empty ones."""
     tables = (_overlap, _copies, _stalls, _kernels, _ops, _ranges)
     return [
         table
@@ -246,7 +254,7 @@ def details(device: DeviceDiff, *, verbose: bool) -> list[Table]:
 
 
 def findings(device: DeviceDiff, *, verbose: bool) -> Table:
-    """What became of each finding."""
+    """Return the findings, with their costs before and after."""
     unit = _unit(device)
     shown, note = _kept(
         device.findings, lambda finding: finding.cost, verbose, "finding", lambda finding: finding.standing != "same"
@@ -260,14 +268,14 @@ def findings(device: DeviceDiff, *, verbose: bool) -> Table:
 def _finding(change: FindingChange, unit: Unit) -> tuple[str | Cell, ...]:
     finding, word = change.after or change.before, finding_standing(change)
     costs = ["" if cost is None else unit.number(round(cost)) for cost in (change.cost.before, change.cost.after)]
-    # What a side without it would still cost is known to be little, not to be nothing.
+    # A side without the finding may still have a small cost.
     moved = interval(change.cost, unit) if change.cost.change is None else signed("ns", change.cost.change, unit)
     standing = Cell(word, tone=FINDING_TONES.get(word, ""))
     return standing, clean(change.rule, 60), *costs, moved, clean(finding.title, 400) if finding else ""
 
 
 def _overlap(device: DeviceDiff, verbose: bool) -> Table:
-    """Overlap figures, and how long each engine worked."""
+    """Return overlap figures and the busy times of the engines."""
     figures, unit = device.figures, _unit(device)
     shares = [_Line(f"{figure.name}, %", figure, "more") for figure in figures.overlap if figure.unit == "pct"]
     times = [
@@ -281,7 +289,7 @@ def _overlap(device: DeviceDiff, verbose: bool) -> Table:
 
 
 def _copies(device: DeviceDiff, verbose: bool) -> Table:
-    """Copies by direction, memory, and whether they are on the stream that computes."""
+    """Return copies by direction, memory kinds and kind of stream."""
     unit = _unit(device)
     groups = [(_copy_name(copies), copies.standing, _copy_lines(copies, unit)) for copies in device.copies]
     table = _groups("Copies", "copies (stream)", groups, unit, verbose, "group of copies")
@@ -303,7 +311,7 @@ def _copy_lines(group: CopyChange, unit: Unit) -> tuple[_Line, ...]:
 
 
 def _stalls(device: DeviceDiff, verbose: bool) -> Table:
-    """Blocking calls of the host."""
+    """Return blocking calls of the host."""
     unit = _unit(device)
     groups = [(_stall_name(stall), stall.standing, _stall_lines(stall, unit)) for stall in device.host_stalls]
     return _groups("Host stalls", "host stalls", groups, unit, verbose, "blocking call")
@@ -323,7 +331,7 @@ def _stall_lines(stall: StallChange, unit: Unit) -> tuple[_Line, ...]:
 
 
 def _kernels(device: DeviceDiff, verbose: bool) -> Table:
-    """Kernels that changed."""
+    """Return the kernels that changed."""
     shown, note = _longest(device.kernels, verbose, "kernel")
     unit = unit_of(kernel.time for kernel in shown)
     names = (words("kernels", flexible=True, heads=True), _LAUNCHED_BY)
@@ -334,20 +342,20 @@ def _kernels(device: DeviceDiff, verbose: bool) -> Table:
 
 
 def _kernel_namer(shown: Sequence[KernelChange], verbose: bool) -> Callable[[KernelChange], str]:
-    """What a kernel is called: in full where asked for, or where several of those shown are short for the same."""
+    """Return a function that names kernels: in full if asked for, or if several shown ones have the same short name."""
     short = Counter(short_kernel(kernel.kernel) for kernel in shown)
 
     def name(kernel: KernelChange) -> str:
         full = verbose or short[short_kernel(kernel.kernel)] > 1 or kernel.renamed_from is not None
-        # That a kernel returns nothing goes without saying.
-        said = clean(kernel.kernel.removeprefix("void ") if full else short_kernel(kernel.kernel), _NAME_LIMIT)
-        return f"{said} (was {clean(kernel.renamed_from, _NAME_LIMIT)})" if kernel.renamed_from is not None else said
+        # Every kernel returns void, so the prefix only takes room.
+        shown_name = clean(kernel.kernel.removeprefix("void ") if full else short_kernel(kernel.kernel), _NAME_LIMIT)
+        return f"{shown_name} (was {clean(kernel.renamed_from, _NAME_LIMIT)})" if kernel.renamed_from else shown_name
 
     return name
 
 
 def _ops(device: DeviceDiff, verbose: bool) -> Table:
-    """Ops whose kernels changed."""
+    """Return the ops whose kernels changed."""
     shown, note = _longest(device.ops, verbose, "op")
     unit = unit_of(op.time for op in shown)
     name = words("ops, by kernel time", flexible=True, heads=True)
@@ -361,13 +369,13 @@ def _times(row: KernelChange | OpChange, unit: Unit) -> tuple[str, ...]:
 
 
 def _ranges(device: DeviceDiff, verbose: bool) -> Table:
-    """Ranges that changed, by name."""
+    """Return the ranges that changed, by name."""
 
     def moved(diff: RangeDiff) -> bool:
         return diff.figures is None or any(map(worth_showing, (diff.figures.span, *diff.figures.buckets)))
 
     def weight(diff: RangeDiff) -> float:
-        """By how much all its occurrences together changed."""
+        """Return the total change of all occurrences."""
         change = diff.figures.span.change if diff.figures is not None else None
         return abs(change or 0) * max(diff.count_before, diff.count_after)
 
@@ -391,5 +399,5 @@ def _range(diff: RangeDiff, unit: Unit) -> Row:
 
 
 def _unit(device: DeviceDiff) -> Unit:
-    """One unit for all that is a part of the span."""
+    """Return the unit for all parts of the span."""
     return unit_of([device.figures.span])

@@ -1,6 +1,6 @@
-"""The figures of a diff as words: signed numbers, intervals, and one word for what a change is worth.
+"""Figures of a diff as words: signed numbers, intervals, and a word that judges each change.
 
-No colour says anything that a word beside it does not.
+Every colour has a word beside it with the same meaning.
 """
 
 from __future__ import annotations
@@ -11,39 +11,39 @@ from typing import Literal
 
 from overlapscope.base import words
 from overlapscope.base.words import NOTHING, Unit, clean, plural
-from overlapscope.compare.difference import Change, DeviceDiff, Diff, Doubt, FindingChange, Side
+from overlapscope.compare.difference import DeviceDiff, Diff, Doubt, FigureChange, FindingChange, Side
 from overlapscope.compare.difference import Unit as Measure
 from overlapscope.documents.table import Cell, Tone
 
 Good = Literal["less", "more"]
-"""Which way a figure gets better."""
+"""Direction in which a figure improves."""
 
 BETTER, WORSE, MORE, LESS, SAME, NOISE, UNTOLD = "better", "worse", "more", "less", "same", "~", "?"
-"""What a change is worth: the last column of every table."""
+"""Judgements of changes, in the last column of every table."""
 
 TONES: dict[str, Tone] = {BETTER: "good", WORSE: "poor", NOISE: "muted"}
 MARKS = f"{NOISE} within noise, {UNTOLD} unknown"
 
 MOST_PCT = 1000
-"""A change by more than this percentage is not told exactly."""
+"""Maximum percentage to show for a change; larger ones are shown as more than this."""
 
 GOOD_NEWS = "overlap-achieved"
-"""The rule whose findings say that something works."""
+"""Rule whose findings are good news."""
 
 _NAME_LIMIT = 120
 
 
-# -- numbers --------------------------------------------------------------------------------------
+# -- Numbers --------------------------------------------------------------------------------------
 
 
-def unit_of(changes: Iterable[Change]) -> Unit:
-    """The unit of time in which the longest of them reads well."""
-    known = [abs(value) for figure in changes for value in (figure.before, figure.after) if value is not None]
-    return words.unit_for(round(max(known, default=0)))
+def unit_of(changes: Iterable[FigureChange]) -> Unit:
+    """Return the unit of time that suits the longest of some times."""
+    values = [abs(value) for figure in changes for value in (figure.before, figure.after) if value is not None]
+    return words.unit_for(round(max(values, default=0)))
 
 
 def number(measure: Measure, value: float | None, unit: Unit) -> str:
-    """A figure of a side. A time is in `unit`, which the column's title or the row's name tells."""
+    """Format a figure. Times are in `unit`, which the column's title or the row's name states."""
     if value is None:
         return NOTHING
     if measure == "ns":
@@ -54,12 +54,12 @@ def number(measure: Measure, value: float | None, unit: Unit) -> str:
         return words.bandwidth(value)
     if measure == "bytes":
         return words.size(round(value))
-    # The mean of several steps need not be whole.
+    # The mean of counts may be fractional.
     return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 
 
 def signed(measure: Measure, value: float | None, unit: Unit) -> str:
-    """A change with its sign; of percentages in points."""
+    """Format a change with its sign, in points if the figure is a percentage."""
     if value is None:
         return NOTHING
     if value == 0:
@@ -67,26 +67,26 @@ def signed(measure: Measure, value: float | None, unit: Unit) -> str:
     return _with_sign(value, number(measure, abs(value), unit))
 
 
-def relative(figure: Change) -> str:
-    """The change as a percentage of what was before; empty for what is none, as a change of a percentage."""
+def relative(figure: FigureChange) -> str:
+    """Format a change as a percentage of the figure before; empty for percentages and figures that did not change."""
     pct = figure.change_pct
     if pct is None or figure.unit == "pct" or not figure.change:
         return ""
     if abs(pct) >= MOST_PCT:
-        # Of next to nothing; how many times more it is now says nothing.
+        # The figure before was almost zero, so the exact ratio means nothing.
         return f"> +{MOST_PCT:,}"
     return _with_sign(pct, f"{abs(pct):,.1f}" if abs(pct) >= 0.05 else "< 0.1")
 
 
-def interval(figure: Change, unit: Unit) -> str:
-    """`-2.1 to -1.9`; empty where nothing is known."""
+def interval(figure: FigureChange, unit: Unit) -> str:
+    """Return `-2.1 to -1.9`; empty if unknown."""
     if figure.low is None or figure.high is None:
         return ""
     return f"{signed(figure.unit, figure.low, unit)} to {signed(figure.unit, figure.high, unit)}"
 
 
-def pair(figure: Change, unit: Unit) -> str:
-    """Both sides in one cell: `3`, or `3 → 12`."""
+def pair(figure: FigureChange, unit: Unit) -> str:
+    """Return both sides in one cell: `3`, or `3 → 12`."""
     first, second = number(figure.unit, figure.before, unit), number(figure.unit, figure.after, unit)
     return first if first == second else f"{first} → {second}"
 
@@ -95,16 +95,18 @@ def _with_sign(value: float, text: str) -> str:
     sign = "+" if value > 0 else "-"
     if not text.startswith("< "):
         return f"{sign}{text}"
-    # Nearer to zero than can be written.
+    # The value is too close to zero for the shown digits.
     return f"{'<' if value > 0 else '>'} {sign}{text.removeprefix('< ')}"
 
 
-# -- what it is worth -----------------------------------------------------------------------------
+# -- Judgements -----------------------------------------------------------------------------------
 
 
-def mark(figure: Change, good: Good | None) -> str:
-    """What a change is worth, in one word; empty where nothing is on either side. Of what is neither good nor bad: more
-    or less."""
+def mark(figure: FigureChange, good: Good | None) -> str:
+    """Return the judgement of a change as a word; empty if neither side has the figure.
+
+    Without a `good` direction, the word is `more` or `less`.
+    """
     if figure.change is None:
         return "" if figure.before is figure.after else "new" if figure.before is None else "gone"
     if figure.change == 0:
@@ -119,40 +121,40 @@ def mark(figure: Change, good: Good | None) -> str:
     return BETTER if way == good else WORSE
 
 
-def marked(figure: Change, good: Good | None, standing: str = "") -> Cell:
-    """The same as a cell; or what became of it, if that is told."""
+def marked(figure: FigureChange, good: Good | None, standing: str = "") -> Cell:
+    """Return the judgement, or `standing` if it is not empty, as a cell."""
     word = standing or mark(figure, good)
     return Cell(word, tone=TONES.get(word, ""))
 
 
-def worth_showing(figure: Change) -> bool:
-    """Whether it changed, and not just by noise."""
+def worth_showing(figure: FigureChange) -> bool:
+    """Return whether a figure changed by more than noise."""
     if figure.change is None:
         return (figure.before is None) != (figure.after is None)
     return figure.change != 0 and _may_matter(figure, figure.change)
 
 
-def _may_matter(figure: Change, change: float) -> bool:
-    """Whether it is more than noise; where the steps do not tell, whether it is more than the floor."""
+def _may_matter(figure: FigureChange, change: float) -> bool:
+    """Return whether a change is more than noise, or if that is unknown, more than the noise floor."""
     return abs(change) > figure.noise_floor if figure.beyond_noise is None else figure.beyond_noise
 
 
 def finding_standing(change: FindingChange) -> str:
-    """What became of a finding, and where that is not bad or good, that it is not."""
-    found = change.after or change.before
+    """Return what happened to a finding, with a note if that is not as good or bad as it seems."""
+    finding = change.after or change.before
     if change.standing in ("new", "gone"):
         if change.rule == GOOD_NEWS:
             return "new (good)" if change.standing == "new" else "gone (bad)"
-        if found is not None and found.severity == "info":
+        if finding is not None and finding.severity == "info":
             return f"{change.standing} (info)"
         if change.cost.beyond_noise is False:
-            # It costs hardly more than what no rule speaks of.
+            # Its cost hardly exceeds what rules ignore.
             return f"{change.standing} {NOISE}"
     return change.standing
 
 
 def standing(diff: Diff) -> tuple[str, Tone]:
-    """How it stands over all devices, in one word, and its tone."""
+    """Return a word for the result on all devices, and its tone."""
     if not diff.devices:
         return "not comparable", ""
     each = {mark(device.figures.span, "less") for device in diff.devices}
@@ -167,23 +169,23 @@ def standing(diff: Diff) -> tuple[str, Tone]:
     return "within noise" if NOISE in each else "unchanged", ""
 
 
-# -- what is compared -----------------------------------------------------------------------------
+# -- Sides ----------------------------------------------------------------------------------------
 
 
 def doubt_words(doubt: Doubt) -> tuple[str, str]:
-    """What differs, and what can still be compared."""
+    """Return what differs, and what can still be compared."""
     return clean(doubt.detail, 1000), f"Still comparable: {clean(doubt.holds, 1000)}"
 
 
 def device_title(diff: Diff, device: DeviceDiff) -> str:
-    """`rank 0`, `rank 0, device 1`; as much as tells the devices apart."""
+    """Return `rank 0` or `rank 0, device 1`: as much as sets the devices apart."""
     ranked = [f"rank {device.rank}"] if device.rank is not None else []
     alone = ranked and sum(1 for another in diff.devices if another.rank == device.rank) == 1
     return ", ".join(ranked if alone else [*ranked, f"device {device.device}"])
 
 
 def basis(device: DeviceDiff) -> str:
-    """What the figures are of."""
+    """Return a sentence about the compared steps or windows."""
     if device.basis == "window":
         return "Figures are of the whole windows; without steps, noise is unknown."
     left_out = device.left_out_before, device.left_out_after
@@ -192,12 +194,12 @@ def basis(device: DeviceDiff) -> str:
 
 
 def side_name(side: Side, other: Side) -> str:
-    """The file, or the directory of several; with its path where both sides have the same name."""
+    """Return the name of the file or directory, or its path if both sides have the same name."""
     name, theirs = (_short(either, full=False) for either in (side, other))
-    said = clean(name if name != theirs else _short(side, full=True), _NAME_LIMIT)
+    shown = clean(name if name != theirs else _short(side, full=True), _NAME_LIMIT)
     if side.predicted_by is None:
-        return said
-    return f"{said}, predicted ({clean(', '.join(side.predicted_by) or 'nothing changed', _NAME_LIMIT)})"
+        return shown
+    return f"{shown}, predicted ({clean(', '.join(side.predicted_by) or 'nothing changed', _NAME_LIMIT)})"
 
 
 def _short(side: Side, *, full: bool) -> str:
@@ -213,7 +215,7 @@ def _short(side: Side, *, full: bool) -> str:
 
 
 def trust(side: Side) -> str:
-    """The worst of a side's verdicts, with the checks that led to it."""
+    """Return the worst trust verdict of a side, with the checks that led to it."""
     for verdict in ("unusable", "degraded"):
         concerned = [trace for trace in side.trust if trace.verdict == verdict]
         if concerned:

@@ -1,4 +1,4 @@
-"""The application: its routes, its callbacks and what guards them."""
+"""The application: routes, callbacks and access control."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from overlapscope.dashboard import routes, security, shell, timeline_routes
 from overlapscope.dashboard.callbacks import Dashboard
 from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.pages import PAGES
-from overlapscope.dashboard.upload import Uploads
+from overlapscope.dashboard.upload import DroppedFiles
 from overlapscope.timeline import browser
 
 
-def create(library: Library, uploads: Uploads, *, base: str, token: str) -> dash.Dash:
-    """The dashboard of a library, below the path `base` (with a slash at both ends)."""
+def create(library: Library, uploads: DroppedFiles, *, base: str, token: str) -> dash.Dash:
+    """Return the dashboard of a library below the path `base`, which has a slash at both ends."""
     server = flask.Flask(__name__)
     security.guard(server, token=token, base=base)
     timeline_routes.register(server, library)
@@ -45,6 +45,8 @@ def create(library: Library, uploads: Uploads, *, base: str, token: str) -> dash
 
 
 def _of_timeline(name: str) -> ResourceType:
-    """A file of the timeline, for Dash to serve as it serves those of its own: a browser may keep it for a year, as its
-    address changes with it."""
+    """Return a file of the timeline as a Dash resource.
+
+    Its address changes with its contents, so that browsers may cache it for a year.
+    """
     return {"namespace": "overlapscope", "relative_package_path": f"timeline/browser/{name}"}

@@ -1,5 +1,4 @@
-"""What takes too long for an answer: computed one thing after another beside what is asked, and kept while there is
-room."""
+"""Slow computations, run one after another in the background, and a cache for their results."""
 
 from __future__ import annotations
 
@@ -22,18 +21,17 @@ V = TypeVar("V")
 
 
 class Kept(Generic[K, V]):
-    """What was used least recently is forgotten once everything weighs too much together; never the last two.
-    Thread-safe."""
+    """A thread-safe cache that drops the least recently used values if their weight is too high, but keeps two."""
 
     def __init__(self, most: int) -> None:
-        """`most`: what all may weigh together. What weighs nothing stays."""
+        """`most` is the maximum total weight. Values without weight stay."""
         self._most = most
         self._values: dict[K, tuple[V, int]] = {}
-        """The most recently used last."""
+        """Values with their weights; the most recently used is last."""
         self._lock = threading.Lock()
 
     def get(self, key: K) -> V | None:
-        """The value, which is used by that."""
+        """Return the value, which counts as a use."""
         with self._lock:
             if key not in self._values:
                 return None
@@ -41,7 +39,7 @@ class Kept(Generic[K, V]):
             return self._values[key][0]
 
     def put(self, key: K, value: V, weight: int) -> None:
-        """Keep a value, at the cost of others."""
+        """Keep a value, dropping others if necessary."""
         with self._lock:
             self._values.pop(key, None)
             self._values[key] = value, weight
@@ -51,7 +49,7 @@ class Kept(Generic[K, V]):
                 del heavy[oldest], self._values[oldest]
 
     def remember(self, key: K, make: Callable[[], V], weight: int = 1) -> V:
-        """The value, made where it is not there."""
+        """Return the value, computed if it is missing."""
         value = self.get(key)
         if value is None:
             value = make()
@@ -59,24 +57,24 @@ class Kept(Generic[K, V]):
         return value
 
     def forget(self, is_old: Callable[[K], bool]) -> None:
-        """Drop the values of all such keys."""
+        """Drop the values whose keys are old."""
         with self._lock:
             self._values = {key: kept for key, kept in self._values.items() if not is_old(key)}
 
 
-class Progress(Struct, frozen=True):
-    """How far something is."""
+class TaskProgress(Struct, frozen=True):
+    """Progress of a task."""
 
     stage: str
     part: float | None = None
-    """Of the whole; None where nothing is known."""
+    """Completed fraction; None if unknown."""
 
 
-Tell = Callable[[Progress], None]
+Tell = Callable[[TaskProgress], None]
 
 
 class Background(Generic[K, V]):
-    """Thread-safe. One thread computes, what was asked for last first, and ends when nobody waits for anything."""
+    """A thread-safe queue with a thread that takes the latest request first, and ends when no request is left."""
 
     def __init__(
         self,
@@ -87,25 +85,25 @@ class Background(Generic[K, V]):
         *,
         given_up_s: float = math.inf,
     ) -> None:
-        """`compute` raises nothing (`attempt`). What has not been asked for since `given_up_s`, nobody waits for."""
+        """`compute` must not raise (`attempt`). Requests not repeated within `given_up_s` are dropped."""
         self._name = name
         self._compute = compute
         self._kept = kept
         self._weigh = weigh
         self._given_up_s = given_up_s
         self._wanted: dict[K, tuple[tuple[bool, int], float]] = {}
-        """How urgent each is, and when it was last asked for."""
+        """Priority of each request, and the time of its latest repetition."""
         self._asked = 0
-        self._at_work: tuple[K, Progress] | None = None
+        self._at_work: tuple[K, TaskProgress] | None = None
         self._working = False
         self._change = threading.Condition()
 
     def put(self, key: K, value: V) -> None:
-        """Keep a value that came with another one."""
+        """Keep a value that resulted from another request."""
         self._kept.put(key, value, self._weigh(value))
 
     def request(self, key: K, *, urgent: bool = True) -> None:
-        """Have it computed: before what was asked for earlier, or after all of that where it is not urgent."""
+        """Request a value: before all earlier requests or, if not urgent, after them."""
         with self._change:
             now = time.monotonic()
             if self._kept.get(key) is not None or (self._at_work is not None and self._at_work[0] == key):
@@ -119,7 +117,7 @@ class Background(Generic[K, V]):
                 threading.Thread(target=self._work, name=f"overlapscope-{self._name}", daemon=True).start()
 
     def get(self, key: K, wait_s: float = math.inf) -> V | None:
-        """The value; None if it is not there after a wait, but under way: ask again."""
+        """Return the value; None if it isn't ready after `wait_s`, so the caller has to ask again."""
         deadline = time.monotonic() + wait_s
         with self._change:
             while (value := self._kept.get(key)) is None:
@@ -131,8 +129,8 @@ class Background(Generic[K, V]):
             return value
 
     @property
-    def at_work(self) -> tuple[K, Progress] | None:
-        """What is being computed, and how far it is."""
+    def at_work(self) -> tuple[K, TaskProgress] | None:
+        """The request that is being computed, with its progress."""
         with self._change:
             return self._at_work
 
@@ -146,7 +144,7 @@ class Background(Generic[K, V]):
                     return
                 key = max(self._wanted, key=lambda key: self._wanted[key][0])
                 del self._wanted[key]
-                self._at_work = key, Progress("beginning")
+                self._at_work = key, TaskProgress("beginning")
             value = self._compute(key, functools.partial(self._tell, key))
             with self._change:
                 self._at_work = None
@@ -155,13 +153,16 @@ class Background(Generic[K, V]):
             del value
             give_back()
 
-    def _tell(self, key: K, progress: Progress) -> None:
+    def _tell(self, key: K, progress: TaskProgress) -> None:
         with self._change:
             self._at_work = key, progress
 
 
 def attempt(subject: str, make: Callable[[], V]) -> V | OverlapscopeError:
-    """What is made, or why it cannot be: a thread must live on, the page shows what happened, the log says where."""
+    """Return the result, or the reason why there is none.
+
+    The thread must survive any failure: the page shows the reason, and the log has the traceback.
+    """
     try:
         return make()
     except OverlapscopeError as error:
@@ -174,8 +175,8 @@ def attempt(subject: str, make: Callable[[], V]) -> V | OverlapscopeError:
 
 
 def raised(value: V | OverlapscopeError) -> V:
-    """The value. Raises what stands there instead."""
+    """Return the value, or raise it if it is an error."""
     if isinstance(value, OverlapscopeError):
-        # Else its traceback would grow with every time that it is raised.
+        # Its traceback would otherwise grow with each raise.
         raise value.with_traceback(None)
     return value

@@ -1,5 +1,5 @@
-"""What the server answers while the application is still being imported: a page with the verdict as soon as that is
-known, which gives way to the application's own."""
+"""The server's answers while the application is being imported: a page that shows the verdict as soon as it is known,
+until the application's own page replaces it."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ from overlapscope.base.words import clean
 from overlapscope.dashboard import security
 from overlapscope.dashboard.context import PageContext, url_of
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.opened import first_and_rest, verdict_on
 from overlapscope.dashboard.url import FIRST_PAGE
 from overlapscope.documents.colors import palette
 from overlapscope.errors import OverlapscopeError
+from overlapscope.report.verdict import judge
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 _PATH = "/api/beginning"
 _VERDICT_FIRST_S = 4.0
-"""So long the application waits for the first trace: both would only slow each other down."""
+"""Seconds to wait for the first trace before importing the application; both at once would only slow each other down.
+"""
 _ANSWER_S = 0.3
 _LOOK_S = 0.02
 
 
 class Beginning:
-    """A WSGI application that becomes the one that `make` returns, which a thread calls.
+    """A WSGI application that delegates to the application that `make` returns, once a thread has made it.
 
-    Until then a browser gets a page that waits, and other requests wait themselves; who may not ask is refused at once.
+    Until then a browser gets a page that waits, and other requests wait. Unauthorized requests are refused at once.
     """
 
     def __init__(self, library: Library, make: Callable[[], flask.Flask], *, base: str, token: str) -> None:
@@ -59,7 +60,7 @@ class Beginning:
         return (self._early if early else self._whole.result()).wsgi_app(environ, start)
 
     def _waits(self, request: Request) -> bool:
-        """Whether it is no browser's for a page of its own, which says so where the connection is to be trusted."""
+        """Return whether a request has to wait, unlike a browser's for a page, which `Sec-Fetch-Dest` reveals."""
         shown = request.headers.get("Sec-Fetch-Dest") in ("document", "iframe")
         return not shown and security.refusal(request, self._token) is None
 
@@ -78,11 +79,11 @@ class Beginning:
         return answer
 
     def _tell(self) -> dict[str, Any]:
-        """Once something is new, or after a moment."""
+        """Answer when something is new, or after a moment."""
         asked = flask.request.args
         url = url_of(self._library, self._base, asked.get("path"), asked.get("search"))
         until = time.monotonic() + _ANSWER_S
-        # Elsewhere no verdict is shown: an answer at once would only be asked for again.
+        # Other pages show no verdict, so an immediate answer would only be asked for again.
         speaks = url.page == FIRST_PAGE and asked.get("known") != "true"
         while not self._whole.done() and time.monotonic() < until:
             if speaks and self._library.opened(url.trace) is not None:
@@ -91,10 +92,8 @@ class Beginning:
         context = PageContext.at(url, self._library)
         verdict = None
         if speaks and context.trace is not None:
-            found = verdict_on(context.section)
-            first, rest = first_and_rest(found)
-            subject = context.section.title
-            verdict = {"level": found.level, "subject": subject, "first": first, "rest": rest, "notes": found.notes}
+            found = judge(context.section)
+            verdict = {name: getattr(found, name) for name in ("level", "subject", "lead", "rest", "notes")}
         return {"done": self._whole.done(), "stage": self._stage(context), "verdict": verdict}
 
     def _stage(self, context: PageContext) -> str:

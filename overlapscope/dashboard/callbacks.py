@@ -1,7 +1,7 @@
-"""The callbacks of pages: functions of the page's context and of what a browser posts.
+"""Callbacks of pages: functions of the page's context and of the values that a browser posts.
 
-A callback's values have to be of the types in its signature: they are foreign text. A post with others, or one that
-fits no callback, is answered with 400 and one line in the log; what fails after that is ours, and is told of as such.
+The values are foreign text, so they must have the types in the callback's signature. Other posts are answered with 400
+and a line in the log. A failure after that check is our own, and is reported as such.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from overlapscope.dashboard.context import PageContext, url_of
 from overlapscope.dashboard.library import Library
 
 Whole = Annotated[int, msgspec.Meta(ge=-(1 << 53), le=1 << 53)]
-"""A browser's numbers are exact up to here."""
+"""A whole number that a browser represents exactly."""
 Number = Annotated[float, msgspec.Meta(ge=-(1 << 53), le=1 << 53)]
 
 LEAD = "lead"
-"""Id of the store for what the functions of `Callbacks.leads` return."""
+"""Id of the store that receives the results of `Callbacks.leads`."""
 _DISPATCH = "/_dash-update-component"
 
 
-class Point(msgspec.Struct, frozen=True):
-    """A point of a chart. What it holds depends on the chart."""
+class ChartPoint(msgspec.Struct, frozen=True):
+    """A point of a chart. The contents depend on the chart."""
 
     x: Any = None
     y: Any = None
@@ -42,16 +42,16 @@ class Point(msgspec.Struct, frozen=True):
 class Click(msgspec.Struct, frozen=True):
     """A click on a chart."""
 
-    points: tuple[Point, ...] = ()
+    points: tuple[ChartPoint, ...] = ()
 
     @property
     def number(self) -> int | None:
-        """What the point has first in its `customdata`, where that is a number."""
+        """The first item of the point's `customdata`, if it is a number."""
         return next((value for value in self._first if isinstance(value, int)), None)
 
     @property
     def id(self) -> str | None:
-        """The same, where that is an id."""
+        """The first item of the point's `customdata`, if it is an id."""
         return next((value for value in self._first if isinstance(value, str)), None)
 
     @property
@@ -63,11 +63,11 @@ class Click(msgspec.Struct, frozen=True):
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _SHOWN = (State("url", "pathname"), State("url", "search"), State("scheme-shown", "data"))
-"""What a page's context is made of; every callback gets it."""
+"""States from which the page's context is made; every callback gets them."""
 
 
 class Callbacks:
-    """The callbacks of a page, collected where they are written, until an application takes them."""
+    """Callbacks of a page, collected until an application registers them."""
 
     def __init__(self) -> None:
         self._in_server: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
@@ -75,8 +75,10 @@ class Callbacks:
         self._in_browser: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
 
     def add(self, *dependencies: Any, **options: Any) -> Callable[[Function], Function]:
-        """Have a function called with the `PageContext` and the values of its inputs, then its states, in that order;
-        those of the address and the scheme, which are in the context, are left out. All else is as Dash has it."""
+        """Register a function that takes the `PageContext`, then the values of its inputs and states, in that order.
+
+        The address and the scheme are in the context instead. Otherwise this is Dash's `callback`.
+        """
 
         def keep(function: Function) -> Function:
             self._in_server.append((function, dependencies, options))
@@ -85,8 +87,10 @@ class Callbacks:
         return keep
 
     def leads(self, *dependencies: Any) -> Callable[[Function], Function]:
-        """Have a function called, as `add` does, that returns an address to go to. The browser ignores the answer if
-        the user has gone elsewhere in the meantime (`assets/address.js`)."""
+        """Register a function, as `add` does, that returns an address to go to.
+
+        The browser ignores the answer if the user has gone elsewhere in the meantime (`assets/address.js`).
+        """
 
         def keep(function: Function) -> Function:
             self._leading.append((function, dependencies))
@@ -95,12 +99,12 @@ class Callbacks:
         return keep
 
     def in_browser(self, function: str | tuple[str, str], *dependencies: Any, **options: Any) -> None:
-        """Have a piece of JavaScript called, or a function of the assets by its namespace and name."""
+        """Register JavaScript: source text, or a function of the assets by namespace and name."""
         called = function if isinstance(function, str) else ClientsideFunction(*function)
         self._in_browser.append((called, dependencies, options))
 
     def csv(self, *grid_ids: str) -> None:
-        """Have the CSV buttons of these grids work."""
+        """Make the CSV buttons of these grids work."""
         for id in grid_ids:
             self.in_browser(
                 "function(clicks) { return Boolean(clicks); }",
@@ -110,7 +114,7 @@ class Callbacks:
             )
 
     def register(self, app: Dashboard) -> None:
-        """Have an application call them."""
+        """Register the callbacks with an application."""
         for function, dependencies, options in self._in_browser:
             app.clientside_callback(function, *dependencies, **options)
         for function, dependencies, options in self._in_server:
@@ -140,7 +144,7 @@ class _Post(msgspec.Struct):
 
 
 class Dashboard(dash.Dash):
-    """An application whose callbacks are called with values of the types that they state, or not at all."""
+    """An application that calls callbacks only with values of the types in their signatures."""
 
     def __init__(self, *arguments: Any, library: Library, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -152,7 +156,7 @@ class Dashboard(dash.Dash):
         flask.g.called = False
         try:
             flask.request.get_json()
-            # Python's own reader, which Dash uses, takes NaN and halves of characters for JSON.
+            # Python's json module, which Dash uses, accepts NaN and lone surrogates.
             post = msgspec.json.decode(flask.request.get_data(), type=_Post)
             if isinstance(post.outputs, list) != isinstance(self.callback_map[post.output]["output"], list):
                 _refuse("The outputs are not those of the callback.")
@@ -162,15 +166,18 @@ class Dashboard(dash.Dash):
         except Exception as error:
             if flask.g.called:
                 raise
-            # Whatever Dash makes of what it did not expect.
+            # Dash raises various exceptions for unexpected posts.
             _refuse(f"{type(error).__name__}: {error}")
 
 
 def _checked(
     app: Dashboard, function: Callable[..., Any], dependencies: tuple[Any, ...], *, leads: bool = False
 ) -> Callable[..., Any]:
-    """The same, for values that nobody has checked: it is called only with such as its signature states. If it `leads`,
-    its answer has the address at which the user was, too."""
+    """Return a callback that checks the values it gets.
+
+    It calls `function` only with values of the types in its signature. If it `leads`, the answer includes the address
+    at which the user was.
+    """
     read = [dependency for dependency in dependencies if isinstance(dependency, Input | State)]
     context_at = [read.index(shown) for shown in _SHOWN]
     hints = [hint for name, hint in get_type_hints(function, include_extras=True).items() if name != "return"][1:]
@@ -185,7 +192,7 @@ def _checked(
             _refuse(str(error))
         flask.g.called = True
         if scheme is None:
-            # The page has only begun: it will tell when it knows.
+            # The page is still starting; it posts again once it knows the scheme.
             raise PreventUpdate
         url = url_of(app.library, app.config.requests_pathname_prefix, pathname, search)
         answer = function(PageContext.at(url, app.library, dark=scheme == "dark"), *converted)

@@ -1,4 +1,4 @@
-"""What a page shows: the address, the traces that it names, and light or dark."""
+"""Context of a page: the address, the traces it names, and light or dark."""
 
 from __future__ import annotations
 
@@ -11,70 +11,70 @@ from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import Opened
 from overlapscope.dashboard.url import UrlState, parse
 from overlapscope.documents.colors import palette
-from overlapscope.report.page import Section
+from overlapscope.report.page import DeviceReport
 
 _MARGIN_NS = 10_000
-"""Least time that the timeline shows on either side of a window."""
+"""Minimum time that the timeline shows on either side of a window, in nanoseconds."""
 
 
 def url_of(library: Library, base: str, pathname: str | None, search: str | None) -> UrlState:
-    """What an address says, with a trace: the first where it names none."""
+    """Parse an address; without a trace, it gets the first."""
     url, entries = parse(base, pathname, search), library.entries()
     return replace(url, trace=entries[0].id) if url.trace is None and entries else url
 
 
 class PageContext(Struct, frozen=True):
-    """An address, with the traces that it names as far as they are loaded."""
+    """An address, with those of its traces that are loaded."""
 
     url: UrlState
     library: Library
     trace: Opened | None
-    """Never None on a page that needs a trace (`pages.PAGES`)."""
+    """The trace; never None on a page that needs it (`pages.PAGES`)."""
     other: Opened | None = None
-    """The second trace of the page Compare, where one is chosen."""
+    """The second trace of the page Compare, if chosen."""
     dark: bool = False
 
     @classmethod
     def at(cls, url: UrlState, library: Library, *, dark: bool = False) -> PageContext:
-        """What is loaded of what an address names."""
+        """Return the context of an address with the traces that are loaded."""
         return cls(url, library, library.opened(url.trace), library.opened(url.other), dark)
 
     @property
     def named(self) -> tuple[tuple[str, Opened | None], ...]:
-        """The ids of the traces that the address names, each with the trace where it is loaded."""
+        """Ids of the traces in the address, each with the trace if it is loaded."""
         pairs = ((self.url.trace, self.trace), (self.url.other, self.other))
         return tuple((id, opened) for id, opened in pairs if id is not None)
 
     @property
     def loaded(self) -> Opened:
-        """The trace, on a page that needs one."""
+        """The trace, on a page that needs it."""
         if self.trace is None:
             raise RuntimeError(f"the page {self.url.page} was shown without a trace")
         return self.trace
 
     @property
     def opened(self) -> Opened:
-        """What is shown of it: its plain program or the recording."""
+        """The program to show: the trace's plain program or its recording."""
         return self.loaded.of(self.url.of)
 
     @property
     def replayed(self) -> bool:
-        """Whether that is the plain program."""
+        """True if the page shows the plain program."""
         return self.opened is not self.loaded
 
     @property
-    def section(self) -> Section:
-        """The device that is shown."""
+    def section(self) -> DeviceReport:
+        """Report on the device to show."""
         return self.opened.section(self.url.device)
 
     @property
     def device(self) -> Device | None:
-        """The figures of that device; None where there are none to be believed, or no trace is loaded."""
+        """Figures of that device; None if they are unreliable or no trace is loaded."""
         return self.section.device if self.trace is not None and self.section.usable else None
 
     @property
     def device_analysis(self) -> DeviceAnalysis | None:
-        """What those figures were computed from."""
+        """Analysis of that device."""
         device = self.device
         if device is None:
             return None
@@ -83,7 +83,7 @@ class PageContext(Struct, frozen=True):
         )
 
     def timeline_href(self, window: Window) -> str:
-        """Return the URL of the timeline around a window, with as much again on either side."""
+        """Return the URL of the timeline around a window, with as much time again on either side."""
         lanes = self.opened.lanes
         margin = max(window.end_ns - window.start_ns, _MARGIN_NS)
         start, end = window.start_ns - margin - lanes.origin_ns, window.end_ns + margin - lanes.origin_ns
@@ -91,5 +91,5 @@ class PageContext(Struct, frozen=True):
 
     @property
     def colors(self) -> dict[str, str]:
-        """The palette, by name."""
+        """Palette, by name."""
         return palette(self.dark)

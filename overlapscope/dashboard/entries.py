@@ -1,4 +1,4 @@
-"""What a server may show: the traces in the files, patterns and directories that it was given, and reports of ranks."""
+"""Files that a server may show: traces in the given files, patterns and directories, and reports of ranks."""
 
 from __future__ import annotations
 
@@ -21,34 +21,36 @@ from overlapscope.reading.files import kind_of
 _ENDING = re.compile(r"((\.(pt\.)?trace)?\.json(\.gz|\.zst)?|\.sqlite|\.xplane\.pb)(?=(@\d+)?$)")
 
 
-class Entry(Struct, frozen=True):
+class TraceEntry(Struct, frozen=True):
     """A trace that may be shown."""
 
     id: str
-    """What URLs call it: its path below what was given, without the ending."""
+    """Name in URLs: the path below the given source, without the extension."""
     folder: str
     """The id's part before the name; empty for a file at the top."""
     path: Path
     name: str | None = None
-    """What a file that was dropped in is called; where it lies says nothing to anyone."""
+    """Name of a dropped file, whose path is meaningless to users."""
 
 
 class RanksFile(Struct, frozen=True):
-    """A report that `overlapscope ranks --format json` wrote."""
+    """A report written by `overlapscope ranks --format json`."""
 
     id: str
-    """What URLs call it: its path below what was given."""
+    """Name in URLs: the path below the given source."""
     path: Path
     report: RanksReport
 
 
-def find(sources: Sequence[Path]) -> tuple[list[Entry], list[RanksFile]]:
-    """The traces and reports of ranks of files, patterns, and directories with all that is below them, each file once.
+def find(sources: Sequence[Path]) -> tuple[list[TraceEntry], list[RanksFile]]:
+    """Return the traces and reports of ranks in files, patterns and directories (with subdirectories), each file once.
 
-    Raises UnreadableTrace where a source is missing, a directory holds no trace, or a report that is named is not one
-    of this version; one that is not named is left out.
+    Reports of another version are skipped in directories.
+
+    Raises:
+        UnreadableTrace: A source is missing, a directory has no trace, or a given report is not of this version.
     """
-    entries: list[Entry] = []
+    entries: list[TraceEntry] = []
     reports: list[RanksFile] = []
     seen: set[Path] = set()
     taken: set[str] = set()
@@ -68,17 +70,17 @@ def find(sources: Sequence[Path]) -> tuple[list[Entry], list[RanksFile]]:
             name = name_of(shown.as_posix())
             id = _unique(name, taken)
             taken.add(id)
-            entries.append(Entry(id, name.rpartition("/")[0], path))
+            entries.append(TraceEntry(id, name.rpartition("/")[0], path))
     return entries, reports
 
 
-def dropped(folder: str, path: Path, name: str, taken: Container[str]) -> Entry:
-    """A file that was dropped in under a name of its own."""
-    return Entry(_unique(f"{folder}/{_ENDING.sub('', name)}", taken), folder, path, name)
+def dropped(folder: str, path: Path, name: str, taken: Container[str]) -> TraceEntry:
+    """Return the entry of a dropped file, under its original name."""
+    return TraceEntry(_unique(f"{folder}/{_ENDING.sub('', name)}", taken), folder, path, name)
 
 
 def name_of(path: str) -> str:
-    """A path without what all traces' names end in."""
+    """Return a path without a trace's extension."""
     return _text(_ENDING.sub("", path))
 
 
@@ -98,7 +100,7 @@ def _report(id: str, path: Path, *, named: bool) -> list[RanksFile]:
 
 
 def _unique(name: str, taken: Container[str]) -> str:
-    """The name, with a number where it is taken."""
+    """Return the name, with a number if it is taken."""
     numbered = (f"{name} ({number})" for number in itertools.count(2))
     return name if name not in taken else next(candidate for candidate in numbered if candidate not in taken)
 
@@ -110,7 +112,7 @@ def _below(directory: Path) -> Iterable[Path]:
         if is_trace_name(file.name) and file.name != RESULTS_FILE and file.is_file()
     ]
     if not files:
-        # The sentence for a directory without traces.
+        # Raises the error for a directory without traces.
         expand([directory])
-    # Files before the folders beside them.
+    # Files come before subdirectories.
     return sorted(files, key=lambda file: (len(file.relative_to(directory).parts) > 1, natural(file)))

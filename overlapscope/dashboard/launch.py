@@ -1,7 +1,7 @@
-"""Starting the dashboard: what must be installed, the server, and the browser or notebook that shows it.
+"""Start of the dashboard: required packages, the server, and the browser or notebook that shows it.
 
-Dash is imported while the server answers already (`beginning`), so nothing here imports it at once; nor the analysis,
-since `overlapscope run` asks here what is installed, and the program is to find no numpy imported.
+Nothing here imports Dash at once, because the server answers while Dash is being imported (`beginning`), nor the
+analysis, because `overlapscope run` checks here for packages and must not import numpy into the program.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
     from overlapscope.api import Job
     from overlapscope.dashboard.library import Library
-    from overlapscope.dashboard.upload import Uploads
+    from overlapscope.dashboard.upload import DroppedFiles
     from overlapscope.dashboard.wsgi import Listening
 
 UPLOAD_BYTES = 4 << 30
-"""What the files that are dropped onto the page may take together, unless the caller says otherwise."""
+"""Default limit for the total size of files dropped onto the page."""
 
 _SMALL_BODY_BYTES = 16 << 20
-"""What any request may bring: more than the page itself ever sends."""
+"""Size that any request's body may have; the page itself sends less."""
 
 
 def require_packages() -> None:
-    """Raises MissingPackage where the dashboard's extra is not installed."""
+    """Raise MissingPackage if the dashboard's extra is not installed."""
     missing = extras.missing("dashboard")
     if missing:
         raise MissingPackage(
@@ -63,14 +63,24 @@ def launch(
     compare: bool = False,
     history: str | None = None,
 ) -> tuple[Listening, str]:
-    """A server of the traces, to be run, and the address to open, with the token.
+    """Return a server of the traces, ready to run, and the address to open, with the token.
 
-    `base` is a path with a slash at both ends. Without a token that of `security.own_token` is taken. `compare` opens
-    the page Compare, with the first trace before and the second one after. `history` is the file or the directory of
-    stored reports; where none is named, that of `overlapscope history` is shown.
+    Args:
+        sources: Traces, patterns and directories.
+        host: Name or address to listen on.
+        port: Port to listen on; see `Listening`.
+        base: Path of the dashboard, with a slash at both ends.
+        token: The server's token; by default that of `security.own_token`.
+        limit_bytes: Limit for the unpacked size of a trace.
+        cache: Whether to use the cache of read traces.
+        upload_bytes: Limit for the total size of dropped files.
+        compare: Whether to open the page Compare with the first and the second trace.
+        history: File or directory of stored reports; by default that of `overlapscope history`.
 
-    Raises UnreadableTrace where a source is missing, UsageError where the address cannot be had, the token is bad,
-    there are not two traces to compare, or no history is where one is named.
+    Raises:
+        UnreadableTrace: A source is missing.
+        UsageError: The address isn't available, the token is bad, there are not two traces to compare, or `history` has
+            none.
     """
     from overlapscope.dashboard.library import Library
     from overlapscope.dashboard.stored import find_stored
@@ -86,31 +96,31 @@ def launch(
 
     from overlapscope.dashboard import security
     from overlapscope.dashboard.beginning import Beginning
-    from overlapscope.dashboard.upload import Uploads
+    from overlapscope.dashboard.upload import DroppedFiles
     from overlapscope.dashboard.wsgi import Listening
 
     known = security.own_token() if token is None else token
-    uploads = Uploads(library, upload_bytes)
+    uploads = DroppedFiles(library, upload_bytes)
 
     def body_bytes(request: Request, coming_bytes: int) -> int:
         if security.refusal(request, known) is not None:
             return 0
-        # What is a little too large is refused in a sentence.
+        # A body slightly above the limit is read, so that the refusal can say why.
         room = uploads.room_bytes - coming_bytes if uploads.brings(request) else 0
         return max(room, 0) + _SMALL_BODY_BYTES
 
     make = functools.partial(_application, library, uploads, base=base, token=known)
     app = Beginning(library, make, base=base, token=known)
     listening = Listening(app, host=host, port=port, base=base, body_bytes=body_bytes)
-    # Reports alone have one page.
+    # Without traces, the page of the reports is the only one.
     alone = "ranks" if library.ranks_files() else "history" if history is not None else ""
     page = "compare" if compare else "" if entries else alone
     shown = {"trace": entries[0].id, "with": entries[1].id} if compare else {}
     return listening, f"{listening.url}{page}?{urlencode(shown | {'token': known})}"
 
 
-def _application(library: Library, uploads: Uploads, *, base: str, token: str) -> Flask:
-    # Dash looks with all of IPython whether this is a notebook: a fifth of what importing it takes.
+def _application(library: Library, uploads: DroppedFiles, *, base: str, token: str) -> Flask:
+    # Dash imports all of IPython to detect notebooks, a fifth of its import time.
     is_notebook = "IPython" in sys.modules
     if not is_notebook:
         sys.modules["IPython"] = None  # type: ignore[assignment]
@@ -123,15 +133,15 @@ def _application(library: Library, uploads: Uploads, *, base: str, token: str) -
 
 
 def has_windows() -> bool:
-    """Whether a window can be opened on this machine."""
+    """Return whether this machine can open a window."""
     return sys.platform in ("darwin", "win32") or any(map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
 
 
 def open_browser(url: str) -> None:
-    """Open the address in a window, where there are windows: a text browser would take the terminal.
+    """Open the address in a window, if possible: a text browser would take over the terminal.
 
-    The browser is told of a file that leads to the address, as Jupyter does: its arguments are no secret, and the
-    address has the token. The file goes when the process ends.
+    As with Jupyter, the browser gets a file that redirects to the address, because arguments are visible to other users
+    and the address has the token. The file is deleted when the process ends.
     """
     if has_windows():
         leads = own_directory() / "open.html"
@@ -140,9 +150,12 @@ def open_browser(url: str) -> None:
 
 
 def show(job: Job, *, height: int = 800) -> None:
-    """Show the dashboard of a report's traces: in a frame of that height in a notebook, else in a browser until Ctrl-C.
+    """Show the dashboard of a report's traces: in a notebook as a frame of that height, elsewhere in a browser until
+    Ctrl-C.
 
-    Raises UsageError where a trace's file is gone, MissingPackage where the dashboard is not installed.
+    Raises:
+        UsageError: A trace's file is gone.
+        MissingPackage: The dashboard is not installed.
     """
     require_packages()
     from overlapscope.api import files_of
@@ -162,15 +175,15 @@ def show(job: Job, *, height: int = 800) -> None:
     server.run()
 
 
-# -- in a notebook --------------------------------------------------------------------------------
+# -- Notebooks -------------------------------------------------------------------------------------
 
 _SERVED: dict[tuple[Path, ...], str] = {}
-"""The address of each set of traces that is being served: asked for again, it is shown again."""
+"""Address of each set of traces that is being served, to be shown again on request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The dashboard as a notebook shows it."""
+    """The dashboard in a notebook."""
 
     url: str
     height: int
@@ -180,14 +193,14 @@ class Frame:
 
 
 def _in_notebook() -> bool:
-    """Whether this process is a notebook's kernel."""
+    """Return whether this process is a notebook's kernel."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and "IPKernelApp" in shell.config
 
 
 def frame(paths: Sequence[Path], *, height: int) -> Frame:
-    """A frame on the traces, which are served until the process ends.
+    """Return a frame with the traces, which are served until the process ends.
 
     On a JupyterHub the page is reached through jupyter-server-proxy, elsewhere at this machine's own address.
     """
@@ -199,8 +212,8 @@ def frame(paths: Sequence[Path], *, height: int) -> Frame:
 
 def _serve(paths: Sequence[Path], hub: str | None) -> str:
     token = secrets.token_urlsafe(24)
-    # The proxy serves each port under a path of its own. Else the token is the path: the frame may be of another site
-    # than the notebook, where browsers keep no cookies. A frame's address is in no history.
+    # The proxy serves each port below its own path. Elsewhere the token is the path: the frame may be of another site
+    # than the notebook, where browsers keep no cookies. A frame's address is in no browser's history.
     port = 0 if hub is None else _free_port()
     base = f"/{token}/" if hub is None else f"{hub.rstrip('/')}/proxy/{port}/"
     server, _ = launch(paths, port=port, base=base, token=token)

@@ -1,4 +1,4 @@
-"""The traces that a server may show: those it was given, and those dropped in. Each is loaded when first wanted."""
+"""Traces that a server may show, both given and dropped. Each is loaded on demand."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from overlapscope.base.words import clean
-from overlapscope.dashboard.background import Background, Kept, Progress, Tell, attempt, raised
-from overlapscope.dashboard.entries import Entry, RanksFile, dropped, find
-from overlapscope.dashboard.opened import Opened, Predictions, events_of, open_trace, verdict_on
+from overlapscope.dashboard.background import Background, Kept, TaskProgress, Tell, attempt, raised
+from overlapscope.dashboard.entries import RanksFile, TraceEntry, dropped, find
+from overlapscope.dashboard.opened import Opened, Predictions, events_of, open_trace
 from overlapscope.dashboard.stored import Stored
 from overlapscope.errors import OverlapscopeError, UnreadableTrace
 from overlapscope.laboratory import store
@@ -25,36 +25,36 @@ from overlapscope.ranks.reduced import ReducedRank, reduce
 from overlapscope.ranks.result import Unreadable
 from overlapscope.reading import LIMIT_BYTES, load
 from overlapscope.reading.files import file_and_part
-from overlapscope.report.verdict import Verdict
+from overlapscope.report.verdict import Verdict, judge
 
 DROPPED = "dropped"
-"""The folder of traces that were dropped into the page."""
+"""Folder of the traces that were dropped onto the page."""
 
 KEPT_EVENTS = 40_000_000
-"""Traces stay in memory, the most recently shown ones, up to so many events together: some 4 GB."""
+"""Maximum number of events of the traces in memory, some 4 GB. The most recently shown traces stay."""
 
 _PAGE_RESULTS = 32
 
 _FileState = tuple[int, int] | None
-"""Time of the last change and size; None where there is no such file."""
+"""Modification time and size; None for a missing file."""
 
 Reduced = tuple[ReducedRank, ...] | Unreadable
-"""What the page Ranks needs of a trace: one for each device, or why there is none."""
+"""A trace as the page Ranks needs it: a rank for each device, or the reason why there is none."""
 
 
 _Made = Opened | Reduced | Verdict | OverlapscopeError
 
 
-class _Job(Struct, frozen=True):
-    """What is made of a trace in the background; of a file that has changed it is another one."""
+class _TraceTask(Struct, frozen=True):
+    """A background task for a trace. A changed file makes a new task."""
 
-    entry: Entry
+    entry: TraceEntry
     file: _FileState
     makes: Literal["opened", "reduced", "verdict"] = "opened"
 
 
 class Library:
-    """Thread-safe. The trace asked for last is loaded first."""
+    """A thread-safe collection of traces. The latest request is loaded first."""
 
     def __init__(
         self,
@@ -64,13 +64,15 @@ class Library:
         cache: bool = True,
         stored: Stored | None = None,
     ) -> None:
-        """`limit_bytes` and `cache` as of `load`.
+        """Find the traces; `limit_bytes` and `cache` are those of `load`.
 
-        Raises UnreadableTrace where a source is missing or a directory holds no trace."""
+        Raises:
+            UnreadableTrace: A source is missing, or a directory has no trace.
+        """
         self.stored = stored
-        """The reports of the page History."""
+        """Reports of the page History."""
         self.predictions = Predictions()
-        """Of the traces that are loaded."""
+        """Predictions for the loaded traces."""
         self._limit_bytes = limit_bytes
         self._cache = cache
         self._sources = tuple(sources)
@@ -78,41 +80,41 @@ class Library:
         self._entries = {entry.id: entry for entry in entries}
         self._ids = {entry.path.resolve(): entry.id for entry in self._entries.values()}
         self._lock = threading.Lock()
-        self._opened_by: dict[str, _Job] = {}
-        self._kept: Kept[_Job, _Made] = Kept(KEPT_EVENTS)
+        self._opened_by: dict[str, _TraceTask] = {}
+        self._kept: Kept[_TraceTask, _Made] = Kept(KEPT_EVENTS)
         self._background = Background("loader", self._read, self._kept, _weight)
         self.results_of_pages: Kept[Hashable, Any] = Kept(_PAGE_RESULTS)
-        """What pages compute of traces and need again, under keys of their own."""
+        """Results that pages need again, under keys of their own."""
 
-    def entries(self) -> tuple[Entry, ...]:
-        """All traces, in the order given."""
+    def entries(self) -> tuple[TraceEntry, ...]:
+        """Return all traces, in the order given."""
         with self._lock:
             return tuple(self._entries.values())
 
-    def entry(self, id: str | None) -> Entry | None:
-        """The trace of that id."""
+    def entry(self, id: str | None) -> TraceEntry | None:
+        """Return the trace with that id."""
         with self._lock:
             return self._entries.get(id or "")
 
     def siblings(self, id: str) -> tuple[str, ...]:
-        """The traces of the same folder, itself included: the ranks of its job."""
+        """Return the traces of the same folder, including this trace: the ranks of its job."""
         with self._lock:
             mine = self._entries.get(id)
             return tuple(entry.id for entry in self._entries.values() if mine and entry.folder == mine.folder)
 
     def add(self, path: Path, name: str) -> str:
-        """Make a file known that was dropped in, under its own name; its id."""
+        """Add a file that was dropped under a name; return its id."""
         with self._lock:
             entry = dropped(DROPPED, path, name, self._entries)
             self._entries[entry.id] = entry
             self._ids.setdefault(path.resolve(), entry.id)
             return entry.id
 
-    def _job(self, entry: Entry) -> _Job:
-        """The one that opens a trace. Once it is open it stays as it is, whatever becomes of its file."""
+    def _job(self, entry: TraceEntry) -> _TraceTask:
+        """Return the task that opens a trace. An open trace stays as it is, even if its file changes."""
         job = self._opened_by.get(entry.id)
         if job is None or not isinstance(self._kept.get(job), Opened):
-            job = self._opened_by[entry.id] = _Job(entry, _state_of(entry.path))
+            job = self._opened_by[entry.id] = _TraceTask(entry, _state_of(entry.path))
         return job
 
     def _result(self, id: str | None) -> _Made | None:
@@ -120,23 +122,23 @@ class Library:
         return None if entry is None else self._kept.get(self._job(entry))
 
     def opened(self, id: str | None) -> Opened | None:
-        """The trace if it is loaded."""
+        """Return the trace if it is loaded."""
         result = self._result(id)
         return result if isinstance(result, Opened) else None
 
     def failure(self, id: str) -> OverlapscopeError | None:
-        """Why a trace could not be loaded; None again once its file has changed."""
+        """Return the reason why a trace could not be loaded; None again once its file has changed."""
         result = self._result(id)
         return result if isinstance(result, OverlapscopeError) else None
 
     def request(self, id: str) -> None:
-        """Have a trace loaded, before those that were asked for earlier."""
+        """Request a trace, before all earlier requests."""
         entry = self.entry(id)
         if entry is not None:
             self._background.request(self._job(entry))
 
     def get(self, id: str, wait_s: float = 0.0) -> Opened | None:
-        """The trace; None where it is still under way after a wait. Raises OverlapscopeError where it cannot be had."""
+        """Return the trace; None if it isn't loaded after `wait_s`. Raises OverlapscopeError if it can't be loaded."""
         entry = self.entry(id)
         if entry is None:
             raise UnreadableTrace(f"{clean(id, 100)}: there is no such trace here.")
@@ -144,20 +146,22 @@ class Library:
         return result if isinstance(result, Opened) else None
 
     def wait(self, id: str) -> Opened:
-        """The trace, once it is loaded. Raises OverlapscopeError where it cannot be."""
+        """Return the trace once it is loaded. Raises OverlapscopeError if it can't be loaded."""
         opened = self.get(id, math.inf)
         if opened is None:
             raise RuntimeError(f"the trace {id} was neither opened nor refused")
         return opened
 
-    def loading(self, id: str) -> Progress:
-        """How far a trace is that was requested."""
-        waiting, at_work = Progress("waiting for another trace"), self._background.at_work
+    def loading(self, id: str) -> TaskProgress:
+        """Return the progress of a requested trace."""
+        waiting, at_work = TaskProgress("waiting for another trace"), self._background.at_work
         return waiting if at_work is None or at_work[0].entry.id != id else at_work[1]
 
     def reduced(self, id: str) -> Reduced | None:
-        """What the page Ranks needs of a trace, once it is known; it is asked for until then. Anew where its file has
-        changed."""
+        """Return a trace as the page Ranks needs it; None until it is known, with a request for it.
+
+        A changed file is read again.
+        """
         entry = self.entry(id)
         if entry is None:
             return Unreadable(source=id, reason="There is no such trace here.")
@@ -165,26 +169,29 @@ class Library:
         return result if isinstance(result, tuple | Unreadable) else None
 
     def verdict(self, id: str) -> Verdict | OverlapscopeError | None:
-        """The verdict on the first device of a trace, or why there is none, once it is known; it is asked for until
-        then. Nothing else of the trace is kept."""
+        """Return the verdict on a trace's first device or the reason why there is none; None until it is known, with a
+        request for it.
+
+        Nothing else of the trace is kept.
+        """
         entry = self.entry(id)
         result = None if entry is None else self._beside(entry, "verdict")
         return result if isinstance(result, Verdict | OverlapscopeError) else None
 
-    def _beside(self, entry: Entry, makes: Literal["reduced", "verdict"]) -> _Made | None:
-        job = _Job(entry, _state_of(entry.path), makes)
+    def _beside(self, entry: TraceEntry, makes: Literal["reduced", "verdict"]) -> _Made | None:
+        job = _TraceTask(entry, _state_of(entry.path), makes)
         result = self._kept.get(job)
         if result is None:
-            # What somebody waits to look at comes first.
+            # Traces that a user waits for come first.
             self._background.request(job, urgent=False)
         return result
 
     def ranks_files(self) -> tuple[RanksFile, ...]:
-        """The reports of ranks among what was given."""
+        """Return the reports of ranks."""
         return tuple(self._ranks_files)
 
     def results(self) -> tuple[tuple[Path, Results], ...]:
-        """The laboratory's results in the directories given, and below them."""
+        """Return the laboratory's results in the given directories and their subdirectories."""
         found = []
         for source in self._sources:
             for file in sorted(source.rglob(RESULTS_FILE)) if source.is_dir() else ():
@@ -195,43 +202,43 @@ class Library:
         return tuple(found)
 
     def id_of(self, path: Path) -> str | None:
-        """The id of a file."""
+        """Return the id of a file."""
         with self._lock:
             return self._ids.get(path.resolve())
 
-    def _read(self, job: _Job, tell: Tell) -> _Made:
-        """What is asked for of a trace, which is read where it is not opened; or why that cannot be had."""
+    def _read(self, job: _TraceTask, tell: Tell) -> _Made:
+        """Return the result of a task, or the error that prevents it. Reads the trace unless it is open."""
         entry, opened = job.entry, self.opened(job.entry.id)
 
         def make() -> Opened | Reduced | Verdict:
             if opened is not None:
                 trace = opened.analysis.trace
             else:
-                # Of a dropped file nothing must stay when the server has ended.
+                # Dropped files are not cached, because they must be gone when the server ends.
                 cache = self._cache and entry.name is None
                 trace = load(entry.path, limit_bytes=self._limit_bytes, progress=reading, cache=cache)
                 trace = trace if entry.name is None else replace(trace, source=entry.name)
-            tell(Progress("analysing"))
+            tell(TaskProgress("analysing"))
             if job.makes == "reduced":
                 return reduce(trace)
             made = open_trace(entry, trace) if opened is None else opened
-            return made if job.makes == "opened" else verdict_on(made.of(None).section())
+            return made if job.makes == "opened" else judge(made.of(None).section())
 
         def reading(done: int, total: int) -> None:
-            tell(Progress("reading", done / total if total else None))
+            tell(TaskProgress("reading", done / total if total else None))
 
         reading(0, 1)
         shown = entry.name or str(entry.path)
         result = attempt(shown, make)
         if isinstance(result, OverlapscopeError) and entry.name is not None:
-            result = UnreadableTrace(str(result).replace(str(entry.path), entry.name))
+            result = UnreadableTrace(entry.name, result.reason.replace(str(entry.path), entry.name))
         if isinstance(result, OverlapscopeError) and job.makes == "reduced":
-            return Unreadable(source=shown, reason=str(result))
+            return Unreadable(source=shown, reason=result.reason)
         return result
 
 
 def _weight(made: _Made) -> int:
-    """How many events are in memory for it."""
+    """Return the number of events in memory."""
     programs = (made, made.plain) if isinstance(made, Opened) else ()
     return sum(events_of(program.analysis.trace) for program in programs if program is not None)
 

@@ -1,20 +1,18 @@
-"""A loaded trace with everything that is shown of it, and the predictions that pages show."""
+"""Loaded traces with all that pages show of them, and predictions."""
 
 from __future__ import annotations
 
-import re
 import weakref
 from functools import cached_property
 from pathlib import Path
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.base.memory import give_back
 from overlapscope.dashboard.background import Background, Kept, Tell, attempt, raised
-from overlapscope.dashboard.entries import Entry
+from overlapscope.dashboard.entries import TraceEntry
 from overlapscope.dashboard.url import RECORDED
 from overlapscope.errors import OverlapscopeError
 from overlapscope.prediction import best, predict
@@ -22,14 +20,13 @@ from overlapscope.prediction.interventions import check_names
 from overlapscope.prediction.program import find_program
 from overlapscope.prediction.result import WhatIf
 from overlapscope.report.model import Report, joined, of_program
-from overlapscope.report.page import Page, Section
-from overlapscope.report.verdict import Verdict, judge
+from overlapscope.report.page import DeviceReport, Page
 from overlapscope.timeline import Lanes
 from overlapscope.trace.model import Trace
 
 
 class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
-    """A loaded trace with everything that is shown of it; or its plain program, which is shown alike."""
+    """A loaded trace, or its plain program, with all that pages show of it."""
 
     id: str
     path: Path
@@ -37,29 +34,29 @@ class Opened(Struct, frozen=True, eq=False, dict=True, weakref=True):
     report: Report
     page: Page
     plain: Opened | None = None
-    """Its plain program, where verdict and findings speak of that."""
+    """The plain program, if verdict and findings are about it."""
 
     @cached_property
     def lanes(self) -> Lanes:
-        """Prepared when first drawn: not everybody looks at both programs."""
+        """The timeline, built when first drawn, since few people look at both programs."""
         built = lanes.build(self.analysis)
         give_back()
         return built
 
     def of(self, program: str | None) -> Opened:
-        """What is shown: the plain program where there is one, unless the recording is asked for (`Place.of`)."""
+        """Return the program to show: the plain program, if any, unless the URL asks for the recording."""
         return self if self.plain is None or program == RECORDED else self.plain
 
-    def section(self, device: int | None = None) -> Section:
-        """The device asked for; the first one where there is no such device."""
+    def section(self, device: int | None = None) -> DeviceReport:
+        """Return the report on a device, or on the first device if there is no such device."""
         sections = list(self.page.sections())
         return next(
             (section for section in sections if section.device and section.device.device == device), sections[0]
         )
 
 
-def open_trace(entry: Entry, trace: Trace) -> Opened:
-    """Everything that is shown of a trace. Takes as long as its analysis."""
+def open_trace(entry: TraceEntry, trace: Trace) -> Opened:
+    """Analyse a trace and return all that pages show of it."""
     analysis = analyze_trace(trace)
     program = find_program(analysis, None, estimate=True)
     report = joined([analysis], [program], scope="window", replayed=True)
@@ -70,74 +67,64 @@ def open_trace(entry: Entry, trace: Trace) -> Opened:
     return Opened(entry.id, entry.path, analysis, report, Page(report, verbose=True), plain)
 
 
-def verdict_on(section: Section) -> Verdict:
-    """The verdict on a device, without what it is on at its beginning."""
-    found = judge(section)
-    return replace(found, text=found.text.removeprefix(f"{section.title}: "))
-
-
-def first_and_rest(verdict: Verdict) -> tuple[str, str]:
-    """Its first sentence, which a page shows large, and the others; empty where there is one only."""
-    first, _, rest = re.sub(r"(?<=\.) (?=[A-Z])", "\n", verdict.text, count=1).partition("\n")
-    return first[:1].upper() + first[1:], rest
-
-
-# -- predictions ----------------------------------------------------------------------------------
+# -- Predictions -----------------------------------------------------------------------------------
 
 KEPT_EVENTS = 10_000_000
-"""Predicted timelines stay in memory, the most recently shown ones, up to so many events together: some 1 GB."""
+"""Maximum number of events of predicted timelines in memory, some 1 GB. The most recently shown timelines stay."""
 MOST_KEPT = 64
-"""Predictions, however small."""
+"""Maximum number of predictions, however small."""
 _GIVEN_UP_S = 5.0
-"""A page asks again and again for what it waits for; what it has not asked for so long, nobody waits for."""
+"""Seconds after which a request counts as abandoned; waiting pages repeat their requests."""
 
 
-class Asked(Struct, frozen=True):
-    """One prediction."""
+class WhatIfRequest(Struct, frozen=True):
+    """A request for a prediction."""
 
     device: int
     interventions: tuple[str, ...] | None
-    """As `predict` takes them; None for those that gain most."""
+    """Interventions as `predict` takes them; None for the set that gains most."""
 
 
-class Predicted(Struct, frozen=True, eq=False):
-    """A prediction, and its timeline prepared to be drawn."""
+class DrawnPrediction(Struct, frozen=True, eq=False):
+    """A prediction with its timeline."""
 
     result: WhatIf
     lanes: Lanes | None
-    """None where nothing is predicted, or where what is best was asked for: what it consists of is known by itself."""
+    """None if nothing is predicted or the request was for the best set, whose interventions are predicted separately.
+    """
 
     @property
     def interventions(self) -> tuple[str, ...]:
-        """What was changed, as `predict` takes it."""
+        """The changes, as `predict` takes them."""
         changes = self.result.interventions
         return tuple(change.intervention + (f" {change.argument}" if change.argument else "") for change in changes)
 
 
-_Key = tuple[weakref.ref[Opened], Asked]
-"""Of a trace as it was read: one that is read again is another one."""
+_Key = tuple[weakref.ref[Opened], WhatIfRequest]
+"""A trace as it was read, and the request. A trace that is read again has a new key."""
 
 
 class Predictions:
-    """Thread-safe. The prediction asked for last is computed first; what no page waits for is not computed."""
+    """Thread-safe. The latest request is computed first; requests that no page repeats are dropped."""
 
     def __init__(self) -> None:
-        self._kept: Kept[_Key, Predicted | OverlapscopeError] = Kept(KEPT_EVENTS)
+        self._kept: Kept[_Key, DrawnPrediction | OverlapscopeError] = Kept(KEPT_EVENTS)
         self._background = Background("predictor", self._compute, self._kept, _weight, given_up_s=_GIVEN_UP_S)
 
-    def get(self, opened: Opened, asked: Asked, *, wait_s: float = 0.0) -> Predicted | None:
-        """The prediction; None if it is not there after a wait, but under way: ask again.
+    def get(self, opened: Opened, asked: WhatIfRequest, *, wait_s: float = 0.0) -> DrawnPrediction | None:
+        """Return the prediction; None if it isn't ready after `wait_s`, so the caller has to ask again.
 
-        Raises OverlapscopeError where it cannot be made.
+        Raises:
+            OverlapscopeError: The prediction is impossible.
         """
         prediction = self._background.get((weakref.ref(opened), asked), wait_s)
         return None if prediction is None else raised(prediction)
 
-    def known(self, opened: Opened, asked: Asked) -> Predicted | OverlapscopeError | None:
-        """The prediction if it was made before."""
+    def known(self, opened: Opened, asked: WhatIfRequest) -> DrawnPrediction | OverlapscopeError | None:
+        """Return the prediction if it was made before."""
         return self._kept.get((weakref.ref(opened), asked))
 
-    def _compute(self, key: _Key, tell: Tell) -> Predicted | OverlapscopeError:
+    def _compute(self, key: _Key, tell: Tell) -> DrawnPrediction | OverlapscopeError:
         self._kept.forget(lambda kept: kept[0]() is None)
         reference, asked = key
         opened = reference()
@@ -145,29 +132,29 @@ class Predictions:
             return OverlapscopeError("This trace is not in memory any more; load the page again.")
         trace = opened.analysis.trace
         prediction = attempt("The prediction", lambda: _predict(trace, asked))
-        if asked.interventions is None and isinstance(prediction, Predicted):
-            # What is best is known by itself.
-            self._background.put((reference, Asked(asked.device, prediction.interventions)), prediction)
-            return Predicted(prediction.result, None)
+        if asked.interventions is None and isinstance(prediction, DrawnPrediction):
+            # Keep the prediction of the best set under its interventions.
+            self._background.put((reference, WhatIfRequest(asked.device, prediction.interventions)), prediction)
+            return DrawnPrediction(prediction.result, None)
         return prediction
 
 
-def _weight(prediction: Predicted | OverlapscopeError) -> int:
-    drawn = prediction.lanes if isinstance(prediction, Predicted) else None
+def _weight(prediction: DrawnPrediction | OverlapscopeError) -> int:
+    drawn = prediction.lanes if isinstance(prediction, DrawnPrediction) else None
     return max(0 if drawn is None else events_of(drawn.analysis.trace), KEPT_EVENTS // MOST_KEPT)
 
 
 def events_of(trace: Trace) -> int:
-    """How many events a timeline holds."""
+    """Return the number of events in a timeline."""
     tables = (trace.gpu_ops, trace.runtime_calls, trace.cpu_ops, trace.annotations, trace.python_frames)
     return sum(len(table) for table in tables)
 
 
-def _predict(trace: Trace, asked: Asked) -> Predicted:
+def _predict(trace: Trace, asked: WhatIfRequest) -> DrawnPrediction:
     if asked.interventions is None:
         prediction = best(trace, device=asked.device)
     else:
         check_names(trace, asked.interventions)
         prediction = predict(trace, asked.interventions, device=asked.device)
     after = prediction.after
-    return Predicted(prediction.result, None if after is None else lanes.build(analyze_trace(after)))
+    return DrawnPrediction(prediction.result, None if after is None else lanes.build(analyze_trace(after)))

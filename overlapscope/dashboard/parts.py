@@ -1,4 +1,4 @@
-"""Pieces that several pages are made of. They lay out; what they show was computed elsewhere."""
+"""Parts of pages, which lay out results that were computed elsewhere."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from overlapscope.analysis.results import Device, Window
 from overlapscope.base.words import clean
 from overlapscope.catalog.causes import CAUSES, Subject
 from overlapscope.dashboard import render
-from overlapscope.dashboard.background import Progress
+from overlapscope.dashboard.background import TaskProgress
 from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.opened import first_and_rest, verdict_on
 from overlapscope.dashboard.url import UrlState
 from overlapscope.documents.model import Block
 from overlapscope.documents.table import Row, Table
 from overlapscope.errors import OverlapscopeError
-from overlapscope.report import charts, grids
+from overlapscope.report import charts, lists
 from overlapscope.report.charts import by_cause
 from overlapscope.report.tables import host_tables
+from overlapscope.report.verdict import judge
 
 REPLAYED = "Steps and times are replayed: an estimate of the program without the profiler."
-"""Of the plain program."""
+"""Notice on pages that show the plain program."""
 
 _SIGNS = {"good": "✓", "fair": "!", "poor": "✕"}
 _HOST_ROWS = 8
-"""Of each table of a trace in which nothing ran on a GPU."""
+"""Rows of each table, for a trace in which nothing ran on a GPU."""
 _MARGIN = 0.02
-"""Of the span that two timelines show, on either side."""
+"""Margin on either side of two timelines, as a share of the visible span."""
 Children = Sequence[Component | str] | Component | str
 
 
 def page(title: str, *children: Component, lead: str = "") -> Component:
-    """A page below its title, with a sentence on what it answers."""
+    """Return a page with its title, and a sentence on the question it answers."""
     said = [dmc.Text(lead, c="dimmed", size="sm")] if lead else []
     return dmc.Stack([html.Div([dmc.Title(title, order=2), *said]), *children], gap="md", maw=1500)
 
 
 def lead(context: PageContext, sentence: str) -> str:
-    """What a page answers, and of which program where that is not the one that was recorded."""
+    """Return that sentence, with a notice if the page shows the plain program."""
     return f"{sentence} {REPLAYED}" if context.replayed else sentence
 
 
 def panel(title: str, *children: Children, note: str = "", beside: Component | None = None, id: str = "") -> Component:
-    """A titled box; `note` explains it, `beside` stands at the right of the title."""
+    """Return a box with a title. `note` explains it, and `beside` is at the right of the title."""
     head = dmc.Group(
         [dmc.Title(title, order=3, size="h4"), *([beside] if beside is not None else [])],
         justify="space-between",
@@ -59,28 +59,28 @@ def panel(title: str, *children: Children, note: str = "", beside: Component | N
 
 
 def drawn(context: PageContext, title: str, *blocks: Block, note: str = "", id: str = "") -> Component:
-    """A titled box with a part of a document."""
+    """Return a box with a title and blocks of a document."""
     return panel(title, *render.draw(blocks, context.dark), note=note, id=id)
 
 
 def table_panel(context: PageContext, table: Table, id: str = "", ends: Sequence[Component | None] = ()) -> Component:
-    """A table to be read in a box with its title and note; `ends` stand behind its rows."""
+    """Return a table to be read in a box, with its title and note; `ends` are added to the ends of its rows."""
     return panel(table.title, render.table(table, context.dark, id, ends), note=table.note)
 
 
 def empty(*sentences: Children) -> Component:
-    """What stands where there is nothing to show, and why."""
+    """Return the reason why there is nothing to show."""
     return dmc.Stack([dmc.Text(sentence, c="dimmed") for sentence in sentences], gap=4, py="xs")
 
 
 def warning(context: PageContext, title: str, sentences: Sequence[Children], id: str) -> Component:
-    """What has to be minded before the figures are believed."""
+    """Return caveats about the figures."""
     said = [dmc.ListItem(sentence) for sentence in sentences]
     head = dmc.Text(title, fw=700, size="sm", c=context.colors["fair"])
     return dmc.Alert(dmc.List(said, size="sm"), title=head, color="yellow", id=id)
 
 
-# -- the answer -----------------------------------------------------------------------------------
+# -- The answer ------------------------------------------------------------------------------------
 
 
 def answer(
@@ -93,7 +93,8 @@ def answer(
     sign: str = "",
     subject: str = "",
 ) -> Component:
-    """The answer first: a word, its colour and its sign, then the sentence. `ids` are those of word and sentence."""
+    """Return the answer of a page: a word with its colour and sign, then a sentence. `ids` are those of word and
+    sentence."""
     color = context.colors.get(tone, context.colors["muted"])
     head = dmc.Group(
         [
@@ -110,19 +111,17 @@ def answer(
 
 
 def verdict(context: PageContext) -> Component:
-    """The verdict on the device that is shown."""
-    section = context.section
-    found = verdict_on(section)
-    first, rest = first_and_rest(found)
-    more = [dmc.Text(rest, fz=16, mt=4)] if rest else []
+    """Return the verdict on the device that is shown."""
+    found = judge(context.section)
+    more = [dmc.Text(found.rest, fz=16, mt=4)] if found.rest else []
     more += [dmc.Text(found.plain, size="sm", c="dimmed", mt=4, id="verdict-plain")] if found.plain else []
     more += [dmc.Text(said, size="sm", c="dimmed", mt=4) for said in (found.steps, found.doubt) if said]
     ids = ("verdict-level", "verdict-text")
-    return answer(context, found.level, found.level, first, *more, ids=ids, subject=section.title)
+    return answer(context, found.level, found.level, found.lead, *more, ids=ids, subject=found.subject)
 
 
 def unusable(context: PageContext) -> Component:
-    """What the host did in a program without a GPU; without that, why there are no figures."""
+    """Return the host's activity in a program without a GPU, or the reason for missing figures."""
     checks = [check for check in context.section.trace.trust.checks if check.status == "fail"]
     why = panel(
         "Why there are no figures",
@@ -141,16 +140,16 @@ def unusable(context: PageContext) -> Component:
     )
 
 
-# -- links to the timeline ------------------------------------------------------------------------
+# -- Links to the timeline -------------------------------------------------------------------------
 
 
 def timeline_link(context: PageContext, window: Window | None, text: str = "show in timeline") -> list[Component]:
-    """A link to the place; nothing where no place is known."""
+    """Return a link to a place in the timeline; nothing if the place is unknown."""
     return [dcc.Link(f"{text} →", href=context.timeline_href(window), className="timeline-link")] if window else []
 
 
 def grid(context: PageContext, table: Table, id: str, *, opens: Sequence[str | None] | None = None) -> Component:
-    """A table to be sorted; its rows lead to their place in the timeline, or each to the URL it `opens`, if any."""
+    """Return a table that can be sorted. Each row links to its place in the timeline or, with `opens`, to a URL."""
     hrefs = [_row_href(context, row) for row in table.rows] if opens is None else opens
     return render.grid(table, context.dark, id, hrefs, "timeline" if opens is None else "open")
 
@@ -159,20 +158,22 @@ def _row_href(context: PageContext, row: Row) -> str | None:
     return None if row.place is None else context.timeline_href(Window(start_ns=row.place[0], end_ns=row.place[1]))
 
 
-def grid_panel(context: PageContext, title: str, table: Table, id: str, **more: Any) -> Component:
-    """A table to be sorted in a box, to be saved as CSV (`Callbacks.csv`)."""
-    return panel(title, grid(context, table, id, opens=more.pop("opens", None)), beside=_csv_button(id), **more)
+def grid_panel(
+    context: PageContext, table: Table, id: str, *, note: str = "", opens: Sequence[str | None] | None = None
+) -> Component:
+    """Return a table that can be sorted, in a box with its title, to be saved as CSV (`Callbacks.csv`)."""
+    return panel(table.title, grid(context, table, id, opens=opens), beside=_csv_button(id), note=note)
 
 
 def _csv_button(grid_id: str) -> Component:
     return dmc.Button("CSV", id=f"{grid_id}-csv", variant="default", size="compact-sm")
 
 
-# -- causes ---------------------------------------------------------------------------------------
+# -- Causes ----------------------------------------------------------------------------------------
 
 
 def causes(context: PageContext, device: Device, subject: Subject, ids: str) -> list[Component]:
-    """The bars of a bucket's causes, beside them what each means and what helps, and below where they come from."""
+    """Return the bars of a bucket's causes with their meanings and remedies, and the evidence below."""
     known, recorder = CAUSES[subject], context.section.trace.environment.recorder
     told = [
         html.Div(
@@ -195,29 +196,29 @@ def causes(context: PageContext, device: Device, subject: Subject, ids: str) -> 
     return [
         dmc.Grid(beside, gutter="md"),
         dmc.Group(title, justify="space-between", my="xs"),
-        grid(context, grids.evidence(context.section, device, subject), f"{ids}-evidence"),
+        grid(context, lists.evidence(context.section, device, subject), f"{ids}-evidence"),
     ]
 
 
-# -- two timelines --------------------------------------------------------------------------------
+# -- Two timelines ---------------------------------------------------------------------------------
 
 
-class Side(Struct, frozen=True):
-    """One of two timelines above one another, which move together."""
+class TimelineSide(Struct, frozen=True):
+    """A timeline of two that are above one another and move together."""
 
     name: str
     trace: str
     origin_ns: int
     window: Window
-    """Whose beginning is aligned with that of the other side's."""
+    """Window whose start is aligned with that of the other side's window."""
     of: dict[str, Any]
-    """What is asked for besides the trace."""
+    """Parameters of its requests, besides the trace."""
     scroll_to: dict[str, int] = field(default_factory=dict)
-    """The device, where there may be several."""
+    """The device, if there may be several."""
 
 
-def linked_timelines(context: PageContext, page: str, sides: Sequence[Side]) -> dict[str, Any]:
-    """What the browser mounts (`assets/linked_timelines.js`)."""
+def linked_timelines(context: PageContext, page: str, sides: Sequence[TimelineSide]) -> dict[str, Any]:
+    """Return the data of two timelines for the browser (`assets/linked_timelines.js`)."""
     shown_ns = max(side.window.end_ns - side.window.start_ns for side in sides)
     margin = round(_MARGIN * shown_ns)
     return {
@@ -237,7 +238,7 @@ def linked_timelines(context: PageContext, page: str, sides: Sequence[Side]) -> 
 
 
 def timelines_panel(page: str, data: dict[str, Any] | None, captions: dict[str, str], note: str) -> Component:
-    """Where they are mounted, each side below its caption."""
+    """Return the places where the browser mounts them, each below its caption."""
     return panel(
         "Timelines",
         dcc.Store(id=f"{page}-timelines", data=data),
@@ -259,11 +260,11 @@ def _mount(page: str, name: str) -> str:
     return f"{page}-timeline-{name}"
 
 
-# -- instead of a page ----------------------------------------------------------------------------
+# -- Notices instead of a page ---------------------------------------------------------------------
 
 
 def notice(title: str, *lines: str | Component) -> Component:
-    """A title and what to do, in the middle of the page."""
+    """Return a title and instructions, in the middle of the page."""
     return dmc.Center(
         dmc.Stack(
             [dmc.Title(title, order=3), *(dmc.Text(line, c="dimmed") for line in lines)],
@@ -276,7 +277,7 @@ def notice(title: str, *lines: str | Component) -> Component:
 
 
 def nothing_opened(url: UrlState, *, reports: bool) -> Component:
-    """The server was started without a trace; `reports`: but with a report of ranks."""
+    """Return the notice of a server without traces; `reports` is whether it has a report of ranks."""
     ranks = [html.Span(["The report of ranks is on the page ", dmc.Anchor("Ranks", href=url.href("ranks")), "."])]
     return notice(
         "No trace is open",
@@ -288,7 +289,7 @@ def nothing_opened(url: UrlState, *, reports: bool) -> Component:
 
 
 def no_page(url: UrlState, others: str) -> Component:
-    """The URL names a page that does not exist."""
+    """Return the notice for a page that does not exist."""
     return notice(
         f"There is no page {clean(url.page, 60)!r}",
         html.Span(["Go to ", dmc.Anchor("the overview", href=url.href("overview")), f", or to {others}."]),
@@ -296,7 +297,7 @@ def no_page(url: UrlState, others: str) -> Component:
 
 
 def no_trace(url: UrlState, id: str) -> Component:
-    """The URL names a trace that this server may not show."""
+    """Return the notice for a trace that this server may not show."""
     return notice(
         f"There is no trace {clean(id, 100)!r} here",
         "The dashboard shows the traces that it was started with and those that were dropped onto the page. "
@@ -305,17 +306,17 @@ def no_trace(url: UrlState, id: str) -> Component:
 
 
 def unreadable(url: UrlState, id: str, failure: OverlapscopeError) -> Component:
-    """The trace cannot be read."""
+    """Return the notice for a trace that cannot be read."""
     return notice(f"{clean(id, 100)} cannot be shown", clean(str(failure), 2000))
 
 
-def loading_bar(id: str, state: Progress) -> Component:
-    """How far a trace is that is on its way."""
+def loading_bar(id: str, state: TaskProgress) -> Component:
+    """Return the progress of a trace that is being loaded."""
     return progress(f"{clean(id, 100)}: {state.stage}", state.part)
 
 
 def progress(sentence: str, part: float | None) -> Component:
-    """How far something is, of which `part` is done if that is known."""
+    """Return a progress bar; `part` is the completed fraction, if known."""
     known = part is not None
     bar: Any = {"value": round(100 * part) if part is not None else 100, "animated": not known, "striped": not known}
     return dmc.Stack([dmc.Text(sentence), dmc.Progress(**bar, **{"aria-label": "loading"})], w=420)

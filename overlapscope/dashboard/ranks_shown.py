@@ -1,4 +1,4 @@
-"""The ranks on the page Ranks: those of a written report, or of the traces in a folder."""
+"""Ranks on the page Ranks: those of a written report, or of the traces in a folder."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from overlapscope.ranks.join import Joined
 from overlapscope.ranks.result import RanksReport, Unreadable
 
 TRACES = "traces"
-"""What a URL calls the traces of the folder, instead of a report's id."""
+"""Value in URLs for the traces of the folder, instead of a report's id."""
 
 
-class Job(Struct, frozen=True):
-    """The traces that are shown as ranks."""
+class FolderJob(Struct, frozen=True):
+    """Traces of a folder that are shown as ranks."""
 
     ids: tuple[str, ...]
     others: int
-    """How many more lie in the same folder, whose names say that they are of another job."""
+    """Number of traces in the folder whose names suggest another job."""
 
 
 class Ranks(Struct, frozen=True):
-    """A report, and which of its rows can be opened."""
+    """A report, and the traces of its rows that can be opened."""
 
     report: RanksReport
     traces: Mapping[str, str]
-    """The id of a trace by the source that its rows name."""
+    """Ids of traces by the source in their rows."""
 
     def trace(self, row: int) -> str | None:
-        """The id of a row's trace; None where it is not here."""
+        """Return the id of a row's trace; None if the trace is not here."""
         known = 0 <= row < len(self.report.ranks)
         return self.traces.get(self.report.ranks[row].source) if known else None
 
 
 def chosen(library: Library, url: UrlState) -> RanksFile | None:
-    """The written report that a URL names; the first where it names none; None where the traces are meant."""
+    """Return the written report of a URL, by default the first; None if the URL names the traces."""
     files = library.ranks_files()
     if url.report == TRACES:
         return None
@@ -48,7 +48,7 @@ def chosen(library: Library, url: UrlState) -> RanksFile | None:
 
 
 def of_file(library: Library, file: RanksFile) -> Ranks:
-    """A written report, with its rows' traces as far as they are here."""
+    """Return a written report, with the traces of its rows that are here."""
     entries = library.entries()
 
     def look_up() -> Ranks:
@@ -64,7 +64,7 @@ def of_file(library: Library, file: RanksFile) -> Ranks:
 
 
 def _trace(library: Library, file: RanksFile, source: str, by_name: Mapping[str, list[str]]) -> str | None:
-    """Where the report says it is, from here or from the report; else the only one of that name."""
+    """Return the id of the trace at that path, from here or from the report, or else of the only trace of that name."""
     if "://" not in source:
         for path in (Path(source), file.path.parent / source):
             if (id := library.id_of(path)) is not None:
@@ -73,27 +73,27 @@ def _trace(library: Library, file: RanksFile, source: str, by_name: Mapping[str,
     return alike[0] if len(alike) == 1 else None
 
 
-def job_of(library: Library, id: str, *, everything: bool) -> Job:
-    """The traces of the same folder whose names differ from this one's in their numbers alone, or all of them."""
+def job_of(library: Library, id: str, *, everything: bool) -> FolderJob:
+    """Return the folder's traces whose names differ from this name only in their numbers, or all of them."""
     siblings = library.siblings(id)
     if everything:
-        return Job(siblings, 0)
+        return FolderJob(siblings, 0)
     mine = re.sub(r"\d+", "#", id)
     alike = tuple(sibling for sibling in siblings if re.sub(r"\d+", "#", sibling) == mine)
-    return Job(alike, len(siblings) - len(alike))
+    return FolderJob(alike, len(siblings) - len(alike))
 
 
-def waiting_for(library: Library, job: Job) -> tuple[str, ...]:
-    """The ids of a job's traces that are yet to be read; they are asked for."""
+def waiting_for(library: Library, job: FolderJob) -> tuple[str, ...]:
+    """Return the ids of a job's traces that are yet to be read, and request them."""
     return tuple(id for id in job.ids if library.reduced(id) is None)
 
 
-def of_job(library: Library, job: Job) -> Ranks | None:
-    """The report of a job's traces; None as long as one of them is yet to be read."""
+def of_job(library: Library, job: FolderJob) -> Ranks | None:
+    """Return the report of a job's traces; None until all of them are read."""
     parts = tuple(part for part in map(library.reduced, job.ids) if part is not None)
     if len(parts) < len(job.ids):
         return None
-    # Joining a thousand ranks takes a moment, and every callback needs the report.
+    # Keep the report: joining a thousand ranks takes a moment, and every callback needs it.
     ranks: Ranks = library.results_of_pages.remember(("ranks", job.ids, parts), lambda: _join(job.ids, parts))
     return ranks
 

@@ -1,4 +1,4 @@
-"""Documents as Dash components, as `render` draws them in files and terminals; and tables that can be sorted."""
+"""Documents as Dash components, and tables that can be sorted."""
 
 from __future__ import annotations
 
@@ -22,29 +22,28 @@ from overlapscope.rules import RULES
 from overlapscope.rules.rule import Rule
 
 _TALLEST_GRID = 12
-"""Rows; a grid with more of them scrolls."""
+"""Rows of a grid without a scroll bar."""
 _NAME_WIDTH = 180
-"""CSS pixels that a column of names has at least."""
+"""Minimum width of a column of names, in CSS pixels."""
 _WIDTH = 92
-"""CSS pixels of a column of a table that can be sorted, unless it says otherwise."""
+"""Default width of a column in a grid, in CSS pixels."""
 _PINNED = {"position": "sticky", "right": 0, "whiteSpace": "nowrap", "backgroundColor": "var(--mantine-color-body)"}
-"""Of links, which are to be seen where the table is wider than its panel."""
+"""Style of links, which stay visible if the table is wider than its panel."""
 _BOLD = {"fontWeight": 700}
 _SEVERITY = {"error": ("✕", "poor"), "warning": ("!", "fair"), "info": ("i", "good")}
-_KINDS = model.Chart, model.Finding
-"""Blocks that are drawn together where they follow one another."""
+_KINDS = model.Chart, model.FindingBlock
+"""Blocks that are drawn together if they follow each other."""
 
 UNREAD: Any = {"aria-hidden": "true"}
-"""For a sign whose meaning stands beside it as a word."""
+"""Attributes of a sign that repeats the word beside it."""
 
 
 def draw(blocks: Iterable[Block], dark: bool) -> list[Component]:
-    """The components of what a document consists of; charts that follow one another stand side by side, findings fold
-    together."""
+    """Return the components of blocks. Successive charts stand side by side, successive findings fold together."""
     drawn: list[Component] = []
     for kind, group in itertools.groupby(blocks, lambda block: type(block) if isinstance(block, _KINDS) else None):
-        if kind is model.Finding:
-            drawn.append(findings([block for block in group if isinstance(block, model.Finding)], dark))
+        if kind is model.FindingBlock:
+            drawn.append(findings([block for block in group if isinstance(block, model.FindingBlock)], dark))
             continue
         components = [_draw(block, dark) for block in group]
         several = kind is model.Chart and len(components) > 1
@@ -53,7 +52,7 @@ def draw(blocks: Iterable[Block], dark: bool) -> list[Component]:
 
 
 def words(said: Words, dark: bool) -> list[Component | str]:
-    """A sentence."""
+    """Return the components of a sentence."""
     return [_span(piece, palette(dark)) for piece in model.pieces(said)]
 
 
@@ -70,7 +69,7 @@ def _tone(tone: str, colors: Mapping[str, str]) -> dict[str, Any]:
 
 @singledispatch
 def _draw(block: Block, dark: bool) -> Component:
-    """What only files can show, such as links within them, is left out."""
+    """Return an empty element for blocks that only files can show, such as links within them."""
     return html.Div()
 
 
@@ -129,7 +128,7 @@ def _(block: model.Chart, dark: bool) -> Component:
 
 
 @_draw.register
-def _(block: model.Strip, dark: bool) -> Component:
+def _(block: model.StripBlock, dark: bool) -> Component:
     drawn = block.draw(strip.UNICODE)
     return html.Div([dmc.Text(drawn.title, size="sm"), html.Pre("\n".join(drawn.plain()))])
 
@@ -141,13 +140,13 @@ def _(block: Table, dark: bool) -> Component:
     return html.Div([*title, table(block, dark, block.id), *note])
 
 
-# -- findings -------------------------------------------------------------------------------------
+# -- Findings --------------------------------------------------------------------------------------
 
 
 def findings(
-    blocks: Sequence[model.Finding], dark: bool, id: str = "", ends: Sequence[Sequence[Component]] = ()
+    blocks: Sequence[model.FindingBlock], dark: bool, id: str = "", ends: Sequence[Sequence[Component]] = ()
 ) -> Component:
-    """Each finding below its head, the first one unfolded; `ends` stand behind their evidence and advice."""
+    """Return findings that unfold below their heads, the first already unfolded; `ends` are added to their panels."""
     items = [
         dmc.AccordionItem(
             [
@@ -161,7 +160,7 @@ def findings(
     return dmc.Accordion(items, variant="separated", value=["0"], multiple=True, mt="xs", **named(id))
 
 
-def _finding_head(block: model.Finding, colors: Mapping[str, str]) -> Component:
+def _finding_head(block: model.FindingBlock, colors: Mapping[str, str]) -> Component:
     icon, level = _SEVERITY[block.severity]
     color = {"color": colors[level], "fontWeight": 700}
     said = [
@@ -175,7 +174,7 @@ def _finding_head(block: model.Finding, colors: Mapping[str, str]) -> Component:
     return dmc.Stack([dmc.Group(said, gap=8), dmc.Text(block.title, fw=600), *places], gap=2)
 
 
-def _finding_body(block: model.Finding, dark: bool, ends: Sequence[Component]) -> Component:
+def _finding_body(block: model.FindingBlock, dark: bool, ends: Sequence[Component]) -> Component:
     said = (
         ("Evidence", "\n".join(block.evidence)),
         ("What to change", block.advice),
@@ -192,7 +191,7 @@ def _finding_body(block: model.Finding, dark: bool, ends: Sequence[Component]) -
 
 
 def _programs(rule: Rule, dark: bool) -> Component:
-    """A program that has it, and the same without; for good news the other way round."""
+    """Return example programs with and without the problem; for good news, the reverse."""
     before, after = ("Without overlap", "With it") if rule.severity == "info" else ("Before", "After")
     programs = (
         model.Code(textwrap.dedent(rule.wrong), f"{before}: a small program"),
@@ -212,11 +211,11 @@ def _meaning(rule: Rule) -> Component:
     )
 
 
-# -- figures --------------------------------------------------------------------------------------
+# -- Figures ---------------------------------------------------------------------------------------
 
 
 def segments(shown: Iterable[model.Part], colors: Mapping[str, str]) -> list[Component]:
-    """Parts of a whole side by side, for something that lays out its children as a row."""
+    """Return parts of a whole, for an element that lays out its children as a row."""
     return [
         html.Div(title=f"{part.name}: {part.text}", style={"flexGrow": part.amount, "background": colors[part.color]})
         for part in shown
@@ -225,12 +224,12 @@ def segments(shown: Iterable[model.Part], colors: Mapping[str, str]) -> list[Com
 
 
 def dotted(name: str, color: str) -> list[Component | str]:
-    """A name behind the dot of its colour."""
+    """Return a name with a dot of its colour."""
     return [html.Span(className="timeline-dot", style={"background": color}), name]
 
 
 def graph(figure: Figure, id: str, *, name: str) -> Component:
-    """A chart that fills its width. `name` is what its PNG is called."""
+    """Return a chart that fills its width. `name` is the name of its PNG file."""
     config: Any = {
         "displaylogo": False,
         # Plotly's own button would send the chart away.
@@ -246,7 +245,7 @@ def graph(figure: Figure, id: str, *, name: str) -> Component:
 
 
 def tiles(figures: Sequence[model.Card], id: str = "") -> Component:
-    """A tile for each figure, beside one another where there is room; what each means stands in its tooltip."""
+    """Return a tile for each figure, side by side if there is room. Tooltips explain them."""
     return dmc.SimpleGrid(
         [
             explained(
@@ -275,23 +274,23 @@ def tiles(figures: Sequence[model.Card], id: str = "") -> Component:
 
 
 def explained(component: Component, meaning: str, **more: Any) -> Component:
-    """The component, with what it means beside the pointer."""
+    """Return a component with a tooltip."""
     events = {"hover": True, "focus": True, "touch": True}
     options: dict[str, Any] = {"w": 280, "multiline": True, "withArrow": True, "events": events} | more
     return dmc.Tooltip(component, label=meaning, **options)
 
 
 def named(id: str) -> dict[str, Any]:
-    """The argument for an id, where there is one: Dash takes no empty ones."""
+    """Return the argument for an id, if any: Dash accepts no empty ids."""
     return {"id": id} if id else {}
 
 
-# -- tables ---------------------------------------------------------------------------------------
+# -- Tables ----------------------------------------------------------------------------------------
 
 
 def table(shown: Table, dark: bool, id: str = "", ends: Sequence[Component | None] = ()) -> Component:
-    """A table that is read, not sorted, without its title and note. `id` is of the rows; `ends` stand behind them."""
-    colors = palette(dark)
+    """Return a table to be read, without its title and note. `id` belongs to its body; `ends` are added to the rows."""
+    shown, colors = shown.read(), palette(dark)
     heads = [
         dmc.TableTh(column.title, ta="right" if column.number else "left", style={"whiteSpace": "nowrap"})
         for column in shown.columns
@@ -304,7 +303,7 @@ def table(shown: Table, dark: bool, id: str = "", ends: Sequence[Component | Non
         rows.append(dmc.TableTr(cells, style=_BOLD if shown.total and number == len(shown.rows) - 1 else {}))
     body = dmc.TableTbody(rows, **named(id))
     drawn = dmc.Table([dmc.TableThead(dmc.TableTr(heads)), body], w="auto", verticalSpacing=3, horizontalSpacing="md")
-    # Where it is wider than its panel, the arrow keys scroll it.
+    # With a tab index, the arrow keys scroll a table that is wider than its panel.
     return html.Div(drawn, className="plain-table", tabIndex=0)
 
 
@@ -316,14 +315,14 @@ def _cell(cell: Cell, column: Column, colors: Mapping[str, str]) -> Component:
 
 
 def grid(shown: Table, dark: bool, id: str, hrefs: Sequence[str | None], link: str) -> Component:
-    """A table that is sorted by a click on a title, without its own title and note; each row with a link, if any."""
+    """Return a table that can be sorted, without its title and note; each row may have a link."""
     columns: list[dict[str, Any]] = [
         {
             "field": column.id,
-            "headerName": column.title,
+            "headerName": column.long or column.title,
             "type": "rightAligned" if column.number else None,
             "valueFormatter": {"function": f"params.data.{column.id}_text"},
-            # What is exported is the number itself.
+            # Export the number, not its text.
             "useValueFormatterForExport": False,
             "minWidth": column.width or _WIDTH,
             "flex": 0 if column.number else 1,
@@ -372,12 +371,14 @@ def grid(shown: Table, dark: bool, id: str, hrefs: Sequence[str | None], link: s
 def _row_data(shown: Table, number: int, href: str | None) -> dict[str, Any]:
     data: dict[str, Any] = {"id": str(number)} | ({} if href is None else {"href": href})
     for column, cell in zip(shown.columns, shown.rows[number].cells, strict=True):
-        data[column.id], data[f"{column.id}_text"] = cell.value, cell.text
+        # An empty text sorts before all others.
+        value = cell.text if cell.value is None and not column.number else cell.value
+        data[column.id], data[f"{column.id}_text"] = value, cell.text or "–"
     return data
 
 
 def _theme(dark: bool) -> str:
-    """AG Grid's theme in the page's colours."""
+    """Return AG Grid's theme in the page's colours."""
     colors = palette(dark)
     params = {
         "browserColorScheme": "dark" if dark else "light",

@@ -1,6 +1,6 @@
-"""What is asked for beside the pages: files to take along, and links to an instant of a trace.
+"""Routes besides pages: files to download, and links to an instant of a trace.
 
-What cannot be answered gets `{"error": SENTENCE}`.
+Failures are answered with `{"error": SENTENCE}`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from overlapscope.export import annotated
 from overlapscope.render import html
 from overlapscope.report.page import Page
 from overlapscope.timeline.file import document
-from overlapscope.timeline.tiles import Span
+from overlapscope.timeline.tiles import TimeSpan
 
 _View = Callable[[PageContext], flask.typing.ResponseReturnValue]
 
 
 class Refused(Exception):
-    """A question that cannot be answered, with the sentence that says why."""
+    """A request that cannot be answered; the message states the reason."""
 
     def __init__(self, sentence: str, status: int = 400) -> None:
         super().__init__(sentence)
@@ -39,11 +39,11 @@ class Refused(Exception):
 
 
 def register(server: flask.Flask, library: Library, base: str) -> None:
-    """Have these answered, once the trace is loaded; all but the trace and the times of an instant may be missing:
+    """Register these routes, which wait for the trace. Only the trace and an instant's times are required.
 
-    - `GET /api/export.html?trace=ID&of=PROGRAM&device=N&from=NS&to=NS`: the view as a file that needs no server
-    - `GET /api/annotated?trace=ID`: the annotated copy of the trace, which is always of its recording
-    - `GET /api/at?trace=ID&of=PROGRAM&start=NS&end=NS`: leads to the timeline around that window of the recording
+    - `GET /api/export.html?trace=ID&of=PROGRAM&device=N&from=NS&to=NS`: the view as a self-contained file
+    - `GET /api/annotated?trace=ID`: the annotated copy of the trace, always of its recording
+    - `GET /api/at?trace=ID&of=PROGRAM&start=NS&end=NS`: redirects to the timeline around a window of the recording
     """
     views: dict[str, _View] = {"export.html": _send_report, "annotated": _send_annotated, "at": _lead}
     for name, view in views.items():
@@ -71,7 +71,7 @@ def _send_report(context: PageContext) -> flask.typing.ResponseReturnValue:
 
 
 def _page(opened: Opened, device: int | None) -> Page:
-    """The report, of one device where one is asked for that the trace has."""
+    """Return the report, reduced to a device if the trace has it."""
     report = opened.report
     if any(known.device == device for known in report.devices):
         traces = tuple(
@@ -83,19 +83,19 @@ def _page(opened: Opened, device: int | None) -> Page:
     return replace(opened.page, report=report, verbose=False)
 
 
-def _span(opened: Opened, url: UrlState) -> Span | None:
-    """What the timeline shows in the dashboard, where the URL says so and it makes sense."""
+def _span(opened: Opened, url: UrlState) -> TimeSpan | None:
+    """Return the timeline's visible span, if the URL has a valid one."""
     if url.start_ns is None or url.end_ns is None:
         return None
     lanes = opened.lanes
     start, end = max(url.start_ns, lanes.start_ns), min(url.end_ns, lanes.end_ns)
-    return Span(start, end) if start < end else None
+    return TimeSpan(start, end) if start < end else None
 
 
 def _send_annotated(context: PageContext) -> flask.typing.ResponseReturnValue:
     recording = context.loaded
     blocks = annotated.write(recording.analysis, recording.path)
-    # The first block is made before anything is sent, while there can still be an error.
+    # Make the first block before sending anything, while an error can still be answered.
     first = next(blocks)
     response = flask.Response(itertools.chain([first], blocks), mimetype="application/gzip")
     response.headers.set("Content-Disposition", "attachment", filename=_file_name(recording.id, "annotated.json.gz"))
@@ -103,7 +103,7 @@ def _send_annotated(context: PageContext) -> flask.typing.ResponseReturnValue:
 
 
 def _file_name(id: str, ending: str) -> str:
-    """What the browser calls the file, after the last part of the trace's id."""
+    """Return the download's file name, made from the last part of the trace's id."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "_", id.rpartition("/")[2]).strip("._")
     return f"{stem or 'trace'}.{ending}"
 

@@ -1,7 +1,7 @@
-"""The directory for what a server keeps on the disk while it runs: dropped traces, and the file that a browser opens.
+"""The directory for files that a server needs while it runs: dropped traces, and the file that a browser opens.
 
-Nobody else can look into it, and it goes when the process ends. A process that is killed leaves its directory behind,
-which nobody locks any more: the next one removes it.
+It is private and is deleted when the process ends. A killed process leaves its directory unlocked, and the next process
+deletes it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ def _own() -> tempfile.TemporaryDirectory[str]:
             shutil.rmtree(left, ignore_errors=True)
     while True:
         made = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
-        # Another process that starts now may have taken it for one that was left.
+        # Another process that is starting may have deleted it as abandoned.
         if _locked(Path(made.name)) and os.path.isdir(made.name):
             return made
 
 
 def own_directory() -> Path:
-    """This process's directory, made when first asked for. Raises OSError."""
+    """Return this process's directory, created on first use. Raises OSError."""
     return Path(_own().name)
 
 
 def _is_mine(path: Path) -> bool:
-    # On Windows, what is left behind goes with the user's other temporary files.
+    # On Windows, abandoned directories are deleted with the user's other temporary files.
     if sys.platform == "win32":
         return False
     with suppress(OSError):
@@ -46,7 +46,7 @@ def _is_mine(path: Path) -> bool:
 
 
 def _locked(directory: Path) -> bool:
-    """Locks a directory until the process ends, however it does; False where another process has."""
+    """Lock a directory until the process ends in any way; return False if another process has locked it."""
     if sys.platform == "win32":
         return True
     import fcntl

@@ -1,8 +1,8 @@
-"""Who may ask: whoever has the server's token, as with Jupyter.
+"""Access control: as with Jupyter, requests need the server's token.
 
-Every user of a machine can reach the loopback address of it, and so can every page that the browser shows, be it under
-a name of its own that resolves to this machine (DNS rebinding). None of them has the token. A browser that has is known
-by a cookie afterwards; Sec-Fetch-Site and Origin tell what another site's page has it ask for.
+Every user of a machine can reach its loopback address, and so can every page that the browser shows, even under a name
+of its own that resolves to this machine (DNS rebinding). None of them has the token. A browser that has shown it gets a
+cookie; Sec-Fetch-Site and Origin reveal requests that another site's page makes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from werkzeug.wrappers import Request
 from overlapscope.errors import UsageError
 
 VARIABLE = "OVERLAPSCOPE_TOKEN"
-"""The environment variable with the token to use: what is on the command line, every user of a machine can see."""
+"""Environment variable with the token to use. A command line, in contrast, is visible to every user of a machine."""
 SHORTEST_TOKEN = 16
 
 _HEADERS = {
@@ -40,9 +40,10 @@ _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 
 
 def own_token() -> str:
-    """The token that the environment gives, else a new one.
+    """Return the token from the environment, or a new one.
 
-    Raises UsageError where the environment's can be guessed.
+    Raises:
+        UsageError: The token from the environment is short enough to be guessed.
     """
     given = os.environ.get(VARIABLE, "")
     if given and len(given) < SHORTEST_TOKEN:
@@ -54,7 +55,7 @@ def own_token() -> str:
 
 
 def refusal(request: Request, token: str) -> tuple[int, str] | None:
-    """Status and sentence where a request is not to be answered."""
+    """Return the status and the reason if a request must be refused."""
     # A link may lead here from anywhere, and a notebook's page shows this one in a frame.
     navigates = request.method in _SAFE_METHODS and request.headers.get("Sec-Fetch-Mode") in (None, "navigate")
     if not navigates and not _same_origin(request):
@@ -65,10 +66,10 @@ def refusal(request: Request, token: str) -> tuple[int, str] | None:
 
 
 def guard(server: flask.Flask, *, token: str, base: str) -> None:
-    """Have every request checked (`refusal`), and every answer carry the headers that keep the page to itself.
+    """Check every request (`refusal`), and add headers to every answer that keep the page to itself.
 
-    A base path that is the token is that of a frame in a notebook, which may belong to another site than the notebook:
-    there, browsers keep no cookies.
+    If the token is the base path, the page is in a frame of a notebook, which may belong to another site than the
+    notebook. Browsers keep no cookies there.
     """
     framed = base.strip("/") == token
     policy = _HEADERS["Content-Security-Policy"] + (_NOTEBOOKS if framed else "")
@@ -83,11 +84,11 @@ def guard(server: flask.Flask, *, token: str, base: str) -> None:
             return _refused(*refused)
         asked = request.args.get("token")
         if asked is not None and _equal(asked, token):
-            # The address with the token does not stay in the browser's history.
+            # Redirect, so that the address with the token doesn't stay in the browser's history.
             rest = urlencode([pair for pair in request.args.items(multi=True) if pair[0] != "token"])
             answer = flask.redirect(f"{base.rstrip('/')}{request.path}{'?' if rest else ''}{rest}")
             answer.headers["Cache-Control"] = "no-store"
-            # Not "Strict": with that, a link to a page here, such as a colleague's, would find nobody logged in.
+            # Not "Strict": a browser would then send no cookie when it follows a link from elsewhere to a page here.
             known = _signer(request, token).sign(b"in").decode()
             answer.set_cookie(_cookie(request), known, max_age=_WEEK_S, httponly=True, samesite="Lax", path=base)
             return answer
@@ -114,20 +115,26 @@ def _knows(request: Request, token: str) -> bool:
 
 
 def _port(request: Request) -> str:
-    """The port that the server listens on."""
+    """Return the port that the server listens on."""
     return str(request.environ.get("SERVER_PORT", ""))
 
 
 def _signer(request: Request, token: str) -> TimestampSigner:
-    """Of what a cookie says. Browsers send a name's cookies to every port of it: so it does not tell the token, and one
-    of another port's server is worth nothing, be its token the same."""
+    """Return the signer of the cookie.
+
+    Browsers send the cookies of a host name to all its ports. So the cookie doesn't contain the token, and is not valid
+    for a server on another port, even with the same token.
+    """
     salt = f"overlapscope dashboard, port {_port(request)}"
     return TimestampSigner(token, salt, key_derivation="hmac", digest_method=hashlib.sha256)
 
 
 def _cookie(request: Request) -> str:
-    """The cookie's name. Servers of two machines may be forwarded to one name; the next one on this port takes the
-    place of this one's cookie, or a browser would collect them."""
+    """Return the cookie's name.
+
+    Servers of two machines may be forwarded to the same name. The next server on this port replaces this server's
+    cookie, so that a browser doesn't collect them.
+    """
     return f"overlapscope-{zlib.crc32(platform.node().encode()):08x}-{_port(request)}"
 
 

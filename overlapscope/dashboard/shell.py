@@ -1,4 +1,4 @@
-"""What surrounds every page: the header with the choice of trace, the navigation, and what is shown while loading."""
+"""The frame of every page: the header with the choice of trace, the navigation, and the loading indicator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from overlapscope.dashboard.url import FIRST_PAGE, RECORDED, UrlState, moved
 
 _POLL_MS = 300
 _PLAIN = "plain"
-"""What the switch says where the address says nothing."""
+"""The switch's value if the address names no program."""
 _HIDDEN = {"display": "none"}
 _PROGRAMS = "Recording slows the host. Plain shows the timeline replayed without that cost."
 
@@ -36,7 +36,7 @@ function(clicks, known) {
 
 
 def layout(base: str) -> Component:
-    """The page's frame; what is in it comes from the callbacks."""
+    """Return the page's frame; callbacks fill it."""
     return dmc.MantineProvider(
         id="mantine",
         theme={
@@ -58,7 +58,7 @@ def layout(base: str) -> Component:
             dcc.Interval(id="loading-clock", interval=_POLL_MS, disabled=True),
             dmc.AppShell(
                 id="shell",
-                # Two rows where there is no room for one (`shell.css`).
+                # Narrow windows need two rows (`shell.css`).
                 header={"height": {"base": 96, "sm": 52}},
                 navbar={"width": 168, "breakpoint": "sm", "collapsed": {"mobile": True}},
                 padding="md",
@@ -111,7 +111,7 @@ def _header(base: str) -> Component:
 
 
 def _switch() -> Component:
-    """Which program is shown of a trace whose plain program is known (`UrlState.of`)."""
+    """Return the switch between a trace's recording and its plain program (`UrlState.of`)."""
     switch = dmc.SegmentedControl(
         id="program-select",
         data=[{"value": RECORDED, "label": "Recorded"}, {"value": _PLAIN, "label": "Plain"}],
@@ -136,7 +136,7 @@ callbacks.in_browser(
     Input("header-shown", "data"),
     prevent_initial_call=True,
 )
-# In the browser, which knows what the timeline has written into the address since the page was shown.
+# In the browser, because the timeline changes the address after the page is shown.
 for _choice in ("trace", "device"):
     callbacks.in_browser(
         ("overlapscope_address", _choice),
@@ -184,7 +184,7 @@ callbacks.in_browser(
     Input("loaded", "data"),
 )
 def show(context: PageContext, loaded: int) -> Any:
-    """The page of an address, and the header that belongs to it."""
+    """Return the page of an address, and its header."""
     url, opened = context.url, context.trace
     waiting = _missing(context)
     devices, device = _devices(context)
@@ -213,10 +213,10 @@ def show(context: PageContext, loaded: int) -> Any:
     prevent_initial_call=True,
 )
 def look(context: PageContext, intervals: int, loaded: int) -> Any:
-    """How far what the page waits for is."""
+    """Return the progress of the trace that the page waits for."""
     waiting = _missing(context)
     if waiting is None:
-        # The clock stops at once: another tick would build the page again while it is already in use.
+        # Stop the clock at once: another tick would build the page again while it is already in use.
         return dash.no_update, loaded + 1, True
     return parts.loading_bar(waiting, context.library.loading(waiting)), dash.no_update, dash.no_update
 
@@ -230,7 +230,7 @@ class _Chosen(msgspec.Struct, frozen=True):
 
 @callbacks.leads(Input("program-chosen", "data"))
 def switch(context: PageContext, chosen: _Chosen | None) -> Any:
-    """To the other program of the trace."""
+    """Return the address of the trace's other program."""
     if chosen is None:
         return dash.no_update
     url = url_of(context.library, context.url.base, chosen.pathname, chosen.search)
@@ -239,7 +239,7 @@ def switch(context: PageContext, chosen: _Chosen | None) -> Any:
 
 
 def _switched(url: UrlState, opened: Opened) -> str:
-    """The URL of the same place in the other program; of a timeline around the same ops."""
+    """Return the URL of the same place in the other program; in a timeline, around the same ops."""
     of = RECORDED if url.of is None else None
     before, after = opened.of(url.of), opened.of(of)
     device = before.section(url.device).device
@@ -253,7 +253,7 @@ def _switched(url: UrlState, opened: Opened) -> str:
 
 
 def _content(context: PageContext) -> Component | list[Component]:
-    """What is shown at an address: its page, or what is in the way; nothing while its traces are on their way."""
+    """Return the page of an address, or the reason why there is none; empty while its traces are loading."""
     url, library = context.url, context.library
     page = PAGES.get(url.page)
     if page is None:
@@ -266,7 +266,7 @@ def _content(context: PageContext) -> Component | list[Component]:
             if (failure := library.failure(id)) is not None:
                 return parts.unreadable(url, id, failure)
             if opened is None:
-                # For None Dash would keep the paths of what was there, and fail at a late answer for it.
+                # With None, Dash would keep the paths of the previous content, and fail at a late answer for it.
                 return []
         if url.trace is None:
             return parts.nothing_opened(url, reports=bool(library.ranks_files()))
@@ -280,7 +280,7 @@ def _content(context: PageContext) -> Component | list[Component]:
 
 
 def _missing(context: PageContext) -> str | None:
-    """A trace of the address that is yet to be loaded; it is asked for."""
+    """Return a trace of the address that isn't loaded yet, and request it."""
     page, library = PAGES.get(context.url.page), context.library
     if page is None or page.needs == "nothing":
         return None
@@ -304,7 +304,7 @@ def _navigation(url: UrlState) -> list[Component]:
 
 
 def _devices(context: PageContext) -> tuple[list[dict[str, str]], str | None]:
-    """The choice of devices, and the one that is shown."""
+    """Return the choice of devices, and the selected device."""
     if context.trace is None or not context.opened.analysis.devices:
         return [], None
     choices = [
@@ -319,7 +319,7 @@ def _devices(context: PageContext) -> tuple[list[dict[str, str]], str | None]:
 
 
 def _exports(url: UrlState) -> list[Component]:
-    """Plain links: what they name is sent as a file. `assets/address.js` adds the span in view."""
+    """Return links to files. `assets/address.js` adds the visible span."""
     query = url.href().partition("?")[2]
     files = {
         "html": ("export.html", "This report as one HTML file"),

@@ -1,4 +1,4 @@
-"""The stored reports that the page History shows: their file is read for each page, so that what is added shows."""
+"""Stored reports of the page History. Their file is read for each page, so that new reports appear."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from overlapscope.history.store import Store, default_path
 
 
 class Stored(Struct, frozen=True):
-    """Where they are."""
+    """Location of stored reports."""
 
     path: Path
-    """The history's file. There need be none yet."""
+    """The history's file, which need not exist yet."""
     drop: str | None = None
-    """A directory or URL of reports, of which the file has those that were there when it was last read."""
+    """A directory or URL of reports; the file has those that were there at the last read."""
 
     @contextmanager
     def open(self) -> Iterator[Store]:
-        """The history, to be read. Raises UsageError where it cannot be."""
+        """Open the history for reading. Raises UsageError if it is unreadable."""
         self.pull()
         with Store.open(self.path, read_only=True) as store:
             yield store
 
     def pull(self) -> tuple[str, ...]:
-        """Add what is new in the drop, and say which of its files were left out."""
+        """Add new reports from the drop; return a sentence for each file that was skipped."""
         if self.drop is None:
             return ()
         with Store.open(self.path) as store:
@@ -40,24 +40,27 @@ class Stored(Struct, frozen=True):
 
     @property
     def state(self) -> str:
-        """Another text where the file, or what SQLite writes beside it, has changed; empty where there is no file.
+        """A text that changes with the file, or with what SQLite writes beside it; empty for a missing file.
 
-        A browser would round numbers as large as times in nanoseconds.
+        It is text because a browser would round times in nanoseconds.
         """
         found: list[str] = []
         for path in (self.path, Path(f"{os.path.realpath(self.path)}-wal")):
             with suppress(OSError):
                 stat = path.stat()
-                # A reader, too, makes the second one.
+                # Readers create the second file, too, but leave it empty.
                 found += [f"{stat.st_mtime_ns}:{stat.st_size}"] if stat.st_size else []
         return " ".join(found)
 
 
 def find_stored(named: str | None) -> Stored | None:
-    """The history in a file, or of the reports in a directory or at a URL; by default the user's, and None where a user
-    has no place for one.
+    """Return the history in a file, or of the reports in a directory or at a URL.
 
-    Raises UsageError where nothing of that kind is at the place that was named; MissingPackage.
+    The default is the user's history; None if the user can't have one.
+
+    Raises:
+        UsageError: The place that was named has no history.
+        MissingPackage: A package for that kind of place is missing.
     """
     if named is None:
         with suppress(UsageError):

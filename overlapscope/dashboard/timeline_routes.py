@@ -1,9 +1,9 @@
-"""What the timeline's canvas asks for: binary views and the details of single ops.
+"""Routes of the timeline's canvas: binary views, and details of single ops.
 
-Every route is `GET /api/timeline/NAME?trace=ID&...`; of a trace whose plain program is known it answers from that one's
-timeline, with `of=recorded` from the recording; with `predicted=["pin",...]&device=N` it answers from the timeline
-that is predicted for these interventions. A parameter that makes no sense is answered with 400, what does not exist
-with 404, what is still being computed with 503, all with `{"error": sentence}`.
+Every route is `GET /api/timeline/NAME?trace=ID&...`. The answer is from the plain program's timeline if the trace has
+one, with `of=recorded` from the recording's, with `predicted=["pin",...]&device=N` from the timeline predicted for
+these interventions. Invalid parameters are answered with 400, unknown things with 404, unfinished computations with
+503, all with `{"error": SENTENCE}`.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import msgspec
 
 from overlapscope import timeline as lanes
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.opened import Asked, Opened
+from overlapscope.dashboard.opened import Opened, WhatIfRequest
 from overlapscope.dashboard.routes import Refused
 from overlapscope.errors import OverlapscopeError
 from overlapscope.timeline import Lanes
 
 MOST_COLUMNS = 8_192
 MOST_LANES = 1_000
-"""In one view; a trace may have as many as it has threads, and a screen shows a hundred."""
+"""Maximum number of lanes in a view. Traces have a lane per thread; a screen shows a hundred."""
 _FARTHEST_NS = 1 << 53
-"""A browser's numbers are exact up to here."""
+"""Largest number that a browser represents exactly."""
 _LONGEST_TEXT = 500
 _PREDICTED_S = 20.0
-"""So long a prediction is waited for that was forgotten since its page was shown."""
+"""Seconds to wait for a prediction that was dropped from memory since its page was shown."""
 _SMALLEST_PACKED = 1_000
 
 _Answer = dict[str, Any] | bytes | None
 
 
 def register(server: flask.Flask, library: Library) -> None:
-    """Add the routes of the timeline."""
+    """Register the routes of the timeline."""
     for name, answer in _ROUTES.items():
         server.add_url_rule(
             f"/api/timeline/{name}", f"timeline-{name}", partial(_respond, library, answer), methods=["GET"]
@@ -65,7 +65,7 @@ def _lanes(library: Library) -> Lanes:
 
 def _predicted(library: Library, opened: Opened, interventions: str) -> Lanes:
     try:
-        asked = Asked(_number("device"), tuple(msgspec.json.decode(interventions, type=list[str])))
+        asked = WhatIfRequest(_number("device"), tuple(msgspec.json.decode(interventions, type=list[str])))
     except msgspec.DecodeError:
         raise Refused("predicted is a JSON list of interventions.") from None
     try:
@@ -83,7 +83,7 @@ def _response(answer: _Answer, status: int = 200) -> flask.Response:
     body = answer if isinstance(answer, bytes) else msgspec.json.encode(answer)
     headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
     if len(body) >= _SMALLEST_PACKED and flask.request.accept_encodings["gzip"] > 0:
-        # The fastest level: packing harder would take longer than sending does.
+        # The fastest level: compressing further would take longer than sending.
         body = gzip.compress(body, 1, mtime=0)
         headers["Content-Encoding"] = "gzip"
     content = "application/octet-stream" if isinstance(answer, bytes) else "application/json"
@@ -120,7 +120,7 @@ def _search(drawn: Lanes) -> _Answer:
     direction = _number("direction", -1, 1, otherwise=1)
     if direction == 0:
         raise Refused("direction is 1 or -1.")
-    # From one match to the next by its lane and row: many may begin at the same instant.
+    # The next match is found by lane and row, because several ops may begin at the same instant.
     given = "lane" in flask.request.args or "row" in flask.request.args
     after = lanes.LaneRow(_number("lane"), _number("row")) if given else _time("after", -_FARTHEST_NS)
     return lanes.search(drawn, text, after, direction)
@@ -139,7 +139,7 @@ def _time(name: str, otherwise: int | None = None) -> int:
 
 
 def _number(name: str, least: int = 0, most: int = (1 << 31) - 1, otherwise: int | None = None) -> int:
-    """A whole number from the query, `otherwise` where it is not given."""
+    """Return a whole number from the query, `otherwise` if it is missing."""
     text = flask.request.args.get(name)
     if text is None and otherwise is not None:
         return otherwise

@@ -1,4 +1,4 @@
-"""Traces dropped into the page: stored within a limit, under names that are safe."""
+"""Files dropped onto the page, stored within a limit under safe names."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _LONGEST_NAME = 150
 _NAMELESS = "trace.json"
 
 
-class Uploads:
-    """What was dropped into the pages of a server. Thread-safe."""
+class DroppedFiles:
+    """Files that were dropped onto a server's pages. Thread-safe."""
 
     def __init__(self, library: Library, limit_bytes: int) -> None:
-        """`limit_bytes`: what all files may take together."""
+        """`limit_bytes` is the maximum total size."""
         self._library = library
         self._limit_bytes = limit_bytes
         self._directory = own_directory()
@@ -40,25 +40,25 @@ class Uploads:
 
     @property
     def room_bytes(self) -> int:
-        """How large another file may be."""
+        """Maximum size of the next file."""
         return self._limit_bytes - sum(self._sizes) if len(self._sizes) < MOST_FILES else 0
 
     def brings(self, request: Request) -> bool:
-        """Whether a request brings a file."""
+        """Return whether a request contains a file."""
         return request.method == "POST" and request.path == _PATH
 
     def register(self, server: flask.Flask) -> None:
-        """Have `POST /api/upload?name=FILE` take a file as its body and answer `{"id": ID}`.
+        """Register the routes.
 
-        `GET` says how large it may be, so that a page need not send what will be refused. Errors are
-        `{"error": SENTENCE}`.
+        `POST /api/upload?name=FILE` takes a file as its body and answers `{"id": ID}`. `GET` answers with the room that
+        is left, so that a page need not send a file that is too large. Errors are `{"error": SENTENCE}`.
         """
         server.add_url_rule(_PATH, "upload-room", lambda: {"room_bytes": self.room_bytes}, methods=["GET"])
         server.add_url_rule(_PATH, "upload", self._upload, methods=["POST"])
 
     def _upload(self) -> flask.typing.ResponseReturnValue:
         name = safe_name(flask.request.args.get("name", ""))
-        # The whole body has come, whether its length was announced or not.
+        # The whole body has been received, whether or not its length was announced.
         length = flask.request.content_length
         if not length:
             return {"error": f"{name}: the file is empty; record the trace again."}, 400
@@ -76,7 +76,7 @@ class Uploads:
             return {"error": f"{name}: could not be stored ({reason}); make room and drop it again."}, 507
 
     def _stored(self, stream: IO[bytes], name: str) -> Path:
-        """The file with what the stream holds. Its name says nothing of where it lies. Raises OSError."""
+        """Store a stream in a file and return its path, which has nothing of its name. Raises OSError."""
         handle, place = tempfile.mkstemp(dir=self._directory, suffix=_ending(name))
         path = Path(place)
         try:
@@ -95,7 +95,7 @@ class Uploads:
 
 
 def safe_name(name: str) -> str:
-    """A file name for people to read: the last part of a path, in harmless characters, with an end."""
+    """Return a readable file name: the last part of a path in harmless characters, with its extension."""
     last = re.split(r"[/\\]", clean(name))[-1]
     kept = _UNSAFE.sub("_", last).strip(". ")
     if len(kept) > _LONGEST_NAME:

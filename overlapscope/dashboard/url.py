@@ -1,4 +1,4 @@
-"""Where in the dashboard a person is: what its URL says, and the links to elsewhere, and to instants of a trace."""
+"""Addresses in the dashboard: the state in a URL, and links to other places and to instants of a trace."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _IN_URL = {
 
 
 class UrlState(Struct, frozen=True):
-    """One page on one trace. Times are relative to `Lanes.origin_ns`."""
+    """A page on a trace. Times are relative to `Lanes.origin_ns`."""
 
     base: str = "/"
-    """What comes before every path: `--base-path`, with a slash at both ends."""
+    """Prefix of every path: `--base-path`, with a slash at both ends."""
     page: str = FIRST_PAGE
     trace: str | None = None
     device: int | None = None
@@ -44,23 +44,26 @@ class UrlState(Struct, frozen=True):
     other: str | None = None
     """The second trace of the page Compare."""
     report: str | None = None
-    """The report that the page Ranks shows."""
+    """The report on the page Ranks."""
     of: str | None = None
-    """`RECORDED` where the recording is asked for; else the plain program is shown of a trace that has one."""
+    """`RECORDED` for the recording; otherwise the plain program is shown if the trace has one."""
     experiment: str | None = None
-    """The experiment that the page Laboratory shows."""
+    """The experiment on the page Laboratory."""
     job: str | None = None
-    """Whose reports the page History shows."""
+    """The job on the page History."""
     metric: str | None = None
     by: str | None = None
-    """What a point of it is: a commit, an hour or a report."""
+    """Meaning of a point on the page History: a commit, an hour or a report."""
     entry: str | None = None
-    """The id of the stored report that is open there."""
+    """Id of the stored report that is open on the page History."""
     against: str | None = None
-    """And of the one that it is compared with."""
+    """Id of the stored report to compare it with."""
 
     def href(self, page: str | None = None, **changes: str | int | None) -> str:
-        """The URL path of this place with the given fields changed. Spans stay behind on another page or timeline."""
+        """Return the URL path of this place with the given fields changed.
+
+        The span is dropped if the page or timeline changes.
+        """
         there = replace(self, **changes)
         there = replace(there, page=self.page if page is None else page)
         if (there.trace, there.page, there.of) != (self.trace, self.page, self.of):
@@ -73,7 +76,7 @@ class UrlState(Struct, frozen=True):
 
 
 def parse(base: str, pathname: str | None, search: str | None) -> UrlState:
-    """The place that a URL's path and query name; what makes no sense in it is left out."""
+    """Parse a URL's path and query, ignoring invalid values."""
     path = (pathname or "").removeprefix(base).strip("/")
     asked = {name: values[-1] for name, values in parse_qs((search or "").removeprefix("?")).items()}
     return UrlState(
@@ -100,25 +103,25 @@ def _number(text: str | None) -> int | None:
         value = int(text or "")
     except ValueError:
         return None
-    # No time is longer, and JSON's writers take no longer number.
+    # Times fit in 64 bits, and JSON encoders take no longer numbers.
     return value if abs(value) < 1 << 63 else None
 
 
-# -- instants of a trace --------------------------------------------------------------------------
+# -- Instants of a trace ---------------------------------------------------------------------------
 
 
 def instant_href(url: UrlState, trace: str, window: Window) -> str:
-    """To the timeline of a trace that need not be loaded yet, around a window of its recording (`routes.register`)."""
+    """Return the URL that leads to the timeline around a window of a recording, loaded or not (`routes.register`)."""
     of = {} if url.of is None else {"of": url.of}
     query = urlencode({"trace": trace, **of, "start": window.start_ns, "end": window.end_ns}, safe="/")
     return f"{url.base}api/at?{query}"
 
 
 def moved(window: Window, device: int, before: Trace, after: Trace) -> Window:
-    """The same window in another timeline, in which the same ops of a device run at other times.
+    """Return the same window in another timeline, where the same ops of a device run at other times.
 
-    An instant between the beginning or end of two ops is moved in proportion, one outside of all with the nearest op.
-    Where streams run differently beside one another, an instant is that of the stream that is further.
+    An instant between the starts and ends of two ops moves in proportion, and an instant outside all ops moves with the
+    nearest op. If streams shift against each other, the later of their instants counts.
     """
     if before is after:
         return window
@@ -126,7 +129,7 @@ def moved(window: Window, device: int, before: Trace, after: Trace) -> Window:
     if not len(here):
         return window
     order = np.argsort(here, kind="stable")
-    # Near zero, so that floats are exact.
+    # Relative to the first, so that floats are exact.
     first, last, origin = int(here.min()), int(here.max()), int(there.min())
     known, target = here[order] - first, np.maximum.accumulate(there[order] - origin)
 
@@ -138,7 +141,7 @@ def moved(window: Window, device: int, before: Trace, after: Trace) -> Window:
 
 
 def _edges(trace: Trace, device: int) -> I64:
-    """When each op of a device begins, then when each ends, in an order that all timelines of a trace share."""
+    """Return the starts of all ops of a device, then their ends, in an order that all timelines of a trace share."""
     ops = trace.gpu_ops
     mine = np.flatnonzero(ops.device == device)
     mine = mine[np.argsort(ops.place[mine], kind="stable")]

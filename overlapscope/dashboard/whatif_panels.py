@@ -1,4 +1,4 @@
-"""What the page What if shows of a prediction: the answer, its figures, both timelines, and what it rests on."""
+"""Panels of the page What if: the answer, its figures, both timelines, and the assumptions."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from overlapscope.base.words import NOTHING
 from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.context import PageContext
-from overlapscope.dashboard.opened import Predicted
+from overlapscope.dashboard.opened import DrawnPrediction
 from overlapscope.documents.model import Items, Part, with_code
 from overlapscope.prediction import document
 from overlapscope.prediction.result import Estimate, WhatIf
 
 RUNG = "whatif-rung"
-"""The type of the buttons that switch on what a rung consists of."""
+"""Type of the buttons that switch on the changes of a rung."""
 _WORDS = {"good": "faster", "poor": "slower"}
 _SIGNS = {"faster": "✓", "slower": "✕", "no gain": "=", "nothing changed": "=", "not predicted": "?"}
 _ASSUMED = "What the recording does not show. At the upper end of the interval all of it that has a cost is wrong."
 _REPLAY = "How well the replay explains the recording"
 
 
-# -- the answer -----------------------------------------------------------------------------------
+# -- The answer ------------------------------------------------------------------------------------
 
 
 def answer(context: PageContext, prediction: WhatIf) -> Component:
-    """What a step would take, in one sentence with its interval; or why nobody can say."""
+    """Return the predicted step time with its interval in a sentence, or the reason for refusing a prediction."""
     told = document.headline(prediction)
     word = _standing(prediction, told.level)
     said = render.draw(document.remarks(prediction), context.dark)
@@ -53,7 +53,7 @@ def _standing(prediction: WhatIf, level: str) -> str:
 
 
 def _bars(context: PageContext, prediction: WhatIf, predicted: Estimate) -> Component:
-    """The step as measured and as predicted, on one scale; a line reaches as far as the interval does."""
+    """Return the measured and the predicted step on the same scale; a line spans the prediction's interval."""
     whole_ns, unit = max(prediction.baseline_step_ns, predicted.high, 1), document.unit(prediction)
 
     def row(word: str, buckets: Mapping[str, int], length_ns: int, *marks: Component) -> Component:
@@ -79,7 +79,7 @@ def _extent(start_ns: int, end_ns: int, whole_ns: int) -> dict[str, str]:
 
 
 def _figures(context: PageContext, prediction: WhatIf) -> Component:
-    """Every figure as measured and as predicted, and its interval; what is nothing on either side is left out."""
+    """Return every figure as measured and as predicted, with its interval, except those that are zero on both sides."""
     *buckets, whole = document.buckets(prediction).texts() or [["", "", "", ""]]
     unit, overlap = f" {document.unit(prediction).name}", document.overlap(prediction).texts()
     lines = [("step" if prediction.steps else "window", *whole[1:], unit), *((*line, unit) for line in buckets)]
@@ -91,12 +91,14 @@ def _figures(context: PageContext, prediction: WhatIf) -> Component:
     return html.Dl(figures, className="whatif-figures", id="whatif-figures")
 
 
-# -- the timelines --------------------------------------------------------------------------------
+# -- The timelines ---------------------------------------------------------------------------------
 
 
-def timelines(context: PageContext, prediction: Predicted, changes: Sequence[str]) -> dict[str, Any] | None:
-    """What the browser mounts: the recording above, the prediction of `changes` below. None where nothing is
-    predicted."""
+def timelines(context: PageContext, prediction: DrawnPrediction, changes: Sequence[str]) -> dict[str, Any] | None:
+    """Return the data of the timelines for the browser: the recording above, the prediction of `changes` below.
+
+    None if nothing is predicted.
+    """
     before = context.section.device
     if prediction.lanes is None or before is None:
         return None
@@ -104,24 +106,27 @@ def timelines(context: PageContext, prediction: Predicted, changes: Sequence[str
     asked = {"predicted": msgspec.json.encode(changes).decode(), "device": before.device}
     id, number = context.opened.id, {"device": before.device}
     sides = (
-        parts.Side("before", id, context.opened.lanes.origin_ns, first, {}, number),
-        parts.Side("after", id, prediction.lanes.origin_ns, second, asked, number),
+        parts.TimelineSide("before", id, context.opened.lanes.origin_ns, first, {}, number),
+        parts.TimelineSide("after", id, prediction.lanes.origin_ns, second, asked, number),
     )
     return parts.linked_timelines(context, "whatif", sides)
 
 
 def _aligned(before: Device, after: Device) -> tuple[Window, Window]:
-    """The step of median length of those whose end is known, and the same step as predicted; else the windows."""
+    """Return the step of median length and the same step as predicted; without steps, the windows.
+
+    The last step is left out, because its end is unknown.
+    """
     step = median_step(before.steps[:-1] or before.steps)
     same = next((candidate for candidate in after.steps if step is not None and candidate.name == step.name), None)
     return (before.window, after.window) if step is None or same is None else (step.window, same.window)
 
 
-# -- the figures and what they rest on ------------------------------------------------------------
+# -- Changes and assumptions -----------------------------------------------------------------------
 
 
 def details(context: PageContext, prediction: WhatIf) -> Component | None:
-    """Below the timelines: what was changed and how, and what that rests on. None where nothing is predicted."""
+    """Return the changes, the assumptions and the replay's fidelity; None if nothing is predicted."""
     if prediction.predicted_step_ns is None:
         return None
     assumed, known = document.assumptions(prediction), document.constants(prediction)
@@ -138,14 +143,14 @@ def details(context: PageContext, prediction: WhatIf) -> Component | None:
     )
 
 
-# -- the ladder -----------------------------------------------------------------------------------
+# -- The ladder ------------------------------------------------------------------------------------
 
 
 def ladder(context: PageContext, prediction: WhatIf | None) -> Component | None:
-    """What each further change gains, the best first; None where nothing was searched for or found."""
+    """Return the gain of each further change, the best first; None before a search."""
     if prediction is None:
         return None
-    # Without the times saved there is room for the buttons in a narrow window.
+    # Leaving out the saved times makes room for the buttons in a narrow window.
     table = document.ladder(prediction).without({"saved"})
     if not table.rows:
         said = (

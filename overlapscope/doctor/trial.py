@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from overlapscope.base.child import Child, how_it_ended
+
 _PATIENCE_S = 120
 """The first use of a GPU and of its profiler takes up to half a minute."""
 _LAST_WORDS = 300
@@ -33,25 +35,22 @@ def run() -> Trial:
     """Try it: takes the seconds that importing torch takes, and uses the first GPU for a moment."""
     # The same modules as here, whichever way this process found them.
     code = f"import sys; sys.path[:] = {sys.path!r}; from overlapscope.doctor.trial import main; main()"
+    child = Child([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PATIENCE_S,
-            check=False,
-        )
+        output, errors = child.communicate(timeout=_PATIENCE_S)
     except subprocess.TimeoutExpired as expired:
-        return msgspec.structs.replace(_told(expired.stdout), error=f"no answer within {_PATIENCE_S} s")
-    told = _told(done.stdout)
-    if done.returncode == 0:
-        return told
-    words = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-    error = words[0][:_LAST_WORDS] if words else f"Python ended with code {done.returncode}"
-    return msgspec.structs.replace(told, error=error)
+        return msgspec.structs.replace(_last_trial(expired.stdout), error=f"no answer within {_PATIENCE_S} s")
+    finally:
+        child.end()
+    trial = _last_trial(output)
+    if child.returncode == 0:
+        return trial
+    words = errors.decode("utf-8", "replace").strip().splitlines()[-1:]
+    error = words[0][:_LAST_WORDS] if words else f"Python {how_it_ended(child.returncode)}"
+    return msgspec.structs.replace(trial, error=error)
 
 
-def _told(output: bytes | None) -> Trial:
+def _last_trial(output: bytes | None) -> Trial:
     """The last line of ours: libraries may have printed others."""
     ours = [line for line in (output or b"").splitlines() if line.startswith(b'{"torch"')]
     return msgspec.json.decode(ours[-1], type=Trial) if ours else Trial()

@@ -1,1 +1,1 @@
-"""What a result consists of when it is shown: headings, sentences, tables, charts, and their colours."""
+"""Building blocks of every result shown to a user: headings, sentences, tables, charts and their colours."""

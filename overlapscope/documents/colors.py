@@ -1,8 +1,9 @@
-"""The colour of everything that is drawn, for light and for dark, in one place.
+"""Colours of everything the product draws, for light and for dark.
 
-The hues are those of Okabe and Ito (Color Universal Design, 2008), which people with any common colour blindness tell
-apart: green computes, purple communicates, blue goes to the device, orange comes back, sky is a hidden copy, vermillion
-an exposed one, grey is idle. Within a family lightness does the telling, and a word always stands beside the colour.
+The hues are those of Okabe and Ito (Color Universal Design, 2008), which people with any common colour blindness can
+tell apart: green is compute, purple communication, blue copies to the device, orange copies back, sky a hidden copy,
+vermillion an exposed copy, grey idle time. Lightness separates the members of a family, and a word always accompanies
+the colour.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ HEAT: Final[tuple[tuple[str, ...], tuple[str, ...]]] = (
     ("#fbf1ea", "#f6cdb2", "#ec9a66", "#cf6220", "#963600", "#561d00"),
     ("#38302b", "#5f3620", "#95450f", "#d9681f", "#ffa36b", "#ffe2cf"),
 )
-"""From little to much, for light and for dark: one hue, so that lightness tells, and the stronger the further from the
-ground."""
+"""Steps from low to high, for light and for dark. Lightness carries the value in a single hue: the stronger the colour,
+the further it is from the background."""
 
 
 def palette(dark: bool) -> dict[str, str]:
-    """`#rrggbb` by name: each category of the timeline, each bucket, and what a page is made of.
+    """Return `#rrggbb` by name: for each category of the timeline, each bucket and each part of a page.
 
-    A cause stands behind the bucket that it explains: `exposed-copy:same-stream`, `idle:host-sync`.
+    A cause has its bucket as a prefix: `exposed-copy:same-stream`, `idle:host-sync`.
     """
     named = {
         **_OPS,

@@ -1,4 +1,4 @@
-"""What all charts have in common: a Plotly figure is a plain dict, on no ground of its own, in the page's font."""
+"""Parts that all charts share: a Plotly figure is a plain dict with a transparent background and the page's font."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from overlapscope.documents.model import Figure
 __all__ = ["FONT", "NAME_LIMIT", "Figure", "axis", "escape", "figure", "legible", "stacked_bars"]
 
 FONT = "system-ui, sans-serif"
-"""As the pages have it. Not `inherit`: a chart saved as PNG has no page to inherit from."""
+"""The font of the pages. Not `inherit`, because a chart saved as PNG has no page to inherit from."""
 
 NAME_LIMIT = 60
 
 
 def escape(text: str, limit: int = NAME_LIMIT) -> str:
-    """Foreign text for a figure: Plotly's texts know HTML's tags and entities."""
+    """Escape text from a trace for a figure: Plotly interprets HTML tags and entities in its texts."""
     return html.escape(clean(text, limit), quote=False)
 
 
 def figure(data: list[dict[str, Any]], dark: bool, *, height: int, **layout: Any) -> Figure:
-    """A figure of the given traces; what the layout leaves out is the same in all charts."""
+    """Return a figure of the given traces; `layout` overrides the defaults that all charts share."""
     colors = palette(dark)
     common = {
         "height": height,
@@ -38,7 +38,7 @@ def figure(data: list[dict[str, Any]], dark: bool, *, height: int, **layout: Any
             "bordercolor": colors["grid"],
             "align": "left",
         },
-        # Also where there is one entry only, which Plotly would leave out.
+        # Plotly hides the legend of a single entry by default.
         "showlegend": True,
         "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "traceorder": "normal"},
@@ -47,7 +47,7 @@ def figure(data: list[dict[str, Any]], dark: bool, *, height: int, **layout: Any
 
 
 def axis(dark: bool, title: str = "", **more: Any) -> dict[str, Any]:
-    """An axis with faint lines that makes room for its own labels."""
+    """Return an axis with faint lines that makes room for its labels."""
     colors = palette(dark)
     common: dict[str, Any] = {
         "gridcolor": colors["grid"],
@@ -69,9 +69,10 @@ def stacked_bars(
     *,
     positions: Sequence[int] | None = None,
 ) -> list[dict[str, Any]]:
-    """A bar for each of some times in nanoseconds, of its buckets by their names; shares add up to 100.
+    """Return a stacked bar for each of `wholes`: times in nanoseconds by the name of their bucket.
 
-    They stand upright where they have positions, which each has as its `customdata[0]`; else they lie, by their labels.
+    Shares add up to 100. With `positions`, bars are vertical, and each has its position as `customdata[0]`; without,
+    they are horizontal and placed by their labels.
     """
     colors, along, across = palette(dark), *(("x", "y") if positions is None else ("y", "x"))
     shares = [dict(zip(whole, bare_shares(list(whole.values()), sum(whole.values())), strict=True)) for whole in wholes]
@@ -79,7 +80,7 @@ def stacked_bars(
     for name, bucket in BUCKETS.items():
         if not any(whole.get(name) for whole in wholes):
             continue
-        told = zip(positions or range(len(wholes)), labels, wholes, shares, strict=True)
+        rows = zip(positions or range(len(wholes)), labels, wholes, shares, strict=True)
         bars.append(
             {
                 "type": "bar",
@@ -89,7 +90,7 @@ def stacked_bars(
                 "marker": {"color": colors[bucket.id]},
                 "customdata": [
                     [position, label, unit.text(whole.get(name, 0)), share.get(name, "0")]
-                    for position, label, whole, share in told
+                    for position, label, whole, share in rows
                 ],
                 "hovertemplate": f"%{{customdata[1]}}<br>{name}: %{{customdata[2]}} (%{{customdata[3]}}%)<br>"
                 f"{bucket.meaning}<extra></extra>",
@@ -100,9 +101,9 @@ def stacked_bars(
 
 
 def legible(background: str) -> str:
-    """Black or white, whichever is the easier to read on a `#rrggbb`."""
+    """Return black or white, whichever is easier to read on a `#rrggbb` background."""
     channels = [int(background[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    # Where the contrast with black equals that with white (WCAG 2).
+    # At this luminance, black and white have the same contrast (WCAG 2).
     return "#000000" if luminance > 0.179 else "#ffffff"

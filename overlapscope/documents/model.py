@@ -1,8 +1,8 @@
-"""What any result of ours consists of when it is shown: one document, which every renderer draws as well as it can.
+"""The document model: each result is built once as a document, which every renderer draws as well as it can.
 
-A report, a diff, a check, a prediction, ranks or the laboratory say once what they have to say, and in which order.
-`render` draws that for a terminal, as markdown and as HTML, the dashboard as its components. Text from a trace has been
-made harmless by `clean` before it gets here; what a syntax gives a meaning to is escaped by its renderer.
+Reports, diffs, checks, predictions, ranks and the laboratory each build a document. `render` draws it for a terminal,
+as markdown and as HTML, and the dashboard draws it as components. Text from a trace has gone through `clean` before it
+gets here; renderers escape the characters that are special in their syntax.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Figure = dict[str, Any]
 
 
 class Span(Struct, frozen=True):
-    """A piece of a sentence that stands out."""
+    """A highlighted piece of a sentence."""
 
     text: str
     tone: Tone = ""
     strong: bool = False
     code: bool = False
     detail: bool = False
-    """It is more than the answer (`brief`)."""
+    """Marks the span as a detail, which `brief` leaves out."""
 
 
 Words = str | tuple[str | Span, ...]
@@ -37,23 +37,23 @@ Words = str | tuple[str | Span, ...]
 
 
 def pieces(words: Words) -> tuple[Span, ...]:
-    """The same as spans."""
+    """Return the words as spans."""
     parts = (words,) if isinstance(words, str) else words
     return tuple(Span(part) if isinstance(part, str) else part for part in parts)
 
 
 def with_code(text: str) -> Words:
-    """Text in which what stands in backticks is code."""
+    """Return text whose parts in backticks are code."""
     return tuple(Span(part, code=True) if number % 2 else part for number, part in enumerate(text.split("`")) if part)
 
 
 class Heading(Struct, frozen=True):
-    """A title above what follows: 1 is the document's, 2 a chapter's, 3 a part's."""
+    """A title: level 1 for the document, 2 for a chapter, 3 for a part."""
 
     text: str
     level: Literal[1, 2, 3] = 2
     id: str = ""
-    """What links within an HTML file lead to."""
+    """Target of links within an HTML file."""
     tone: Tone = ""
 
 
@@ -64,67 +64,67 @@ class Text(Struct, frozen=True):
     tone: Tone = ""
     strong: bool = False
     badge: str = ""
-    """How it stands, in one word (`good`), which files put before the text and a terminal shows by its colour: that of
-    the tone, where there is one."""
+    """A level such as `good`. Files print it before the text; a terminal shows its colour, unless `tone` sets another.
+    """
 
 
 class Items(Struct, frozen=True):
-    """Sentences one below the other."""
+    """A list of sentences."""
 
     items: tuple[Words, ...]
     sign: str = "-"
-    """What stands before each in a terminal."""
+    """Sign before each item in a terminal."""
     tone: Tone = ""
     few: int | None = None
-    """So many are the answer, the others a detail; None: all are."""
+    """Number of items that belong to the answer, the rest being details; None if all do."""
 
 
 class Code(Struct, frozen=True):
-    """Text as it is, such as a program."""
+    """Text shown verbatim, such as a program."""
 
     text: str
     title: str = ""
     language: str = "python"
-    """As markdown names it."""
+    """Name of the language in markdown."""
 
 
 class Links(Struct, frozen=True):
-    """What a long HTML file holds, to jump to."""
+    """Table of contents of a long HTML file."""
 
     texts: dict[str, str]
-    """Of each link, by the `id` of the part that it leads to."""
+    """Text of each link by the `id` of its target."""
 
 
 class Chart(Struct, frozen=True):
-    """A figure, for whatever can draw it; there are others for the same facts where nothing can."""
+    """A figure, for renderers that can draw it. Other blocks give the same facts to those that can't."""
 
     id: str
-    """Of its place in the page, unique in the document."""
+    """Id of the element that holds it, unique in the document."""
     title: str
     figure: Callable[[bool], Figure]
-    """Drawn for dark ground or light; called by no renderer that cannot show it."""
+    """Makes the figure for a dark or light background; only renderers that can show it call this."""
     note: str = ""
     wide: bool = False
 
 
 class Card(Struct, frozen=True):
-    """One figure and the words for it."""
+    """A figure with its name."""
 
     name: str
     value: str
     beside: str = ""
-    """What share it is, or of what."""
+    """Share of the figure, or the figure it is a share of."""
     meaning: str = ""
 
 
 class Cards(Struct, frozen=True):
-    """The figures at the head of a page: not for a terminal, whose tables have them."""
+    """Figures at the top of a page. A terminal leaves them out, since its tables have them."""
 
     cards: tuple[Card, ...]
 
 
 class Part(Struct, frozen=True):
-    """A part of a whole, with the palette's name of its colour."""
+    """A part of a whole; `color` is a name of the palette."""
 
     name: str
     amount: int
@@ -134,29 +134,29 @@ class Part(Struct, frozen=True):
 
 
 class Bar(Struct, frozen=True):
-    """Parts of a whole side by side: not for a terminal, whose tables have them."""
+    """Parts of a whole side by side. A terminal leaves it out, since its tables have the figures."""
 
     parts: tuple[Part, ...]
 
 
-class Strip(Struct, frozen=True):
-    """A timeline in characters."""
+class StripBlock(Struct, frozen=True):
+    """A timeline drawn in characters."""
 
     draw: Callable[[Glyphs], Drawing]
 
 
-class Timeline(Struct, frozen=True):
+class TimelineBlock(Struct, frozen=True):
     """A timeline to zoom into, in an HTML file only."""
 
     id: str
     data: Any
-    """What its scripts draw it from: JSON."""
+    """JSON that its scripts draw."""
     scripts: Sequence[str] = ()
     styles: Sequence[str] = ()
 
 
 class Example(Struct, frozen=True):
-    """A case in a timeline of the document, relative to its origin, and what to show around it."""
+    """An example in a timeline of the document, relative to its origin, and the view to show around it."""
 
     timeline: str
     start_ns: int
@@ -165,8 +165,8 @@ class Example(Struct, frozen=True):
     view_end_ns: int
 
 
-class Finding(Struct, frozen=True):
-    """Advice: what costs how much, how that is known, and what to change."""
+class FindingBlock(Struct, frozen=True):
+    """A finding: its cost, the evidence for it, and the change to make."""
 
     severity: Literal["error", "warning", "info"]
     rule: str
@@ -176,74 +176,89 @@ class Finding(Struct, frozen=True):
     evidence: tuple[str, ...]
     places: tuple[str, ...]
     advice: str
-    """What to change, in one line; how to, in the lines behind it."""
+    """The change to make in the first line, how to make it in the lines after."""
     proof: str = ""
     """The command that shows what the fix saves."""
     number: int = 0
-    """Among all findings, from 1; 0 where they are not counted."""
+    """Position among all findings, from 1; 0 if they are not numbered."""
     where: str = ""
-    """`on rank 0, also on rank 1`, where the document is of several."""
+    """`on rank 0, also on rank 1`, in a document of several ranks."""
     meaning: str = ""
-    """Of the rule, in general."""
+    """General meaning of the rule."""
     wrong: str = ""
     right: str = ""
-    """Programs, before and after."""
+    """Example programs, before and after the change."""
     example: Example | None = None
 
 
 class Section(Struct, frozen=True):
-    """Blocks that belong together."""
+    """A group of blocks."""
 
     blocks: tuple[Block, ...]
     title: str = ""
     kind: Literal["", "panel", "columns", "verdict", "article"] = ""
-    """How HTML sets it apart: in a box, side by side, as the answer, as a chapter. A terminal sets short tables that
-    are `columns` side by side where there is room."""
+    """Layout in HTML: a box, columns, the answer, a chapter. A terminal shows short tables of `columns` side by side if
+    there is room."""
     tone: Tone = ""
     folded: bool = False
-    """Shown by a click, where there are any."""
+    """True if readers have to click to open it."""
     id: str = ""
     detail: str = ""
-    """What is in it, in a word or two, where it is more than the answer: `brief` leaves it out and names it."""
+    """Its name in `-v`'s hint if it is a detail, in a word or two; `brief` leaves details out."""
 
 
-Block = Heading | Text | Items | Code | Links | Table | Chart | Cards | Bar | Strip | Timeline | Finding | Section
+Block = (
+    Heading
+    | Text
+    | Items
+    | Code
+    | Links
+    | Table
+    | Chart
+    | Cards
+    | Bar
+    | StripBlock
+    | TimelineBlock
+    | FindingBlock
+    | Section
+)
 
 
 class Document(Struct, frozen=True):
-    """All there is to show of a result."""
+    """A result to be shown."""
 
     title: str
-    """Of the window or tab that it is shown in."""
+    """Title of the window or tab."""
     blocks: tuple[Block, ...]
 
 
 def columns(tables: Iterable[Table]) -> tuple[Block, ...]:
-    """The tables that have rows, side by side."""
+    """Return the tables that have rows, side by side."""
     shown = tuple(table for table in tables if table.rows)
     return (Section(shown, kind="columns"),) if shown else ()
 
 
 def panel(title: str, *blocks: Block, folded: bool = False, tone: Tone = "") -> Section:
-    """A box with a title."""
+    """Return a box with a title."""
     return Section(blocks, title, "panel", tone=tone, folded=folded)
 
 
-# -- the answer, and what there is besides --------------------------------------------------------
+# -- Answer and details ----------------------------------------------------------------------------
 
 
 EVIDENCE = "evidence"
-"""What findings rest on, as a detail."""
+"""Name of the detail that has the evidence for findings."""
 
 
 def detail(what: str, blocks: Iterable[Block]) -> tuple[Section, ...]:
-    """Blocks that are more than the answer, named in a word or two; nothing where there are none."""
-    found = tuple(blocks)
-    return (Section(found, detail=what),) if found else ()
+    """Return blocks as a detail with a name of a word or two; nothing if there are none."""
+    parts = tuple(blocks)
+    return (Section(parts, detail=what),) if parts else ()
 
 
 def brief(document: Document) -> Document:
-    """The document without its details, of findings the first line of advice alone, and what `-v` adds as its end."""
+    """Return the document without its details, ending with a hint of what `-v` adds. Findings keep their first line of
+    advice."""
     left_out: dict[str, None] = {}
     blocks = tuple(_without_detail(document.blocks, left_out))
     if left_out:
@@ -252,13 +267,13 @@ def brief(document: Document) -> Document:
 
 
 def _without_detail(blocks: Iterable[Block], left_out: dict[str, None]) -> Iterator[Block]:
-    """What stays; what is left out is noted, each thing once."""
+    """Yield the blocks that stay, and add the name of each detail to `left_out`."""
     for block in blocks:
         if isinstance(block, Section) and block.detail:
             left_out[block.detail] = None
         elif isinstance(block, Section):
             yield replace(block, blocks=tuple(_without_detail(block.blocks, left_out)))
-        elif isinstance(block, Finding):
+        elif isinstance(block, FindingBlock):
             left_out[EVIDENCE] = None
             yield replace(block, evidence=(), places=(), advice=block.advice.partition("\n")[0])
         elif isinstance(block, Items):
@@ -274,46 +289,46 @@ def _without_detail(blocks: Iterable[Block], left_out: dict[str, None]) -> Itera
 
 
 def _without_spans(words: Words) -> Words:
-    """Without those that are details."""
+    """Return the words without the spans that are details."""
     return (
         words if isinstance(words, str) else tuple(part for part in words if isinstance(part, str) or not part.detail)
     )
 
 
-# -- what fits ------------------------------------------------------------------------------------
+# -- Limited room ----------------------------------------------------------------------------------
 
 
 class Room(Struct, frozen=True):
-    """So many bytes of what a renderer draws, where a place takes only so much text, as a comment on GitHub does."""
+    """Number of bytes that a place has for drawn blocks, such as a comment on GitHub."""
 
     drawn: Callable[[Iterable[Block]], Iterable[str]]
-    """Blocks as lines."""
+    """Draws blocks as lines."""
     size: int
 
     def less(self, blocks: Iterable[Block]) -> Room:
-        """What is left of it behind some blocks."""
+        """Return the room that remains after some blocks."""
         return replace(self, size=self.size - self._bytes(blocks))
 
     def part(self, parts: int) -> Room:
-        """One of so many equal parts of it."""
+        """Return one of `parts` equal parts."""
         return replace(self, size=self.size // parts)
 
     def fitting(self, blocks: Sequence[Block]) -> int:
-        """How many of the blocks there is room for, from the first on."""
-        left = self.size
+        """Return how many of the first blocks fit."""
+        remaining = self.size
         for number, block in enumerate(blocks):
-            left -= self._bytes([block])
-            if left < 0:
+            remaining -= self._bytes([block])
+            if remaining < 0:
                 return number
         return len(blocks)
 
     def rows(self, table: Table) -> int:
-        """How many of a table's rows there is room for, from the first on."""
+        """Return how many of a table's first rows fit."""
         head = self._bytes([replace(table, rows=table.rows[:1])])
-        left = self.size
+        remaining = self.size
         for number, row in enumerate(table.rows):
-            left -= self._bytes([replace(table, rows=(table.rows[0], row))]) - head
-            if left < 0:
+            remaining -= self._bytes([replace(table, rows=(table.rows[0], row))]) - head
+            if remaining < 0:
                 return number
         return len(table.rows)
 

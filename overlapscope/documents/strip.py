@@ -1,4 +1,4 @@
-"""A timeline strip as characters: one line for each stream, one character for each slice of time."""
+"""A timeline strip in characters: a line per stream, a character per slice of time."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from msgspec import Struct
 from overlapscope.trace.model import Kind
 
 LABEL_WIDTH = 14
-"""Columns to the left of the drawing."""
+"""Width of the labels to the left of the drawing, in characters."""
 
 
 class Glyphs(Struct, frozen=True):
-    """The characters of a drawing."""
+    """Characters of a drawing."""
 
     compute: str
-    """From little to full."""
+    """From nearly empty to full."""
     level: str
-    """From little to full, for the two lines of totals."""
+    """From nearly empty to full, for the two lines of totals."""
     empty: str
     rule: str
 
@@ -26,7 +26,7 @@ ASCII = Glyphs(compute="-+=#", level=".:-=+*#", empty=".", rule="-")
 
 
 class Line(Struct, frozen=True):
-    """A label and its characters, each with the kind it stands for (None for none)."""
+    """A label and its characters, each with the kind that it stands for, if any."""
 
     label: str
     text: str
@@ -39,12 +39,12 @@ class Drawing(Struct, frozen=True):
     title: str
     lanes: tuple[Line, ...]
     totals: tuple[Line, ...]
-    """Where exposed copies and idle time are, all streams together."""
+    """Exposed copies and idle time over all streams."""
     scale: str
     legend: str
 
     def plain(self) -> list[str]:
-        """All lines without colour, the title left out."""
+        """Return all lines except the title, without colour."""
         lines = [f"{line.label:<{LABEL_WIDTH}}{line.text}" for line in (*self.lanes, *self.totals)]
         tail = [self.scale, f"{'':<{LABEL_WIDTH}}{self.legend}"]
         return [*lines, *(line for line in tail if line.strip())]

@@ -1,4 +1,4 @@
-"""The one table: columns with ids; cells with the text to show and the value to sort and export by."""
+"""Tables: columns have ids; cells have a text to show, and a value to sort and export by."""
 
 from __future__ import annotations
 
@@ -11,43 +11,47 @@ from msgspec.structs import replace
 T = TypeVar("T")
 
 Tone = Literal["", "good", "fair", "poor", "muted", "accent"]
-"""What a colour says; a word beside it always says the same. The palette has a colour of each name."""
+"""Meaning of a colour, which also is its name in the palette. A word beside it always says the same."""
 
 
 class Column(Struct, frozen=True):
-    """A column's title and how it is set."""
+    """A column's title and layout."""
 
     title: str
     number: bool = True
     flexible: bool = False
-    """Free text that gives way where there is not enough room."""
+    """Text that is shortened if there is not enough room."""
     prose: bool = False
-    """Sentences, which are wrapped; any other text is cut in its middle."""
+    """Sentences, which are wrapped; other text is cut in its middle."""
     id: str = ""
-    """By which code finds it; its title is for people."""
+    """Name for code; the title is for people."""
     spare: int = 0
-    """Where there is not enough room, columns with a number are left out: the lowest first, of equal ones the first."""
+    """If there is not enough room, the columns with the lowest number are left out first. 0 keeps a column."""
     heads: bool = False
-    """It names what the table is, so that a terminal needs no title above it."""
+    """True if the column's title names the table, so that a terminal needs no title above it."""
+    extra: bool = False
+    """True if it shows only in a table that can be sorted, which has more room."""
+    long: str = ""
+    """Title in a table that can be sorted, if different."""
     width: int | None = None
-    """CSS pixels in a table that can be sorted."""
+    """Width in a table that can be sorted, in CSS pixels."""
 
 
 class Cell(Struct, frozen=True):
-    """What stands in one place of a table."""
+    """A field of a table."""
 
     text: str
     value: float | int | str | None = None
-    """What it is sorted and exported by; None where that is the text."""
+    """Value to sort and export by; None if that is the text."""
     tone: Tone = ""
 
 
 class Row(Struct, frozen=True):
-    """A row's cells, as many as there are columns."""
+    """Cells of a row, one for each column."""
 
     cells: tuple[Cell, ...]
     place: tuple[int, int] | None = None
-    """Where in the trace's timeline it is: start and end in ns."""
+    """Start and end in the trace's timeline, in nanoseconds."""
 
 
 class Table(Struct, frozen=True):
@@ -58,22 +62,28 @@ class Table(Struct, frozen=True):
     rows: tuple[Row, ...] = ()
     note: str = ""
     total: bool = False
-    """The last row is what the others add up to."""
+    """True if the last row is the sum of the others."""
     id: str = ""
     few: int | None = None
-    """So many rows are the answer, the others a detail; None: all are."""
+    """Number of rows that belong to the answer, the rest being details; None if all do."""
 
     def texts(self) -> list[list[str]]:
-        """The rows as text."""
+        """Return the texts of the rows."""
         return [[cell.text for cell in row.cells] for row in self.rows]
 
+    def read(self) -> Table:
+        """Return the table without the columns that only a sortable table shows."""
+        if not any(column.extra for column in self.columns):
+            return self
+        return self._with([number for number, column in enumerate(self.columns) if not column.extra])
+
     def without(self, ids: Collection[str]) -> Table:
-        """The table without the columns of those ids."""
+        """Return the table without the columns with those ids."""
         kept = [number for number, column in enumerate(self.columns) if column.id not in ids or not column.id]
         return self._with(kept)
 
     def without_spare(self) -> Table | None:
-        """The table without the first column that can be left out; None where there is none."""
+        """Return the table without its most expendable column; None if none can be left out."""
         spare = [(column.spare, number) for number, column in enumerate(self.columns) if column.spare]
         if not spare:
             return None
@@ -86,17 +96,17 @@ class Table(Struct, frozen=True):
 
 
 def words(title: str, *, flexible: bool = False, heads: bool = False, id: str = "") -> Column:
-    """A column of words."""
+    """Return a column of words."""
     return Column(title, number=False, flexible=flexible, heads=heads, id=id)
 
 
 def prose(title: str, *, spare: int = 0) -> Column:
-    """A column of sentences, which may take several lines."""
+    """Return a column of sentences, which may take several lines."""
     return Column(title, number=False, flexible=True, prose=True, spare=spare)
 
 
 def rows(lines: Iterable[Iterable[str | Cell]]) -> tuple[Row, ...]:
-    """Rows of plain text, or of cells where there is more to say than that."""
+    """Return rows of plain text, or of cells where a value or tone is needed."""
     return tuple(Row(tuple(Cell(part) if isinstance(part, str) else part for part in line)) for line in lines)
 
 
@@ -106,7 +116,7 @@ def table_of(
     title: str = "",
     place: Callable[[T], tuple[int, int] | None] = lambda item: None,
 ) -> Table:
-    """A row for each item: what each column says of it, and where it is in the timeline. None is no column."""
+    """Return a table with a row for each item. Columns that are None are left out."""
     shown = [column for column in columns if column is not None]
     lines = tuple(Row(tuple(cell(item) for _, cell in shown), place(item)) for item in items)
     return Table(title, tuple(column for column, _ in shown), lines)

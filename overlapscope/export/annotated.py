@@ -1,8 +1,8 @@
-"""A copy of a trace with what was found in it as tracks of its own, to be opened in Perfetto.
+"""A copy of a trace with additional tracks for the results of the analysis, for Perfetto.
 
-Each device gets a process with three threads: `buckets` (what the window is made of), `causes` (why each exposed
-copy and idle piece is one) and `steps`. The file's own text is passed on as it is, whatever its packing and however
-damaged; memory holds one block of it.
+Each device gets a process with three threads: `buckets` (the parts of the window), `causes` (why each exposed copy and
+idle piece exists) and `steps`. The file's text stays unchanged, however it is packed or damaged. Memory holds a block
+of it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from overlapscope.reading.sources import source_of
 from overlapscope.trace.model import Trace
 
 CATEGORY = "overlapscope"
-"""Category of our events: unknown to every reader of traces, and so to ours."""
+"""Category of our events, which every reader of traces ignores, including ours."""
 THREADS = ("buckets", "causes", "steps")
 
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -41,7 +41,7 @@ _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
 _BLANK = b" \t\r\n"
 _MOST_HEADER_BYTES = 64 << 20
 
-# Process and thread ids are taken from a stretch of numbers of which the file's text holds none.
+# Process and thread ids come from a stretch of numbers that do not occur in the file's text.
 _STRETCH = 10_000
 _STRETCHES = range(1_900_000_000, 2_000_000_000, _STRETCH)
 _NUMBER_LIKE_OURS = re.compile(rb"19\d{4}(?=\d{4})")
@@ -50,9 +50,10 @@ _EVENTS_AT_ONCE = 5_000
 
 
 def write(analysis: TraceAnalysis, path: Path) -> Iterator[bytes]:
-    """The annotated copy of the file that `analysis` is of: gzip, in blocks.
+    """Yield the annotated copy of the analyzed file, as gzip in blocks.
 
-    Raises UnreadableTrace where the file can no longer be read.
+    Raises:
+        UnreadableTrace: The file can no longer be read.
     """
     blocks = iter(_text(analysis, path))
     head, rest = _opening(path, blocks)
@@ -63,19 +64,19 @@ def write(analysis: TraceAnalysis, path: Path) -> Iterator[bytes]:
     yield packer.flush()
 
 
-# -- the file
+# -- The file ---
 
 
 def _text(analysis: TraceAnalysis, path: Path) -> Iterable[bytes]:
-    """The file's own; of another source than Kineto, the trace as Kineto would have written it."""
+    """Return the blocks of the file, or, for sources other than Kineto, of the trace in Kineto's format."""
     if source_of(path) is kineto.SOURCE:
-        # It has been read before, so its size is no reason to refuse it now.
+        # The file was read before, so its size is not a reason to refuse it now.
         return SourceFile(path, limit_bytes=sys.maxsize)
     return chrome_trace.blocks(analysis.trace, packed=False)
 
 
 def _opening(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
-    """The text up to the bracket that opens the events array, with it, and what was read behind it."""
+    """Return the text up to and including the bracket that opens the events array, and the text read after it."""
     head = b""
     looked_at = 0
     place = None
@@ -90,7 +91,7 @@ def _opening(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
     if place is None:
         place = _events_begin(head)
     if place is None and (match := _ARRAY.search(head)) is not None:
-        # The metadata before it is not valid JSON, and was read leniently too.
+        # The metadata before it is not valid JSON, and the reader was lenient too.
         place = match.end()
     if place is None:
         raise UnreadableTrace(f"{path}: has no events array any more; was it changed since it was opened?")
@@ -101,7 +102,7 @@ def _opening(path: Path, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
 
 
 def _events_begin(head: bytes) -> int | None:
-    """The place behind the bracket of a list of events, or of the top level's `traceEvents`."""
+    """Return the place after the opening bracket of a bare list of events, or of the top level's `traceEvents`."""
     start = len(head) - len(head.removeprefix(b"\xef\xbb\xbf").lstrip(_BLANK))
     if head[start : start + 1] == b"[":
         return start + 1
@@ -118,12 +119,12 @@ def _events_begin(head: bytes) -> int | None:
 
 
 def _comma(rest: bytes) -> bytes:
-    """What stands between our events and the file's: nothing where it has none."""
+    """Return the separator between our events and the file's; empty if the file has none."""
     return b",\n" if rest.strip(_BLANK)[:1] not in (b"", b"]") else b""
 
 
 def _free_ids(file: Iterable[bytes]) -> int:
-    """The first of `_STRETCH` numbers of which none stands anywhere in the file."""
+    """Return the first of `_STRETCH` numbers that do not occur in the file."""
     taken: set[bytes] = set()
     carried = b""
     for block in file:
@@ -133,11 +134,11 @@ def _free_ids(file: Iterable[bytes]) -> int:
     return next(first for first in _STRETCHES if b"%d" % (first // _STRETCH) not in taken)
 
 
-# -- our events
+# -- Our events ---
 
 
 def _events(analysis: TraceAnalysis, first_id: int) -> Iterator[bytes]:
-    """Our events as JSON, separated by commas."""
+    """Yield our events as JSON, separated by commas."""
     events = chain.from_iterable(
         _device(analysis.trace, device, first_id + number * (1 + len(THREADS)))
         for number, device in enumerate(analysis.devices)
@@ -169,14 +170,14 @@ def _metadata(what: str, pid: int, tid: int, **args: str | int) -> bytes:
 
 
 class _Track(Struct, frozen=True):
-    """One thread of ours."""
+    """One of our threads."""
 
     base_ns: int
     pid: int
     tid: int
 
     def piece(self, name: str, start_ns: int, end_ns: int, **args: str | int | None) -> bytes:
-        """An event. Arguments that are None are left out."""
+        """Return an event as JSON, without arguments that are None."""
         told = {"ns": end_ns - start_ns} | {key: value for key, value in args.items() if value is not None}
         return (
             f'{{"ph":"X","cat":"{CATEGORY}","name":{_quoted(name)},"pid":{self.pid},"tid":{self.tid},'
@@ -190,7 +191,7 @@ def _quoted(text: str) -> str:
 
 
 def _buckets(device: DeviceAnalysis, track: _Track) -> Iterator[bytes]:
-    """The window without a gap or an overlap. A hidden copy is a piece of the bucket that hides it."""
+    """Yield the window in pieces without gaps or overlaps. A hidden copy belongs to the bucket that hides it."""
     t = device.timeline
     parts: list[tuple[str, str, Intervals]] = [
         ("compute", "compute", subtract(t.compute, t.copy)),
@@ -224,7 +225,7 @@ def _idle_causes(trace: Trace, device: DeviceAnalysis, track: _Track) -> Iterato
 
 
 def _told(site: CallSite) -> dict[str, str]:
-    """Op, call and Python line, as far as they are known."""
+    """Return op, call and Python line, as far as they are known."""
     return {word: clean(text) for word, text in site._asdict().items() if text is not None}
 
 

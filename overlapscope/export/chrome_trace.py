@@ -1,8 +1,8 @@
-"""A Trace as a Chrome trace, as Kineto writes them: for Perfetto, chrome://tracing, HTA, and for our own reader.
+"""A Trace as a Chrome trace in Kineto's format, for Perfetto, chrome://tracing, HTA and our own reader.
 
-Read again it has the same tables, but for `place` and for the device that a wait's stream is on where that is not the
-waiting one's, which the format cannot say. What a Trace does not hold is not there: grids and blocks of kernels, shapes
-of ops, the process' id.
+Reading it again gives the same tables, with two exceptions: `place`, and the device of a wait's stream if it is not the
+waiting device, for which the format has no field. Grids and blocks of kernels, shapes of ops and the process id are
+missing, because a Trace does not hold them.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from overlapscope.trace.model import (
 )
 
 HOST_PID: Final = 1 << 22
-"""Stands for the process, whose id a Trace does not hold. No device has that number, and Linux no larger one."""
+"""Stands for the process id, which a Trace does not hold. No device and no Linux process has this number."""
 
 _WAITS: Final = 1_000_000
-"""What newer versions of Kineto add to a stream's number for the lane of the waits for it."""
+"""Offset that newer versions of Kineto add to a stream's number, for the lane of the waits on it."""
 _GPU_SORT: Final = 5_000_000
-"""Kineto sorts devices below the host by this."""
+"""Index by which Kineto sorts devices below the host."""
 _ROWS_AT_ONCE: Final = 10_000
 _LEVEL: Final = 1
 _DRIVER = re.compile(r"cu[A-Z]")
@@ -69,7 +69,7 @@ Column = Sequence[Any]
 
 
 def blocks(trace: Trace, *, packed: bool) -> Iterator[bytes]:
-    """The file, block by block: gzip where `packed`. Of a prediction it says what was changed."""
+    """Yield the file block by block, as gzip if `packed`. A prediction states its changes."""
     text = (piece.encode() for piece in _pieces(trace))
     if not packed:
         yield from text
@@ -80,12 +80,12 @@ def blocks(trace: Trace, *, packed: bool) -> Iterator[bytes]:
 
 
 def microseconds(ns: int) -> str:
-    """A time as the format has them: exact, with three decimals."""
+    """Return a time as the format writes it: exact, with three decimals."""
     return f"{'-' if ns < 0 else ''}{abs(ns) // 1000}.{abs(ns) % 1000:03d}"
 
 
 def metadata_event(what: str, pid: int, tid: int, **args: str | int) -> str:
-    """An event that names or sorts a process or thread."""
+    """Return an event that names or sorts a process or thread."""
     return json.dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
 
 
@@ -93,7 +93,7 @@ def _pieces(trace: Trace) -> Iterator[str]:
     head = json.dumps(_head(trace), indent=2)
     yield f'{head[:-2]},\n  "traceEvents": [\n'
     separator = ""
-    for events in _Events(trace).all():
+    for events in _ChromeEvents(trace).all():
         some = ",\n".join(events)
         if some:
             yield separator + some
@@ -107,7 +107,7 @@ def _title(trace: Trace) -> str:
 
 
 def _head(trace: Trace) -> dict[str, Any]:
-    """What stands around the events, under the names that the reader looks for."""
+    """Return the metadata around the events, under the names that the reader looks for."""
     versions = {name: _number(value) for name, value in trace.versions.items()}
     torch, schema = versions.pop("torch", None), versions.pop("schema", None)
     own: dict[str, Any] = {TORCH: str(torch)} if torch is not None else {}
@@ -136,11 +136,11 @@ def _head(trace: Trace) -> dict[str, Any]:
 
 
 def _number(text: str) -> int | str:
-    """Versions that are numbers are written as such."""
+    """Versions that are numbers are written as numbers."""
     return int(text) if text.isdecimal() and str(int(text)) == text else text
 
 
-class _Events:
+class _ChromeEvents:
     """The events of a trace as lines of JSON."""
 
     def __init__(self, trace: Trace) -> None:
@@ -150,7 +150,7 @@ class _Events:
         self._collectives = {place: row for row, place in enumerate(trace.collectives.place.tolist())}
 
     def all(self) -> Iterator[Iterable[str]]:
-        """Some at a time. Rows of a table stay in their order, by which the reader orders those that begin at once."""
+        """Yield the events in blocks, with the rows of a table in order, which the reader keeps for equal starts."""
         trace = self._trace
         yield _lanes(trace)
         yield self._span()
@@ -169,7 +169,7 @@ class _Events:
                 yield draw(np.arange(first, min(first + _ROWS_AT_ONCE, len(table))))
 
     def _span(self) -> Iterator[str]:
-        """When the recording lasted."""
+        """Yield the events that state when recording was on."""
         trace = self._trace
         if trace.start_ns >= 0 and trace.end_ns >= 0:
             start, length = trace.start_ns - trace.base_ns, trace.end_ns - trace.start_ns
@@ -228,11 +228,11 @@ class _Events:
         }
         parts = [f'"{key}":{self._names[column[row]]}' for key, column in texts.items() if column[row] >= 0]
         parts += [f'"{key}":{column[row]}' for key, column in numbers.items() if column[row] >= 0]
-        # A kernel of a collective says its stream at the least, so there is something to add to.
+        # A kernel of a collective states at least its stream, so its arguments are not empty.
         return f"{args[:-1]}{',' if args != '{}' else ''}{','.join(parts)}}}"
 
     def _flows(self, rows: Index) -> Iterator[str]:
-        """From each launch to its op. An op has a flow of its own, so that all of a graph launch's have one."""
+        """Yield a flow from each launch to its op. Each op of a graph launch has a flow of its own."""
         trace = self._trace
         ops, calls = trace.gpu_ops, trace.runtime_calls
         rows = rows[ops.launch[rows] >= 0]
@@ -275,7 +275,7 @@ class _Events:
         args: Column | None = None,
         names: Column | None = None,
     ) -> Iterator[str]:
-        """Complete events; names are those of the table, unless they are given as JSON."""
+        """Yield complete events; names are those of the table, unless they are given as JSON."""
         start = (table.start_ns[rows] - self._trace.base_ns).tolist()
         length = (table.end_ns[rows] - table.start_ns[rows]).tolist()
         names = names or [self._names[name] for name in table.name_id[rows].tolist()]
@@ -288,7 +288,7 @@ class _Events:
 
 
 def _args(**columns: Column) -> list[str]:
-    """Arguments as JSON objects, of columns whose values are JSON; those that are -1 are left out."""
+    """Return arguments as JSON objects, from columns of JSON values; values of -1 are left out."""
     keys = [f'"{key}":' for key in columns]
     return [
         "{" + ",".join(f"{key}{value}" for key, value in zip(keys, row, strict=True) if value != -1) + "}"
@@ -297,7 +297,7 @@ def _args(**columns: Column) -> list[str]:
 
 
 def _spellings(ops: GpuOps) -> tuple[list[tuple[str, str]], I64]:
-    """Categories and names (as JSON) by which the reader takes ops for what they are, and for each op its row there."""
+    """Return categories and names (as JSON) that make the reader classify the ops correctly, and a row for each op."""
     names = len(ops.names)
     judged = np.stack([ops.kind, ops.source_kind, ops.target_kind]).astype(np.int64)
     key = ((judged[0] * 8 + judged[1]) * 8 + judged[2]) * names + ops.name_id
@@ -311,7 +311,7 @@ def _spellings(ops: GpuOps) -> tuple[list[tuple[str, str]], I64]:
 
 
 def _spelled(name: str, kind: int, source: Memory, target: Memory) -> tuple[str, str]:
-    """Its name, and the category that goes with it; another name where this one tells of other memory."""
+    """Return the name of an op and a matching category; another name if this name implies other memory."""
     likely = "gpu_memcpy" if name.startswith("Memcpy") else "gpu_memset" if name.startswith("Memset") else "kernel"
     other = _SIDES.sub(f"({source.name.capitalize()} -> {target.name.capitalize()})", name)
     for spelled in (name, other):
@@ -323,7 +323,7 @@ def _spelled(name: str, kind: int, source: Memory, target: Memory) -> tuple[str,
 
 
 def _lanes(trace: Trace) -> Iterator[str]:
-    """Names of processes and threads: the host above the devices, each stream above the waits for it."""
+    """Yield the names of processes and threads: the host above the devices, each stream above the waits on it."""
     yield metadata_event("process_name", HOST_PID, 0, name="host")
     yield metadata_event("process_labels", HOST_PID, 0, labels="CPU")
     yield metadata_event("process_sort_index", HOST_PID, 0, sort_index=0)

@@ -15,7 +15,7 @@ from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, escape, figure
 from overlapscope.history.course import Course
 from overlapscope.history.document import moment, short
-from overlapscope.history.levels import Change, Group, Levels
+from overlapscope.history.levels import Group, LevelChange, Levels
 from overlapscope.history.thin import thin
 
 _COLUMNS: Final = 300
@@ -89,7 +89,7 @@ def _rings(
 
 
 def _mark(
-    change: Change, course: Course, place: Callable[[int], Any], scale: float, colors: dict[str, str]
+    change: LevelChange, course: Course, place: Callable[[int], Any], scale: float, colors: dict[str, str]
 ) -> dict[str, Any]:
     """Since when a level is so, in words."""
     return {
@@ -124,7 +124,7 @@ def _told(group: Group, unit: Unit) -> str:
     return "<br>".join([*lines, *([plural(len(group.ids), "report")] if len(group.ids) > 1 else [])])
 
 
-def _since(group: Group, change: Change, course: Course) -> str:
+def _since(group: Group, change: LevelChange, course: Course) -> str:
     """`since 4f2a91c07e, +12.3%`; of a percentage, by how many of its points."""
     since = short(group.commit) if course.by == "commit" and group.commit else f"{moment(group.at_ns)} UTC"
     difference = change.after - change.before

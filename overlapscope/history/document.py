@@ -14,8 +14,8 @@ from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.budgets.quantity import show
 from overlapscope.documents.model import Block, Document, Heading, Text, with_code
 from overlapscope.documents.table import Cell, Column, Tone, table_of, words
-from overlapscope.history.predictions import Prediction, beliefs
-from overlapscope.history.store import Query, Row, Store
+from overlapscope.history.predictions import StoredPrediction, beliefs
+from overlapscope.history.store import HistoryRow, Query, Store
 
 _FIGURES = {"step_time": "step", "efficiency_pct": "efficiency", "idle_pct": "idle"}
 """What each entry shows, and how its column is called."""
@@ -24,7 +24,7 @@ _SHORT, _SHORT_ID = 10, 8
 """Digits of a commit, and of an entry's id."""
 
 
-def listing(store: Store, query: Query, found: Sequence[Row]) -> Document:
+def listing(store: Store, query: Query, found: Sequence[HistoryRow]) -> Document:
     """The entries in a table, newest first, with the means over their devices."""
     query = replace(query, since_ns=found[0].origin.at_ns) if found else query
     figures = [
@@ -68,7 +68,7 @@ def _means(store: Store, metric: str, query: Query) -> dict[str, float]:
     return {id: fmean(each) for id, each in values.items()}
 
 
-def _figure(metric: Metric, means: Mapping[str, float], row: Row) -> Cell:
+def _figure(metric: Metric, means: Mapping[str, float], row: HistoryRow) -> Cell:
     value = means.get(row.id)
     return Cell("n/a" if value is None else show(value, metric.unit), value)
 
@@ -82,7 +82,7 @@ def short(commit: str) -> str:
 # -- predictions ------------------------------------------------------------------------------------
 
 
-def predictions(found: Sequence[Prediction], *, most: int) -> Document:
+def predictions(found: Sequence[StoredPrediction], *, most: int) -> Document:
     """How far predictions were from measurements on each device, and the newest of them."""
     title = "Predictions beside measurements"
     if not found:

@@ -41,7 +41,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Whatever else runs are told apart by."""
 
 
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
+class HistoryFigure(msgspec.Struct, frozen=True, kw_only=True):
     """One metric of one device of one rank, over the steps that are judged."""
 
     metric: Annotated[str, Meta(pattern=r"^[a-z0-9_]{1,60}(/[a-z0-9-]{1,60})?$")]
@@ -69,7 +69,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     plain: bool
     """The figures are of the plain program, else of the recording: the two are never compared."""
     gpu: Name | None
-    figures: Annotated[tuple[Figure, ...], Meta(max_length=100_000)]
+    figures: Annotated[tuple[HistoryFigure, ...], Meta(max_length=100_000)]
     report: Report
     check: CheckResult | None = None
 
@@ -84,7 +84,7 @@ def digest(origin: Origin, report: Report, *, plain: bool) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def repeated(figures: tuple[Figure, ...]) -> bool:
+def repeated(figures: tuple[HistoryFigure, ...]) -> bool:
     """Whether a metric of one device is there twice."""
     return len({(one.metric, one.rank, one.device) for one in figures}) < len(figures)
 

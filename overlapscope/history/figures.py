@@ -14,13 +14,13 @@ from overlapscope.analysis.results import CopiesByStep, Device, StallsByStep
 from overlapscope.base.words import clean, listed
 from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.budgets.missing import doubt, lacking
-from overlapscope.budgets.places import Place, find_places
+from overlapscope.budgets.places import JudgedPlace, find_places
 from overlapscope.budgets.samples import Series, noise_floor, series, spent
 from overlapscope.budgets.settings import Budget
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.errors import UsageError
-from overlapscope.history.entry import Entry, Figure, Origin, digest, pack, repeated
+from overlapscope.history.entry import Entry, HistoryFigure, Origin, digest, pack, repeated
 from overlapscope.report.model import Report, of_program
 from overlapscope.trace.lost import CAUSES
 from overlapscope.version import __version__
@@ -35,7 +35,7 @@ _SCALARS: Final = {"ns": ("_time", "_ms", 1e-6), "gb_per_s": ("_bandwidth", "_gb
 """Of a unit: how the names of its metrics end, how their scalars' do, and what a value is multiplied with."""
 
 
-def figures(report: Report) -> tuple[Figure, ...]:
+def figures(report: Report) -> tuple[HistoryFigure, ...]:
     """Every figure that is known: of the plain program where its step is known, else of the recording.
 
     A metric's value is that of the steps which a budget judges, in their median; each cause of idle time and of exposed
@@ -46,7 +46,7 @@ def figures(report: Report) -> tuple[Figure, ...]:
     return tuple(figure for metric in METRICS.values() for figure in _of_metric(report, metric))
 
 
-def _of_metric(report: Report, metric: Metric) -> Iterator[Figure]:
+def _of_metric(report: Report, metric: Metric) -> Iterator[HistoryFigure]:
     for place in find_places(report, Budget(metric=metric.id), (), {}):
         if place.device is not None and not place.device.steps and metric.unit != "ns":
             rank, device = place.subject.rank, place.device
@@ -62,10 +62,10 @@ def _of_metric(report: Report, metric: Metric) -> Iterator[Figure]:
             yield _figure(place, metric, series(place.samples, metric, None, str(cause)), str(cause))
 
 
-def _figure(place: Place, metric: Metric, values: Series, cause: str | None) -> Figure:
+def _figure(place: JudgedPlace, metric: Metric, values: Series, cause: str | None) -> HistoryFigure:
     numbers = values.numbers
     value = place.budget.combine(numbers)
-    return Figure(
+    return HistoryFigure(
         metric=metric.id if cause is None else f"{metric.id}/{cause}",
         rank=place.subject.rank,
         # What the host does is of no device.
@@ -77,7 +77,7 @@ def _figure(place: Place, metric: Metric, values: Series, cause: str | None) -> 
     )
 
 
-def _floor(place: Place, metric: Metric, value: float, cause: str | None) -> float:
+def _floor(place: JudgedPlace, metric: Metric, value: float, cause: str | None) -> float:
     """What `check` takes for noise between this recording and one like it."""
     now = spent(partial(series, place.samples), None)
     if cause is not None:

@@ -10,13 +10,13 @@ from typing import Literal
 from overlapscope.base.words import clean, listed, plural
 from overlapscope.budgets.quantity import distinct, show
 from overlapscope.budgets.verdicts import Unit
-from overlapscope.documents.model import Block, Chart, Document, Heading, Items, Strip, Text
+from overlapscope.documents.model import Block, Chart, Document, Heading, Items, StripBlock, Text
 from overlapscope.documents.strip import Drawing, Glyphs, Line
 from overlapscope.documents.table import Cell, Column, Table, Tone, rows, words
 from overlapscope.history.chart import chart
 from overlapscope.history.course import Course, HistoryCheck, JobCourse, Judged
 from overlapscope.history.document import moment, short
-from overlapscope.history.levels import Change, Group
+from overlapscope.history.levels import Group, LevelChange
 
 _TITLE = "overlapscope history"
 _CELLS, _LABEL = 60, 19
@@ -46,7 +46,7 @@ def blocks(job: JobCourse) -> list[Block]:
         *([Items(tuple(changes))] if changes else []),
         *(Text(f"Changes are unknown: {why}.", "fair") for why in unknown),
         *([] if changes or unknown else [Text("No metric changed by more than noise.", "good")]),
-        Strip(lambda glyphs: _drawing(job.courses, glyphs)),
+        StripBlock(lambda glyphs: _drawing(job.courses, glyphs)),
         *(Chart(f"levels-{course.metric}", course.metric, partial(chart, course), wide=True) for course in job.courses),
         table(job.courses),
     ]
@@ -57,7 +57,7 @@ def _kind(course: Course) -> str:
     return f"the plain program{gpu}" if course.plain else f"recordings{gpu}, not of the plain program"
 
 
-def sentence(course: Course, change: Change) -> str:
+def sentence(course: Course, change: LevelChange) -> str:
     """`step_time is worse since commit 1a2b3c (2026-11-03 10:12): 12.6 ms instead of 10.4 ms, 2.2 ms more (1.9 to 2.5
     ms).`"""
     after, before = distinct((change.after, change.before), course.unit)
@@ -71,7 +71,7 @@ def _since(group: Group) -> str:
     return f"commit {clean(short(group.commit), 40)} ({at})" if group.commit else at
 
 
-def _by(change: Change, unit: Unit) -> str:
+def _by(change: LevelChange, unit: Unit) -> str:
     """`2.2 ms more (1.9 ms to 2.5 ms)`."""
     return _difference(change.after - change.before, change.low, change.high, unit)
 

@@ -82,7 +82,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class LevelChange(msgspec.Struct, frozen=True, kw_only=True):
     """A change from one level to the next."""
 
     first: int
@@ -113,7 +113,7 @@ class Levels(msgspec.Struct, frozen=True, kw_only=True):
 
     groups: tuple[Group, ...]
     levels: tuple[Level, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[LevelChange, ...]
     noise: Noise | None
     unknown: str
     """Why nothing can be said of noise and changes, as a part of a sentence; else empty."""
@@ -364,10 +364,10 @@ def _level(groups: Sequence[Group], first: int, end: int, noise: Noise | None) -
     )
 
 
-def _change(one: Level, other: Level, noise: Noise, *, more_is_better: bool) -> Change:
+def _change(one: Level, other: Level, noise: Noise, *, more_is_better: bool) -> LevelChange:
     difference = other.value - one.value
     margin = noise.quantile * _error(noise, one.end - one.first, other.end - other.first)
-    return Change(
+    return LevelChange(
         first=other.first,
         before=one.value,
         after=other.value,

@@ -8,7 +8,7 @@ from statistics import median
 import msgspec
 
 
-class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+class StoredPrediction(msgspec.Struct, frozen=True, kw_only=True):
     """A set of changes to one program; percentages are of its plain step, negative where it is faster."""
 
     at_ns: int
@@ -49,9 +49,9 @@ class Belief(msgspec.Struct, frozen=True, kw_only=True):
     """How many measurements lay in the predicted interval."""
 
 
-def beliefs(predictions: Iterable[Prediction]) -> list[Belief]:
+def beliefs(predictions: Iterable[StoredPrediction]) -> list[Belief]:
     """One for each device, in the order in which they come."""
-    by_device: dict[str | None, list[Prediction]] = {}
+    by_device: dict[str | None, list[StoredPrediction]] = {}
     for prediction in predictions:
         by_device.setdefault(prediction.device, []).append(prediction)
     return [

@@ -18,7 +18,7 @@ from overlapscope.budgets.verdicts import Outcome
 from overlapscope.errors import NotInTrace, UsageError
 from overlapscope.history.database import changed, connect, in_words, is_at_rest, prepare
 from overlapscope.history.entry import Entry, Origin, pack, unpack
-from overlapscope.history.predictions import Prediction
+from overlapscope.history.predictions import StoredPrediction
 
 PATH_VARIABLE: Final = "OVERLAPSCOPE_HISTORY"
 _FILE: Final = "history.sqlite"
@@ -47,7 +47,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 EVERYTHING: Final = Query()
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class HistoryRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is known of an entry without unpacking it."""
 
     id: str
@@ -155,9 +155,9 @@ class Store:
                 )
         return True
 
-    def add_predictions(self, predictions: Iterable[Prediction]) -> None:
+    def add_predictions(self, predictions: Iterable[StoredPrediction]) -> None:
         """Keep what was predicted and measured of changes; what is there already stays."""
-        names = Prediction.__struct_fields__
+        names = StoredPrediction.__struct_fields__
         places = ", ".join("?" for _ in names)
         with self._writing() as execute:
             for one in predictions:
@@ -200,7 +200,7 @@ class Store:
 
     # -- what is read ---------------------------------------------------------------------------
 
-    def rows(self, query: Query = EVERYTHING, *, most: int | None = None) -> list[Row]:
+    def rows(self, query: Query = EVERYTHING, *, most: int | None = None) -> list[HistoryRow]:
         """The entries that are meant, oldest first; with `most`, the newest of them."""
         where, values = _where(query)
         found = self._read(
@@ -209,7 +209,7 @@ class Store:
             (*values, -1 if most is None else most),
         )
         return [
-            Row(
+            HistoryRow(
                 id=id,
                 origin=Origin(at_ns=at_ns, job=job, commit=commit, branch=branch, host=host, labels=json.loads(labels)),
                 plain=bool(plain),
@@ -259,11 +259,11 @@ class Store:
         [[whole, packed]] = found
         return unpack(packed, f"{self.path}: {whole}")
 
-    def predictions(self) -> list[Prediction]:
+    def predictions(self) -> list[StoredPrediction]:
         """What was predicted and measured of changes, oldest first."""
-        names = Prediction.__struct_fields__
+        names = StoredPrediction.__struct_fields__
         rows = self._read(f"SELECT {', '.join(names)} FROM predictions ORDER BY at_ns, rowid", ())
-        return [Prediction(**dict(zip(names, row, strict=True))) for row in rows]
+        return [StoredPrediction(**dict(zip(names, row, strict=True))) for row in rows]
 
     def known(self) -> frozenset[str]:
         """The ids of all entries."""

@@ -1,4 +1,4 @@
-"""From our Traces to HTA's `TraceAnalysis`; and the installed HTA: which one it is, and that it is quiet."""
+"""HTA's `TraceAnalysis` from our Traces, and the version and the output of the installed HTA."""
 
 from __future__ import annotations
 
@@ -28,16 +28,21 @@ def trace_analysis(
     include_last_profiler_step: bool = False,
     nanoseconds: bool | None = None,
 ) -> TraceAnalysis:
-    """HTA's `TraceAnalysis` over traces of ours, or over the files, directories and patterns that hold them.
+    """Return HTA's `TraceAnalysis` over our traces, or over files, directories and patterns.
 
     Its `t` is HTA's `hta.common.trace.Trace`, with a frame for each rank and the symbol table, as HTA would have made
-    them of the files; every analysis of HTA's runs on it. A trace that says no rank gets the lowest that is free.
-    `include_last_profiler_step` is HTA's: without it HTA leaves out what the last step launched. `nanoseconds` says
-    whether times keep them or are rounded to whole microseconds; None does as HTA does, which rounds unless its
-    environment variable HTA_DISABLE_NS_ROUNDING is 1.
+    them from the files. Every analysis of HTA runs on it. A trace without a rank gets the lowest free rank.
 
-    Raises MissingPackage without HTA, UnreadableTrace where a file cannot be read, UsageError where two traces say that
-    they are of one rank, which HTA cannot hold, or where there is no event to analyse.
+    Args:
+        traces: Traces, or paths and patterns of files.
+        include_last_profiler_step: HTA's option. Without it, HTA leaves out the work that the last step launched.
+        nanoseconds: Whether times keep nanoseconds, or are rounded to whole microseconds. None follows HTA, which
+            rounds unless its environment variable HTA_DISABLE_NS_ROUNDING is 1.
+
+    Raises:
+        MissingPackage: HTA is not installed.
+        UnreadableTrace: A file cannot be read.
+        UsageError: Two traces have the same rank, which HTA cannot hold, or a trace has no events.
     """
     require()
     by_rank = _by_rank(read_traces(traces))
@@ -51,7 +56,7 @@ def trace_analysis(
         exact = disable_ns_rounding() if nanoseconds is None else nanoseconds
         made = hta_trace.Trace(trace_files={})
         for rank, trace in by_rank.items():
-            # HTA reads the file itself where it draws a result into it.
+            # HTA reads the file itself to draw a result into it.
             made.trace_files[rank] = os.path.abspath(trace.source)
             made.traces[rank] = frame(trace, made.symbol_table, nanoseconds=exact)
             if made.traces[rank].empty:
@@ -85,7 +90,7 @@ def _by_rank(traces: list[Trace]) -> dict[int, Trace]:
 
 
 def _metadata(trace: Trace) -> dict[str, Any]:
-    """What HTA and those who use it look up in a file's head."""
+    """Return the metadata that HTA and its users look up."""
     from hta.common import trace_parser
 
     told: dict[str, Any] = {
@@ -96,21 +101,22 @@ def _metadata(trace: Trace) -> dict[str, Any]:
         told["distributedInfo"] = {"rank": trace.rank, "world_size": trace.world_size}
     infer = getattr(trace_parser, "infer_gpu_type", None)
     if infer is not None:
-        # From 0.6 on.
+        # HTA 0.6 added the device type.
         told["device_type"] = infer(told, dict.fromkeys(trace.names, 0))
     return told
 
 
-# -- the installed HTA ----------------------------------------------------------------------------
+# -- The installed HTA ---
 
 DISTRIBUTIONS = ("traceinsight", "HolisticTraceAnalysis")
-"""HTA's present name and the one it had before 0.6. Both install the package `hta`."""
+"""HTA's present name, and its name before 0.6. Both install the package `hta`."""
 
 
 def require() -> tuple[str, str]:
-    """Name and version of HTA.
+    """Return name and version of HTA.
 
-    Raises MissingPackage where there is none, or where two overwrite one another.
+    Raises:
+        MissingPackage: HTA is not installed, or two distributions overwrite one another.
     """
     versions = {name: version for name in DISTRIBUTIONS if (version := _version(name)) is not None}
     if len(versions) > 1:
@@ -125,10 +131,10 @@ def require() -> tuple[str, str]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """While it lasts HTA neither logs, nor warns, nor prints. For one thread at a time."""
+    """Keep HTA from logging, warning and printing inside the block. For a single thread at a time."""
     logger, root = logging.getLogger("hta"), logging.getLogger()
     disabled, logger.disabled = logger.disabled, True
-    # Here and there HTA logs to the root, which would set up a handler for all to come.
+    # HTA sometimes logs to the root logger, which would install a handler for good.
     nowhere = logging.NullHandler()
     root.addHandler(nowhere)
     root.addFilter(_of_others)

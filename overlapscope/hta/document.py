@@ -1,4 +1,4 @@
-"""What a result of HTA consists of when it is shown: its tables. Names in them come from the trace."""
+"""Document of a result of HTA: its tables. Names in them come from the trace."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from overlapscope.hta.catalog import ANALYSES
 from overlapscope.hta.run import HtaResult, HtaTable, Value
 
 MOST_ROWS = 40
-"""Of a table that is read; CSV and JSON have all."""
+"""Maximum rows of a table to show; CSV and JSON have all."""
 _NAME_LIMIT = 200
 _KEYS = ("rank", "stream")
-"""Numbers that say what a row is about."""
+"""Number columns that identify a row."""
 _IDENTITIES = ("rank", "stream", "correlation", "pid", "tid", "iteration")
 _GAP = 2
 """Cells between the columns of a table in a terminal."""
 _LEAST_WORDS = 24
 _WORD_WIDTH = 240
-"""CSS pixels."""
+"""Maximum width of words in CSS pixels."""
 
 
 def listing() -> Document:
-    """The analyses by name."""
+    """Return the list of analyses."""
     columns = (
         words("name"),
         prose("what it shows"),
@@ -37,7 +37,7 @@ def listing() -> Document:
 
 
 def document(result: HtaResult, *, width: int | None = None) -> Document:
-    """The tables, of `MOST_ROWS` rows each; cut between columns where they are to be read in a terminal of `width`."""
+    """Return the tables with up to `MOST_ROWS` rows each, cut between columns to fit a terminal of `width`."""
     blocks: list[Block] = [Heading(heading(result), 1) if width is None else Text(heading(result), tone="muted")]
     for made in result.tables:
         shown = table(made, MOST_ROWS)
@@ -46,23 +46,23 @@ def document(result: HtaResult, *, width: int | None = None) -> Document:
 
 
 def heading(result: HtaResult) -> str:
-    """Which analysis, by what, of which ranks."""
+    """Return the facts: the analysis, the version of HTA, and the ranks."""
     ranks = ", ".join(map(str, result.ranks[:16])) + (", ..." if len(result.ranks) > 16 else "")
     noun = "rank" if len(result.ranks) == 1 else "ranks"
     return f"HTA {result.analysis} ({result.hta}), {noun} {ranks}"
 
 
 def lacking(result: HtaResult) -> tuple[str, ...]:
-    """A sentence for each table that HTA did not make."""
+    """Return a sentence for each table that HTA did not make."""
     return tuple(f"{clean(title)}: these traces have none." for title in result.missing)
 
 
 def table(made: HtaTable, most: int) -> Table:
-    """At most so many rows of a table. The ids of its columns are `c0`, `c1`, ..."""
+    """Return a table with a limited number of rows. The ids of its columns are `c0`, `c1`, ..."""
     columns = []
     for at, title in enumerate(made.columns):
         number = not any(isinstance(row[at], str) for row in made.rows)
-        # A column of numbers has its title on one line, where that is not very long.
+        # A column of numbers has its title on a single line, unless that is very long.
         width = max(92, min(240, 40 + 8 * len(title))) if number else _WORD_WIDTH
         columns.append(Column(clean(title, _NAME_LIMIT), number=number, flexible=not number, id=f"c{at}", width=width))
     lines = tuple(
@@ -87,12 +87,12 @@ def _cell(value: Value, column: str) -> Cell:
 
 
 def _pieces(whole: Table, width: int) -> Iterator[Table]:
-    """The table in as many pieces as it takes for the numbers to stay whole; each with what its rows are called."""
+    """Return the table in as many pieces as keep its numbers intact, each with the names of the rows."""
     texts = [[column.title for column in whole.columns], *whole.texts()]
     needs = {}
     for at, column in enumerate(whole.columns):
         widest = max(len(line[at]) for line in texts)
-        # Of words so many cells that they can be told apart.
+        # Cells of words get enough characters to tell them apart.
         needs[column.id] = _GAP + (min(widest, _LEAST_WORDS) if column.flexible else widest)
     keys = [column.id for column in whole.columns if column.flexible or column.title in _KEYS]
     room = width - sum(needs[id] for id in keys)

@@ -1,7 +1,8 @@
 """A Trace as the frame that HTA makes of a file: one row for each event, in the order of the file.
 
-The columns are those of `hta.common.trace_parser` and `hta.common.trace` in 0.5 and 0.6, but for those that no analysis
-reads and a Trace does not hold: `External id`, `Python id`, input shapes, types and strides (`docs/evaluation/hta.md`).
+The columns are those of `hta.common.trace_parser` and `hta.common.trace` in 0.5 and 0.6. Columns that no analysis reads
+and a Trace does not hold are missing: `External id`, `Python id`, input shapes, types and strides
+(`docs/evaluation/hta.md`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from hta.common.trace_symbol_table import TraceSymbolTable
 
 HOST_PID = 1 << 22
-"""Stands for the process, whose id a Trace does not hold: HTA only tells it from a device. Linux has no larger one."""
+"""Stands for the process id, which a Trace does not hold. HTA only tells processes from devices by it, and no Linux
+process has this number."""
 _CONTEXT = 1
-"""Kineto puts a synchronisation that concerns no stream in the row of its context, of which a process has one."""
+"""Kineto puts a synchronization without a stream in the row of its context, of which a process has only this."""
 _DRIVER = re.compile(r"cu[A-Z]")
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 
@@ -35,22 +37,22 @@ _NONE = {
     "wait_on_stream": -1,
     "wait_on_cuda_event_record_corr_id": -1,
 }
-"""HTA's values for events that do not say."""
+"""HTA's values for missing arguments."""
 
 
 class _Part(Struct, frozen=True):
-    """The rows of one table; what is not named has HTA's value for none."""
+    """Rows of a table. Unnamed values are missing."""
 
     table: Table
     category: Callable[[str], str]
-    """The category of an event by its name."""
+    """Function that returns the category of an event by its name."""
     pid: Any
     tid: Any
     values: dict[str, Any] = field(default_factory=dict)
 
 
 def frame(trace: Trace, symbols: TraceSymbolTable, *, nanoseconds: bool) -> pd.DataFrame:
-    """The rows of one rank; `ts`, `dur` and `end` in microseconds by the file's own clock, see `microseconds`.
+    """Return the rows of a rank; `ts`, `dur` and `end` in microseconds on the file's own clock, see `microseconds`.
 
     Adds names and categories to `symbols`, which `name` and `cat` index. Rows are numbered from 0; column `index` has
     the place of each event in the file, which `index_correlation` refers to.
@@ -79,7 +81,7 @@ def frame(trace: Trace, symbols: TraceSymbolTable, *, nanoseconds: bool) -> pd.D
     made = pd.DataFrame({name: _small(values) for name, values in columns.items()}, copy=False)
     _add_collectives(made, trace)
 
-    # HTA's own words for what is on the device, which also count two kinds of synchronisation.
+    # HTA's own selection of rows on the device, which also includes two kinds of synchronization.
     on_gpu = np.zeros(len(made), np.bool_)
     asked = made[["stream", "correlation", "name"]]
     on_gpu[GPUKernelFilter()(asked, symbols).index.to_numpy()] = True
@@ -93,10 +95,11 @@ def frame(trace: Trace, symbols: TraceSymbolTable, *, nanoseconds: bool) -> pd.D
 
 
 def microseconds(start_ns: I64, end_ns: I64, *, nanoseconds: bool) -> tuple[NDArray[Any], F64, F64]:
-    """`ts`, `dur` and `end` as HTA has them, from times by the file's own clock: doubles with `nanoseconds`.
+    """Return `ts`, `dur` and `end` as HTA has them, on the file's own clock; as doubles if `nanoseconds`.
 
-    Else HTA rounds the start up and the end down to whole microseconds, so that an event of less than one can have a
-    length of -1 (https://github.com/pytorch/pytorch/pull/122425 says why). The end it rounds is the sum of two doubles.
+    Otherwise HTA rounds the start up and the end down to whole microseconds, so an event shorter than a microsecond can
+    have a length of -1 (explained in https://github.com/pytorch/pytorch/pull/122425). HTA rounds an end that is the sum
+    of two doubles.
     """
     ts = start_ns / 1000
     dur = (end_ns - start_ns) / 1000
@@ -132,7 +135,7 @@ def _parts(trace: Trace) -> tuple[_Part, ...]:
             np.where(on_stream, syncs.stream, _CONTEXT),
             {
                 "stream": syncs.stream,
-                # HTA joins on it, and would join all that have -1 with one another.
+                # HTA joins on this column, and would join all rows with -1.
                 "correlation": np.maximum(syncs.correlation, 0),
                 "wait_on_stream": syncs.source_stream,
                 "wait_on_cuda_event_record_corr_id": syncs.record_correlation,
@@ -158,12 +161,12 @@ def _device_category(name: str) -> str:
 
 
 def _told(parts: list[_Part], name: str, none: float) -> NDArray[Any]:
-    """The values of that name of all parts."""
+    """Return the values of all parts with this name."""
     return _column(parts, lambda part: part.values.get(name, none), type(none))
 
 
 def _column(parts: list[_Part], values: Callable[[_Part], Any], dtype: Any) -> NDArray[Any]:
-    """The values of all parts one after another; a single value stands for all rows of its part."""
+    """Return the values of all parts, part after part; a single value fills all rows of its part."""
     whole = np.empty(sum(len(part.table) for part in parts), dtype)
     at = 0
     for part in parts:
@@ -173,7 +176,7 @@ def _column(parts: list[_Part], values: Callable[[_Part], Any], dtype: Any) -> N
 
 
 def _symbols(trace: Trace, parts: list[_Part], symbols: TraceSymbolTable) -> tuple[I64, I64]:
-    """Numbers of the names and the categories of all parts' rows."""
+    """Return the symbol numbers of the names and the categories of all parts' rows."""
     names, categories = [], []
     number = symbols.get_sym_id_map()
     for part in parts:
@@ -188,25 +191,25 @@ def _symbols(trace: Trace, parts: list[_Part], symbols: TraceSymbolTable) -> tup
     return np.concatenate([nothing, *names]), np.concatenate([nothing, *categories])
 
 
-def _steps(names: I64, symbols: TraceSymbolTable, ts: NDArray[Any], dur: F64) -> Steps:
-    """The rows that HTA takes for steps: of any category, the copies on the device among them."""
+def _steps(names: I64, symbols: TraceSymbolTable, ts: NDArray[Any], dur: F64) -> StepRows:
+    """Return the rows that HTA takes for steps, of any category, including the copies on the device."""
     numbers = {
         number: int(match[1]) for name, number in symbols.get_sym_id_map().items() if (match := _STEP.match(name))
     }
     rows = np.flatnonzero(np.isin(names, list(numbers)))
     step = np.array([numbers[name] for name in names[rows].tolist()], np.int64)
-    return Steps(ts[rows], ts[rows] + dur[rows], step)
+    return StepRows(ts[rows], ts[rows] + dur[rows], step)
 
 
 def _add_collectives(made: pd.DataFrame, trace: Trace) -> None:
-    """What kernels say of their collective, where HTA is set up to read it, as it is from 0.6 on.
+    """Add the collectives that kernels state, if HTA is configured to read them, as it is since 0.6.
 
-    No analysis of HTA's looks at it; people who look at the frame do.
+    HTA's analyses ignore them; they are for users of the frame.
     """
     from hta.configs.parser_config import ParserConfig
 
     told = trace.collectives
-    # Of a selection of the trace, the kernels of some may be missing.
+    # If the trace is a selection, some kernels may be missing.
     told = told.take(np.isin(told.place, made["index"].to_numpy()))
     rows = np.searchsorted(made["index"].to_numpy(), told.place)
     texts = np.array([*trace.names, ""], dtype=object)
@@ -225,7 +228,7 @@ def _add_collectives(made: pd.DataFrame, trace: Trace) -> None:
 
 
 def _small(values: NDArray[Any]) -> NDArray[Any]:
-    """The smallest integers that hold the values, as HTA has them; doubles stay."""
+    """Return values as the smallest integers that hold them, as HTA does; doubles stay doubles."""
     if values.dtype.kind != "i" or not len(values):
         return values
     low, high = int(values.min()), int(values.max())
@@ -235,13 +238,13 @@ def _small(values: NDArray[Any]) -> NDArray[Any]:
     return values
 
 
-# -- what HTA adds to its rows --------------------------------------------------------------------
-# Which launch belongs to which kernel, and the step of each: the same as `transform_correlation_to_index` and
-# `add_iteration` of `hta.common.trace`, which go from row to row.
+# -- Columns that HTA adds ---
+# The launch of each kernel, and the step of each row, as computed row by row by `transform_correlation_to_index`
+# and `add_iteration` of `hta.common.trace`.
 
 
-class Steps(Struct, frozen=True):
-    """The rows that are steps, in the order of the frame; steps may overlap."""
+class StepRows(Struct, frozen=True):
+    """Rows that are steps, in the order of the frame; steps may overlap."""
 
     start_us: NDArray[Any]
     end_us: NDArray[Any]
@@ -249,10 +252,9 @@ class Steps(Struct, frozen=True):
 
 
 def linked(index: I64, correlation: I64, on_gpu: Bool) -> I64:
-    """For each row the `index` of the one on the other side that has its correlation: the last where there are
-    several, 0 where there is none, -1 where the row has no correlation.
+    """Return for each row the `index` of the last row on the other side with the same correlation.
 
-    `index` ascends.
+    It is 0 where there is none, and -1 where the row has no correlation. `index` must ascend.
     """
     links = np.minimum(correlation, 0)
     host, device = np.flatnonzero(~on_gpu & (correlation != -1)), np.flatnonzero(on_gpu & (correlation != -1))
@@ -264,7 +266,7 @@ def linked(index: I64, correlation: I64, on_gpu: Bool) -> I64:
 
 
 def _last(values: I64, wanted: I64) -> Index:
-    """Where each wanted value occurs last; -1 where it does not."""
+    """Return the last occurrence of each wanted value; -1 where it does not occur."""
     if not len(values):
         return np.full(len(wanted), -1, np.intp)
     order = np.argsort(values, kind="stable")
@@ -273,10 +275,10 @@ def _last(values: I64, wanted: I64) -> Index:
     return np.where(known, order[np.maximum(at, 0)], -1)
 
 
-def iterations(ts_us: NDArray[Any], stream: I64, index: I64, links: I64, steps: Steps) -> I64 | F64:
-    """The step of each row: of a host row the one it begins in, of a row of a stream that of its launch, -1 for none.
+def iterations(ts_us: NDArray[Any], stream: I64, index: I64, links: I64, steps: StepRows) -> I64 | F64:
+    """Return the step of each row: for a host row the step that it begins in, for a device row its launch's step.
 
-    Where steps overlap the last one counts. HTA gives rows of stream 0 none at all: they are NaN.
+    It is -1 for none. If steps overlap, the last counts. HTA gives rows of stream 0 no step at all: they are NaN.
     """
     on_host = np.flatnonzero(stream < 0)
     step = np.full(len(ts_us), -1, np.int64)

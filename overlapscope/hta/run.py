@@ -1,4 +1,4 @@
-"""Runs one of HTA's analyses by name, and makes of its frames a result that can be written and shown."""
+"""Execution of one of HTA's analyses, and its frames as a result to write and show."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from overlapscope.base.words import in_spreadsheet
 from overlapscope.errors import HtaFailed, OverlapscopeError
 from overlapscope.hta.build import quiet, require, trace_analysis
-from overlapscope.hta.catalog import ANALYSES, Options, check_name
+from overlapscope.hta.catalog import ANALYSES, HtaOptions, check_name
 from overlapscope.inputs import Source, read_traces
 from overlapscope.trace.model import Trace
 
@@ -35,7 +35,7 @@ class HtaTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HtaResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one analysis says of the traces."""
+    """Result of an analysis of HTA."""
 
     kind: Literal["hta"] = "hta"
     schema_version: int = SCHEMA_VERSION
@@ -45,21 +45,28 @@ class HtaResult(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...]
     tables: tuple[HtaTable, ...]
     missing: tuple[str, ...] = ()
-    """Titles of tables that HTA did not make, since these traces hold nothing of the kind."""
+    """Titles of tables that HTA did not make, because the traces lack the data."""
 
 
 def run(
     name: str,
     traces: Source | Iterable[Source],
-    options: Options | None = None,
+    options: HtaOptions | None = None,
     *,
     nanoseconds: bool | None = None,
 ) -> HtaResult:
-    """One analysis of `ANALYSES` on traces of ours, or on the files that hold them; `nanoseconds` as for
-    `trace_analysis`.
+    """Run an analysis of `ANALYSES` on our traces, or on files.
 
-    Raises UsageError for a name that is none or traces that the analysis cannot take, HtaFailed where HTA gives up, and
-    what `trace_analysis` raises.
+    Args:
+        name: Name of the analysis.
+        traces: Traces, or paths and patterns of files.
+        options: Options of the analysis.
+        nanoseconds: As for `trace_analysis`.
+
+    Raises:
+        UsageError: The name is unknown, or the analysis cannot take the traces.
+        HtaFailed: HTA fails.
+        OverlapscopeError: As for `trace_analysis`.
     """
     check_name(name)
     package, version = require()
@@ -68,7 +75,7 @@ def run(
     tables, missing = [], []
     try:
         with quiet():
-            for title, frame in ANALYSES[name].run(analysis, options or Options()):
+            for title, frame in ANALYSES[name].run(analysis, options or HtaOptions()):
                 if frame is None or frame.empty:
                     missing.append(title)
                 else:
@@ -76,7 +83,7 @@ def run(
     except OverlapscopeError:
         raise
     except Exception as error:
-        # HTA checks with asserts, and trips over what it did not foresee: any type can come.
+        # HTA checks with asserts, and fails on unexpected data with any type of exception.
         what = f"{type(error).__name__}: {error}".rstrip(": ")
         rounded = not nanoseconds and any(map(_has_nanoseconds, held))
         hint = " HTA rounds times to whole microseconds, which can cause this; try --nanoseconds."
@@ -91,12 +98,12 @@ def run(
 
 
 def to_json(result: HtaResult) -> bytes:
-    """The result as JSON with a newline at its end."""
+    """Return the result as JSON with a newline at its end."""
     return msgspec.json.format(msgspec.json.encode(result)) + b"\n"
 
 
 def to_csv(result: HtaResult) -> str:
-    """All rows as CSV. Of several tables each has its title before it and, but for the first, an empty line."""
+    """Return all rows as CSV. If there are several tables, each has its title before it, with empty lines between."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for number, table in enumerate(result.tables):
@@ -118,7 +125,7 @@ def _has_nanoseconds(trace: Trace) -> bool:
 
 
 def _table(title: str, frame: pd.DataFrame) -> HtaTable:
-    """A frame's cells as plain values; what its index says comes first, where it says anything."""
+    """Return a frame's cells as plain values; the columns of its index come first if they have names."""
     named = [name for name in frame.index.names if name is not None]
     if named:
         frame = frame.reset_index()
@@ -128,7 +135,7 @@ def _table(title: str, frame: pd.DataFrame) -> HtaTable:
 
 
 def _heading(column: Any) -> str:
-    """A column's name; the parts of one with several levels joined."""
+    """Return a column's name; the names of several levels are joined."""
     if isinstance(column, tuple):
         return " ".join(str(part) for part in column if part != "")
     return str(column)

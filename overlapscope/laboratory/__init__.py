@@ -1,4 +1,4 @@
-"""The laboratory: experiments that are measured, recorded and analysed, and held against published figures."""
+"""Laboratory: experiments that are measured, recorded, analysed, and compared with published figures."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["main"]
 
 
 def main(experiment: Experiment) -> None:
-    """Run the experiment of a scenario file that is itself run as a script, and exit.
+    """Run the experiment of a scenario file that is run as a script, and exit.
 
-    The same as `overlapscope scenarios run FILE`, with the script's arguments.
+    This does the same as `overlapscope scenarios run FILE`, with the script's arguments.
     """
     import runpy
     import sys
 
-    # By its file, which the process that runs the variants reads anew.
+    # The experiment is named by its file, because the process that runs the variants reads that again.
     file = getattr(sys.modules["__main__"], "__file__", None)
     if file is None:
         raise RuntimeError(f"{experiment.name} is in no file; `main` is for scripts.")

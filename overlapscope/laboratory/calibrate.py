@@ -1,7 +1,7 @@
-"""Measures a GPU: a program of a few seconds that does one thing at a time, recorded, and what its trace shows.
+"""Calibration of a GPU, by recording a program of a few seconds that does one thing at a time.
 
-The constants come out of a recording, as every prediction goes from one: what the profiler adds to a call is in them.
-How much that is, is timed besides.
+The constants are observed in a recording, because every prediction starts from one too: they include what the profiler
+adds to a call. That addition is timed separately.
 """
 
 from __future__ import annotations
@@ -23,35 +23,40 @@ from overlapscope.laboratory import machine
 from overlapscope.prediction.calibration import Calibration, Constants, SizedTime
 from overlapscope.prediction.observed_hardware import observe
 from overlapscope.reading import load
+from overlapscope.recorder.options import Options
 from overlapscope.recorder.recording import SilentRecording
 
 COPY_BYTES = tuple(1 << power for power in range(10, 29, 2))
-"""1 KiB to 256 MiB."""
+"""Sizes of copies: 1 KiB to 256 MiB."""
 
 GRAPH_KERNELS = (1, 10, 100, 1000)
 
 _PASSES = 3
-"""How often everything is done: what disturbs one of them does not decide."""
+"""Number of passes over everything, so that a disturbance of one pass doesn't matter."""
 _COPIES = 8
-"""Of each size and direction alone, half of them one by one and half in a queue."""
+"""Number of copies of each size in a single direction: half of them one by one, half in a queue."""
 _BOTH_WAYS = 12
-"""Of each size and direction that is copied both ways at once."""
+"""Number of copies of each size in both directions at once."""
 _BOTH_WAYS_FROM = 1 << 20
 _LAUNCHES = 60
 _CHAIN = 100
-"""Kernels in a queue, far fewer than it holds."""
+"""Number of kernels in a queue, far fewer than the queue holds."""
 _HANDOVERS = 40
 _HANDED_BYTES = 1 << 20
 _PAUSES_S = (0.0, 50e-6, 1e-3)
-"""How long the host does something else before a launch on an idle stream."""
+"""Pauses of the host before a launch on an idle stream."""
 _HOLD_MS = 25.0
-"""How long the device is kept busy while a queue is filled."""
+"""Time for which the device is kept busy while a queue is filled."""
 _TIMED_EVENTS = 2000
 _COST_ROUNDS = 3
 
 
 def calibrate() -> Calibration:
-    """Measure the first GPU that PyTorch sees. Raises UsageError where there is none."""
+    """Measure the first GPU that PyTorch sees.
+
+    Raises:
+        UsageError: If there is no GPU.
+    """
     if not torch.cuda.is_available():
         raise UsageError(
             "PyTorch finds no CUDA device; calibrate on a machine with the GPU in question. Without a "
@@ -64,7 +69,7 @@ def calibrate() -> Calibration:
             record(path)
             constants = observe(load(path, progress=False))
         constants = msgspec.structs.replace(constants, **recording_costs())
-    except RuntimeError as error:  # Of torch; running out of memory is one.
+    except RuntimeError as error:  # PyTorch raises it, also when memory runs out.
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UsageError(
             f"this GPU cannot be measured ({first}); stop other programs that use it, and try again."
@@ -83,16 +88,16 @@ def record(path: Path) -> None:
     """Record the program into a trace file."""
     with torch.no_grad():
         program = _Program()
-        program.run()  # What is slow for the first time only stays out of the recording.
+        program.run()  # One-time costs stay out of the recording.
         torch.cuda.synchronize()
-        with SilentRecording(path, plain_steps=0):
+        with SilentRecording(path, Options(plain_steps=0)):
             for _ in range(_PASSES):
                 program.run()
             torch.cuda.synchronize()
 
 
 class _Program:
-    """Everything that is measured, one after another."""
+    """Program that does everything to be measured, one after another."""
 
     def __init__(self) -> None:
         largest = COPY_BYTES[-1]
@@ -134,7 +139,7 @@ class _Program:
         return float(begin.elapsed_time(end)) / 10
 
     def _hold(self) -> None:
-        """Keep the current stream busy for as long as it takes to fill queues behind that."""
+        """Keep the current stream busy while queues are filled."""
         for _ in range(self._multiplications):
             self._multiply()
 
@@ -145,7 +150,7 @@ class _Program:
                 self._small.add_(1.0)
         return graph
 
-    # -- copies -----------------------------------------------------------------------------------
+    # -- Copies ------------------------------------------------------------------------------------
 
     def _upload(self, size: int) -> None:
         self._gpu[0][:size].copy_(self._host[0][:size], non_blocking=True)
@@ -154,7 +159,7 @@ class _Program:
         self._host[1][:size].copy_(self._gpu[1][:size], non_blocking=True)
 
     def _copies(self, copy: Callable[[int], None], size: int) -> None:
-        """One direction alone."""
+        """Copy in a single direction."""
         stream = torch.cuda.current_stream()
         for number in range(_COPIES):
             copy(size)
@@ -163,7 +168,7 @@ class _Program:
         stream.synchronize()
 
     def _both_ways(self, size: int) -> None:
-        """Both directions at once, each on its own stream, from one moment on."""
+        """Copy in both directions at once, each on its own stream, starting together."""
         current = torch.cuda.current_stream()
         self._hold()
         for stream in self._streams:
@@ -174,11 +179,13 @@ class _Program:
                     copy(size)
         torch.cuda.synchronize()
 
-    # -- launches ---------------------------------------------------------------------------------
+    # -- Launches ----------------------------------------------------------------------------------
 
     def _launches(self) -> None:
-        """Kernels on an idle device: launched one behind the other by a host that is slower than they are, and after
-        the host waited."""
+        """Launch kernels on an idle device.
+
+        First they are launched in a row by a host that is slower than they are, then each after the host waited.
+        """
         stream = torch.cuda.current_stream()
         for _ in range(2 * _LAUNCHES):
             self._small.add_(1.0)
@@ -189,14 +196,14 @@ class _Program:
             stream.synchronize()
 
     def _chain(self) -> None:
-        """Kernels that were all queued before the first of them began."""
+        """Queue all kernels before the first of them starts."""
         self._hold()
         for _ in range(_CHAIN):
             self._small.add_(1.0)
         torch.cuda.synchronize()
 
     def _handovers(self) -> None:
-        """Copies and kernels on two streams, each of which waits for the other's last by an event."""
+        """Alternate copies and kernels on two streams, each waiting for the other's last op through an event."""
         copies, kernels = self._streams
         copies.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(copies):
@@ -211,7 +218,7 @@ class _Program:
         torch.cuda.synchronize()
 
     def _synchronizes(self) -> None:
-        """Synchronizes that wait for a kernel, and that find nothing to wait for."""
+        """Call synchronizes that wait for a kernel, and ones that have nothing to wait for."""
         stream, event = torch.cuda.current_stream(), torch.cuda.Event()
         for _ in range(_LAUNCHES // 3):
             for synchronize in (stream.synchronize, torch.cuda.synchronize, event.synchronize):
@@ -221,7 +228,7 @@ class _Program:
                 synchronize()
 
     def _replays(self) -> None:
-        """Graphs of different length, on an idle device."""
+        """Replay graphs of different lengths on an idle device."""
         stream = torch.cuda.current_stream()
         for graph in self._graphs:
             for number in range(6):
@@ -231,18 +238,20 @@ class _Program:
 
 
 def _pause(seconds: float) -> None:
-    """Let the host do something else; `time.sleep` would take longer than asked."""
+    """Keep the host busy; `time.sleep` would take longer than requested."""
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         pass
 
 
-# -- what recording costs -----------------------------------------------------------------------------
+# -- Cost of recording -----------------------------------------------------------------------------
 
 
 def recording_costs() -> dict[str, int]:
-    """What recording costs the host for each kind of event: `op_cost_ns`, `call_cost_ns` and `frame_cost_ns`
-    (`prediction.constants`) of this machine, of loops timed with and without a profiler, in turns. Needs a GPU.
+    """Return the cost of recording on this machine's host for each kind of event.
+
+    The keys are `op_cost_ns`, `call_cost_ns` and `frame_cost_ns` (`prediction.constants`). Loops are timed alternately
+    with and without a profiler. A GPU is required.
     """
     stream = torch.cuda.current_stream()
     loops: dict[str, tuple[Callable[[], object], bool]] = {
@@ -267,16 +276,16 @@ def _plain_ns(event: Callable[[], object]) -> float:
 
 def _recorded_ns(event: Callable[[], object], *, stacks: bool) -> float:
     with tempfile.TemporaryDirectory() as directory:
-        recording = SilentRecording(Path(directory) / "costs.json", plain_steps=0, stacks=stacks)
+        recording = SilentRecording(Path(directory) / "costs.json", Options(plain_steps=0, stacks=stacks))
         with recording:
             return _plain_ns(event)
 
 
-# -- in words -----------------------------------------------------------------------------------------
+# -- Summary ---------------------------------------------------------------------------------------
 
 
 def summary(calibration: Calibration) -> str:
-    """The GPU and the few figures by which a person sees whether they make sense."""
+    """Return the GPU and the few figures by which a person can check the calibration."""
     return f"{clean(calibration.gpu)}: {'; '.join(_figures(calibration.constants)) or 'nothing could be measured'}."
 
 
@@ -305,5 +314,5 @@ def _figures(constants: Constants) -> list[str]:
 
 
 def _best(copies: tuple[SizedTime, ...]) -> float:
-    """The best rate in GB/s of copies whose time is more than latency."""
+    """Return the best rate in GB/s of copies that take much longer than their latency."""
     return max(copy.bytes / copy.duration_ns for copy in copies if copy.bytes >= TINY_BYTES)

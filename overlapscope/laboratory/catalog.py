@@ -1,4 +1,4 @@
-"""Which experiments there are: those that come with overlapscope, and files of the user's own."""
+"""Experiments: those shipped with overlapscope, and the user's own files."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from overlapscope.rules import RULES
 
 _HERE = Path(__file__).parent
 _OF_RECORDING = ("torch", "tensordict")
-"""Packages that scenario files import, and whoever only reads results need not have."""
+"""Packages that scenario files import, and that aren't needed to read results."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 
-class Entry(Struct, frozen=True):
-    """An experiment and the file it is in."""
+class ScenarioFile(Struct, frozen=True):
+    """An experiment and its file."""
 
     experiment: Experiment
     path: Path
 
 
 def shipped() -> dict[str, Path]:
-    """The scenario files that come with overlapscope, by name: inside an installed package, or of a checkout."""
+    """Return the scenario files shipped with overlapscope by name, from an installed package or a checkout."""
     for directory in (_HERE.parent / "scenarios", _HERE.parents[1] / "scenarios"):
         scenarios = {path.stem: path for path in sorted(directory.glob("*.py")) if _is_scenario(path)}
         if scenarios:
@@ -47,7 +47,7 @@ def shipped() -> dict[str, Path]:
 
 
 def _is_scenario(path: Path) -> bool:
-    """Whether a file defines an `EXPERIMENT`, found out without running it; one that cannot be read might."""
+    """Return whether a file defines an `EXPERIMENT`, without running it; True for a file that can't be parsed."""
     try:
         body = ast.parse(path.read_bytes(), str(path)).body
     except (SyntaxError, ValueError):
@@ -60,10 +60,13 @@ def _is_scenario(path: Path) -> bool:
     return any(isinstance(target, ast.Name) and target.id == "EXPERIMENT" for target in targets)
 
 
-def load(path: Path, *, to_list: bool = False) -> Entry:
-    """Run a scenario file and take its experiment. What is loaded `to_list` needs no torch, and cannot be run without.
+def load(path: Path, *, to_list: bool = False) -> ScenarioFile:
+    """Run a scenario file and return its experiment.
 
-    Raises UsageError where it cannot be run or what it defines is no sound experiment, with the file's name.
+    An experiment loaded with `to_list` doesn't need torch; if torch is missing, it can't be run.
+
+    Raises:
+        UsageError: If the file can't be run, or its experiment is invalid. The text names the file.
     """
     try:
         experiment = getattr(_module(path), "EXPERIMENT", None)
@@ -88,13 +91,13 @@ def load(path: Path, *, to_list: bool = False) -> Entry:
     fault = _fault(experiment)
     if fault:
         raise UsageError(f"{path}: {fault}.")
-    return Entry(experiment, path)
+    return ScenarioFile(experiment, path)
 
 
 def _module(path: Path) -> ModuleType:
-    """A scenario file, run."""
-    # Under its own name, as Python would import it from its directory: worker processes that a program starts
-    # find it so. A name that is taken keeps its module.
+    """Run a scenario file as a module."""
+    # The module has the name that Python would import it by from its directory, so that worker processes which the
+    # program starts find it. If that name is taken, another module keeps it.
     name = path.stem if path.stem not in sys.modules else f"overlapscope_scenario_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -106,7 +109,7 @@ def _module(path: Path) -> ModuleType:
 
 
 def _fault(experiment: Experiment) -> str | None:
-    """What is wrong with an experiment's definition."""
+    """Return the fault in an experiment's definition, if any."""
     names = [variant.name for variant in experiment.variants]
     for name in (experiment.name, *names):
         if not _NAME.fullmatch(name):
@@ -126,7 +129,10 @@ def _fault(experiment: Experiment) -> str | None:
 
 
 def _untrue(variant: Variant) -> str | None:
-    """What a variant's truth speaks of that does not exist: it would hold, or not hold, whatever is found."""
+    """Return an unknown cause or rule in a variant's truth, if any.
+
+    A truth about something that doesn't exist would always hold, or never.
+    """
     truth = variant.truth
     named: list[tuple[str, Iterable[str | None], Iterable[str]]] = [
         ("exposed_copy", [truth.exposed_copy], COPY_CAUSES),
@@ -134,17 +140,17 @@ def _untrue(variant: Variant) -> str | None:
         ("findings", truth.findings, RULES),
         ("no_findings", truth.no_findings, RULES),
     ]
-    for what, names, known in named:
-        listed = sorted(known)
+    for what, names, valid in named:
+        listed = sorted(valid)
         for name in names:
             if name is not None and name not in listed:
                 return f"the truth of {variant.name} has {what} {name!r}; there are {', '.join(listed)}"
     return None
 
 
-def check_distinct(entries: Sequence[Entry]) -> None:
-    """Raise UsageError where two files hold an experiment of one name: their results would overwrite each other."""
-    first: dict[str, Entry] = {}
+def check_distinct(entries: Sequence[ScenarioFile]) -> None:
+    """Raise UsageError if two files define experiments with the same name, whose results would overwrite each other."""
+    first: dict[str, ScenarioFile] = {}
     for entry in entries:
         other = first.setdefault(entry.experiment.name, entry)
         if other is not entry:
@@ -153,14 +159,13 @@ def check_distinct(entries: Sequence[Entry]) -> None:
             )
 
 
-# -- without torch --------------------------------------------------------------------------------
+# -- Without torch ---------------------------------------------------------------------------------
 
 
 @contextmanager
 def stand_ins(packages: Sequence[str]) -> Iterator[None]:
-    """While it lasts, what is imported of these packages is there, and does nothing: for files of which only what they
-    declare is wanted."""
-    finder = _Finder(packages)
+    """Provide empty stand-ins for these packages while a file is loaded only for its declarations."""
+    finder = _StandInFinder(packages)
     sys.meta_path.insert(0, finder)
     try:
         yield
@@ -171,7 +176,7 @@ def stand_ins(packages: Sequence[str]) -> Iterator[None]:
 
 
 class _StandIn(ModuleType):
-    """Anything can be looked up in it, which can be called, derived from, and used in the type of something."""
+    """Module in which every name exists and can be called, subclassed and used in type annotations."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -191,7 +196,7 @@ class _StandIn(ModuleType):
         return ()
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _StandInFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, packages: Sequence[str]) -> None:
         self._packages = packages
 
@@ -202,4 +207,4 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return _StandIn(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """There is nothing to run."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""Results against what was declared and published: every claim, and whether it holds here."""
+"""Comparison of results with declarations and published figures: each claim, and whether it holds here."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ WALL = "wall_ms"
 
 
 class Claim(Struct, frozen=True):
-    """One thing that is said to be so."""
+    """A statement about an experiment."""
 
     experiment: str
     kind: Kind
-    """`order`: which variant is faster; `results`: right or wrong; `diagnosis`: what the analysis must find."""
+    """Kind of claim. `order`: which variant is faster; `results`: right or wrong; `diagnosis`: what the analysis must
+    find."""
     text: str
-    """What is claimed, as a sentence without its full stop."""
+    """Sentence without its full stop."""
     found: str
-    """What was seen here."""
+    """Observation on this machine."""
     holds: bool | None
-    """None where it cannot be told; `found` says why."""
+    """True if the claim holds; None where unknown, and `found` says why."""
     published: bool | None = None
-    """Whether the published figures say the same; None where they say nothing."""
+    """True if the claim holds for the published figures; None where they don't cover it."""
 
 
-class Figure(Struct, frozen=True):
-    """One figure of one variant: ours and the published one, and each as a multiple of the first variant's."""
+class ComparedFigure(Struct, frozen=True):
+    """A figure of a variant, measured here and published, each also as a multiple of the first variant's."""
 
     name: str
     ours: float | None
@@ -42,23 +43,23 @@ class Figure(Struct, frozen=True):
     published_ratio: float | None
 
 
-class Comparison(Struct, frozen=True):
-    """One experiment, compared."""
+class ExperimentComparison(Struct, frozen=True):
+    """Comparison of an experiment."""
 
     result: ExperimentResult
     claims: tuple[Claim, ...]
-    figures: dict[str, tuple[Figure, ...]]
-    """For each variant: the wall time, then all others that it has here or published."""
+    figures: dict[str, tuple[ComparedFigure, ...]]
+    """Figures of each variant: the wall time, then all others that were measured here or published."""
 
-    def wall(self, variant: str) -> Figure:
-        """A variant's wall time."""
+    def wall(self, variant: str) -> ComparedFigure:
+        """Return a variant's wall time."""
         return self.figures[variant][0]
 
 
-def compare(results: Results) -> tuple[Comparison, ...]:
+def compare(results: Results) -> tuple[ExperimentComparison, ...]:
     """Compare each experiment."""
     return tuple(
-        Comparison(
+        ExperimentComparison(
             result=experiment,
             claims=(*_orders(experiment), *_results(experiment), *_diagnoses(experiment)),
             figures=_figures(experiment),
@@ -68,7 +69,7 @@ def compare(results: Results) -> tuple[Comparison, ...]:
 
 
 def tally(claims: Sequence[Claim]) -> tuple[int, int, int]:
-    """How many hold, do not hold, and cannot be told."""
+    """Return how many claims hold, don't hold, and are unknown."""
     held = [claim.holds for claim in claims]
     return held.count(True), held.count(False), held.count(None)
 
@@ -85,20 +86,20 @@ def _orders(experiment: ExperimentResult) -> Iterator[Claim]:
             yield Claim(experiment.name, "order", text, "there is no such variant", None)
             continue
         published = [variant.published[WALL] for variant in pair if WALL in variant.published]
-        said = published[0] < published[1] if len(published) == 2 else None
+        published_holds = published[0] < published[1] if len(published) == 2 else None
         first, second = (variant.wall_ms for variant in pair)
         if first is None or second is None:
             reason = "; ".join(
                 f"{variant.name} {_ENDED[variant.status]}" for variant in pair if variant.wall_ms is None
             )
-            yield Claim(experiment.name, "order", text, reason, None, said)
+            yield Claim(experiment.name, "order", text, reason, None, published_holds)
             continue
         found = f"{first.median:.4g} against {second.median:.4g} ms"
         holds: bool | None = first.median < second.median
         if abs(first.median - second.median) < max(first.iqr, second.iqr):
             found += ", which is within their spread"
             holds = None
-        yield Claim(experiment.name, "order", text, found, holds, said)
+        yield Claim(experiment.name, "order", text, found, holds, published_holds)
 
 
 def _results(experiment: ExperimentResult) -> Iterator[Claim]:
@@ -127,11 +128,11 @@ def _diagnoses(experiment: ExperimentResult) -> Iterator[Claim]:
 
 
 def place(analysis: Analysis) -> str:
-    """The rank or device that an analysis is of, where a variant has several."""
+    """Return the rank or device of an analysis, for variants with several."""
     return f"device {analysis.device}" if analysis.rank is None else f"rank {analysis.rank}"
 
 
-def _figures(experiment: ExperimentResult) -> dict[str, tuple[Figure, ...]]:
+def _figures(experiment: ExperimentResult) -> dict[str, tuple[ComparedFigure, ...]]:
     ours = {
         variant.name: {WALL: variant.wall_ms.median if variant.wall_ms else None, **variant.figures}
         for variant in experiment.variants
@@ -140,7 +141,7 @@ def _figures(experiment: ExperimentResult) -> dict[str, tuple[Figure, ...]]:
     first = experiment.variants[0].name if experiment.variants else ""
     return {
         variant: tuple(
-            Figure(
+            ComparedFigure(
                 name=name,
                 ours=ours[variant].get(name),
                 published=published[variant].get(name),
@@ -157,24 +158,24 @@ def _ratio(figure: float | None, first: float | None) -> float | None:
     return figure / first if figure is not None and first else None
 
 
-# -- what is true of the recorded program ---------------------------------------------------------
+# -- Truth about the recorded program --------------------------------------------------------------
 
 Subject = Literal["exposed copy", "idle", "hidden copy", "finding", "no finding"]
 
 
-class Verdict(Struct, frozen=True):
-    """Whether one thing that is true was found."""
+class TruthVerdict(Struct, frozen=True):
+    """Verdict on whether the analysis found a true statement about a program."""
 
     subject: Subject
     expected: str
     found: str
-    """Empty where nothing was analysed."""
+    """Observation; empty where nothing was analysed."""
     holds: bool | None
-    """None where nothing was analysed."""
+    """True if it was found; None where nothing was analysed."""
 
     @property
     def claim(self) -> str:
-        """What is true, as a sentence without its full stop."""
+        """True statement, as a sentence without its full stop."""
         return f"{_CLAIMS[self.subject]} {self.expected}"
 
 
@@ -187,11 +188,16 @@ _CLAIMS: dict[Subject, str] = {
 }
 
 
-def check_truth(truth: Truth, device: Device | Analysis | None, rules: Collection[str] = ()) -> Iterator[Verdict]:
-    """One verdict for each thing that `truth` states of a device's recording; `rules` are those that fired on it.
+def check_truth(truth: Truth, device: Device | Analysis | None, rules: Collection[str] = ()) -> Iterator[TruthVerdict]:
+    """Yield one verdict for each statement of `truth` on a device's recording.
 
-    An expected cause must explain its share of a time that is not zero; the lead-in, where nothing is judged, is
-    left out of it. The hidden share is of what `device.overlap` is of.
+    An expected cause must explain its share of a time that is not zero, leaving out the lead-in, where nothing is
+    judged. The hidden share refers to `device.overlap`.
+
+    Args:
+        truth: Statements that must hold.
+        device: Analysis of the device; None where nothing was analysed.
+        rules: Rules that fired on it.
     """
     if truth.exposed_copy is not None:
         by_cause = None if device is None else device.exposed_copy_by_cause
@@ -202,28 +208,28 @@ def check_truth(truth: Truth, device: Device | Analysis | None, rules: Collectio
         yield _hidden(truth.hidden_copy_pct, device)
     listed = "" if device is None else ", ".join(sorted(set(rules))) or "none"
     for rule in truth.findings:
-        yield Verdict("finding", rule, listed, None if device is None else rule in rules)
+        yield TruthVerdict("finding", rule, listed, None if device is None else rule in rules)
     for rule in truth.no_findings:
-        yield Verdict("no finding", rule, listed, None if device is None else rule not in rules)
+        yield TruthVerdict("no finding", rule, listed, None if device is None else rule not in rules)
 
 
-def _cause(subject: Subject, cause: str, least: float, by_cause: Mapping[str, int] | None) -> Verdict:
+def _cause(subject: Subject, cause: str, least: float, by_cause: Mapping[str, int] | None) -> TruthVerdict:
     expected = f"{cause} (at least {100 * least:.0f}%)"
     if by_cause is None:
-        return Verdict(subject, expected, "", None)
+        return TruthVerdict(subject, expected, "", None)
     judged = {name: ns for name, ns in by_cause.items() if ns and name != CopyCause.LEAD_IN}
-    whole = sum(judged.values())
+    total = sum(judged.values())
     largest = sorted(((ns, name) for name, ns in judged.items()), reverse=True)[:3]
-    found = ", ".join(f"{name} {100 * ns / whole:.0f}%" for ns, name in largest if 100 * ns >= whole)
-    return Verdict(subject, expected, found or "none", judged.get(cause, 0) >= least * whole > 0)
+    found = ", ".join(f"{name} {100 * ns / total:.0f}%" for ns, name in largest if 100 * ns >= total)
+    return TruthVerdict(subject, expected, found or "none", judged.get(cause, 0) >= least * total > 0)
 
 
-def _hidden(between: tuple[float, float], device: Device | Analysis | None) -> Verdict:
+def _hidden(between: tuple[float, float], device: Device | Analysis | None) -> TruthVerdict:
     least, most = between
     expected = f"{least:g} to {most:g}%"
     if device is None:
-        return Verdict("hidden copy", expected, "", None)
+        return TruthVerdict("hidden copy", expected, "", None)
     hidden_pct = device.overlap.hidden_copy_pct
     if hidden_pct is None:
-        return Verdict("hidden copy", expected, "no copies", False)
-    return Verdict("hidden copy", expected, f"{hidden_pct:.1f}%", least <= hidden_pct <= most)
+        return TruthVerdict("hidden copy", expected, "no copies", False)
+    return TruthVerdict("hidden copy", expected, f"{hidden_pct:.1f}%", least <= hidden_pct <= most)

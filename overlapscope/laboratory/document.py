@@ -1,4 +1,4 @@
-"""What the laboratory's report consists of: what holds, then each experiment with its figures, verdicts and claims."""
+"""Document of the laboratory's report: claims, then each experiment with its figures, verdicts and claims."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from overlapscope.documents.model import (
     with_code,
 )
 from overlapscope.documents.table import Column, Table, Tone, prose, rows, words
-from overlapscope.laboratory.comparison import WALL, Claim, Comparison, Kind, tally
+from overlapscope.laboratory.comparison import WALL, Claim, ExperimentComparison, Kind, tally
 from overlapscope.laboratory.experiment import Experiment
-from overlapscope.laboratory.results import Analysis, ExperimentResult, Link, Machine, Strip, VariantResult
+from overlapscope.laboratory.results import Analysis, ExperimentResult, Link, Machine, RecordedStrip, VariantResult
 from overlapscope.laboratory.tables import all_tables, named_analyses, sentence, variants
 from overlapscope.trace.model import Kind as OpKind
 
@@ -47,17 +47,20 @@ _LEVELS: dict[str, Tone] = {"good": "good", "fair": "fair", "poor": "poor"}
 _LANES = {kind.name.lower(): kind for kind in OpKind}
 _BARS_HEIGHT = 300
 _STRIP_WIDTH = 100
-"""Characters; fewer where it has fewer slices."""
+"""Maximum width of a strip, in characters."""
 
 
-def summary(comparisons: Sequence[Comparison]) -> Document:
-    """What holds, and a line for each variant."""
+def summary(comparisons: Sequence[ExperimentComparison]) -> Document:
+    """Return a short report: the claims, and a line for each variant."""
     more = Text(with_code("`overlapscope scenarios report NAME` shows one experiment in full."), "muted")
     return Document("Laboratory report", (*_claims(comparisons), variants(comparisons), more))
 
 
-def document(comparisons: Sequence[Comparison], *, brief: bool = False) -> Document:
-    """The report. `brief` is for a terminal: without timelines, and claims that hold as they must are counted."""
+def document(comparisons: Sequence[ExperimentComparison], *, brief: bool = False) -> Document:
+    """Return the full report.
+
+    With `brief`, for a terminal, it has no timelines, and diagnoses that hold are only counted.
+    """
     blocks: list[Block] = [Heading("Laboratory report", 1), *overview(comparisons)]
     blocks.append(Links({_anchor(of, at): clean(of.result.name, 80) for at, of in enumerate(comparisons)}))
     for number, comparison in enumerate(comparisons):
@@ -68,29 +71,29 @@ def document(comparisons: Sequence[Comparison], *, brief: bool = False) -> Docum
     return Document("Laboratory report", tuple(blocks))
 
 
-def _anchor(comparison: Comparison, number: int) -> str:
+def _anchor(comparison: ExperimentComparison, number: int) -> str:
     return f"{re.sub(r'[^A-Za-z0-9_-]', '-', clean(comparison.result.name, 80))}-{number}"
 
 
 def listing(experiments: Iterable[Experiment]) -> Document:
-    """Which experiments there are."""
+    """Return a table of experiments."""
     columns = (words("experiment"), Column("GPUs"), prose("what it shows"))
     lines = []
     for experiment in experiments:
         names = ", ".join(variant.name for variant in experiment.variants)
-        said = f"{sentence(experiment.shows)} Variants: {names}."
-        lines.append((clean(experiment.name, 40), str(experiment.gpus), clean(said, 2000)))
+        description = f"{sentence(experiment.shows)} Variants: {names}."
+        lines.append((clean(experiment.name, 40), str(experiment.gpus), clean(description, 2000)))
     return Document("Experiments", (Table("", columns, rows(lines)),))
 
 
-def overview(comparisons: Sequence[Comparison]) -> Iterator[Block]:
-    """The summary of all experiments."""
+def overview(comparisons: Sequence[ExperimentComparison]) -> Iterator[Block]:
+    """Yield the summary of all experiments."""
     yield Items(tuple(_machines(comparisons)))
     yield from _claims(comparisons)
 
 
-def _claims(comparisons: Sequence[Comparison]) -> Iterator[Block]:
-    """How many claims hold, those that do not, and what was not run to its end."""
+def _claims(comparisons: Sequence[ExperimentComparison]) -> Iterator[Block]:
+    """Yield the number of claims that hold, those that don't, and the variants that did not finish."""
     claims = [claim for comparison in comparisons for claim in comparison.claims]
     counted = {what: tally([claim for claim in claims if claim.kind == kind]) for kind, what in _KINDS.items()}
     counted["all"] = tally(claims)
@@ -110,34 +113,37 @@ def _claims(comparisons: Sequence[Comparison]) -> Iterator[Block]:
         yield model.panel("Variants that did not run to the end", Items(troubles))
 
 
-def chapter(comparison: Comparison, plots: str, *, brief: bool = False) -> Iterator[Block]:
-    """One experiment; the ids of its charts begin with `plots`. `brief` as for `document`."""
+def chapter(comparison: ExperimentComparison, plots: str, *, brief: bool = False) -> Iterator[Block]:
+    """Yield the chapter of an experiment.
+
+    The ids of its charts begin with `plots`; `brief` has the same meaning as for `document`.
+    """
     result = comparison.result
     yield Text(clean(" ".join(_facts(result)), 3000))
     yield from _charts(comparison, plots)
     yield from (table for table in all_tables(comparison) if table.rows)
     named = named_analyses(result)
     if named and not brief:
-        yield model.panel("Timelines", *(model.Strip(partial(_draw, name, of.strip)) for name, of in named))
+        yield model.panel("Timelines", *(model.StripBlock(partial(_draw, name, of.strip)) for name, of in named))
     if named:
         yield model.panel("Verdicts", Items(tuple(_verdict(name, analysis) for name, analysis in named)))
     claims = list(comparison.claims)
     expected = [claim for claim in claims if brief and claim.kind == "diagnosis" and claim.holds]
-    told = [_claim(claim) for claim in claims if claim not in expected]
+    shown = [_claim(claim) for claim in claims if claim not in expected]
     if expected:
         counted = plural(len(expected), "claim")
-        told.append(_standing(True, f"{counted} on what the analysis must find; --output DIR lists them."))
-    if told:
-        yield model.panel("Claims", Items(tuple(told)))
+        shown.append(_standing(True, f"{counted} on what the analysis must find; --output DIR lists them."))
+    if shown:
+        yield model.panel("Claims", Items(tuple(shown)))
     notes = tuple(clean(note, 600) for note in _notes(result))
     if notes:
         yield Items(notes, tone="muted")
 
 
-def _standing(holds: bool | None, said: str) -> Words:
-    """A sentence behind the word for how it stands."""
+def _standing(holds: bool | None, text: str) -> Words:
+    """Return a sentence preceded by `holds`, `does not hold` or `unknown`."""
     word, tone = _STANDING[holds]
-    return Span(word, tone, strong=True), f": {said}"
+    return Span(word, tone, strong=True), f": {text}"
 
 
 def _claim(claim: Claim, *, of: str = "") -> Words:
@@ -146,17 +152,17 @@ def _claim(claim: Claim, *, of: str = "") -> Words:
 
 
 def _verdict(name: str, analysis: Analysis) -> Words:
-    """What is said of one device in one trace."""
+    """Return the verdict on one device of one trace."""
     level = analysis.verdict.level
-    said = clean(f"{analysis.verdict.text} Findings: {', '.join(analysis.rules) or 'none'}.", 1500)
-    return Span(name, _LEVELS.get(level, ""), strong=True), f" ({level}): {said}"
+    text = clean(f"{analysis.verdict.text} Findings: {', '.join(analysis.rules) or 'none'}.", 1500)
+    return Span(name, _LEVELS.get(level, ""), strong=True), f" ({level}): {text}"
 
 
-# -- what was run ---------------------------------------------------------------------------------
+# -- Runs ------------------------------------------------------------------------------------------
 
 
 def _machine(machine: Machine) -> str:
-    """What is known of a machine, in one line."""
+    """Return one line about a machine."""
     link = machine.link
     width = f" x{link.pcie_width}" if link.pcie_width else ""
     rates = ", ".join(
@@ -189,8 +195,8 @@ def _gpus(names: Sequence[str]) -> str:
     return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())
 
 
-def _machines(comparisons: Sequence[Comparison]) -> Iterator[str]:
-    """Each machine once; the first run's link stands for all on it."""
+def _machines(comparisons: Sequence[ExperimentComparison]) -> Iterator[str]:
+    """Yield each machine once. The link measured in its first run stands for all runs."""
     seen: dict[bytes, tuple[Machine, list[str]]] = {}
     for comparison in comparisons:
         machine = comparison.result.machine
@@ -229,11 +235,11 @@ def _trouble(variant: VariantResult) -> str:
     return f"{variant.name} {variant.status}: {(variant.error or 'reason unknown').rstrip('.')}."
 
 
-# -- pictures -------------------------------------------------------------------------------------
+# -- Charts ----------------------------------------------------------------------------------------
 
 
-def _charts(comparison: Comparison, plots: str) -> Iterator[Chart]:
-    """The wall time, and every other figure that was published, of all variants: those of which any is known."""
+def _charts(comparison: ExperimentComparison, plots: str) -> Iterator[Chart]:
+    """Yield charts of the wall time and of each published figure for all variants, if any value is available."""
     variants = comparison.result.variants
     figures_of = {(name, figure.name): figure for name, figures in comparison.figures.items() for figure in figures}
     published = (figure.name for figure in figures_of.values() if figure.name == WALL or figure.published is not None)
@@ -254,7 +260,7 @@ def _bars(
     published: Sequence[float | None],
     dark: bool,
 ) -> Figure:
-    """Two bars for each variant; ours has the spread between the quartiles as its error bar."""
+    """Draw two bars for each variant. The error bar of ours is the interquartile range."""
     colors = palette(dark)
     labels = [escape(variant) for variant in variants]
     half = [None if between is None else between / 2 for between in spread]
@@ -284,8 +290,8 @@ def _bars(
     )
 
 
-def _draw(name: str, shown: Strip, glyphs: strip.Glyphs) -> strip.Drawing:
-    """A strip as text: one line for each kind of work, and the scale."""
+def _draw(name: str, shown: RecordedStrip, glyphs: strip.Glyphs) -> strip.Drawing:
+    """Draw a strip as text: a line for each kind of work, and the scale."""
     lines = []
     for lane in shown.lanes:
         kind = _LANES.get(lane.name)
@@ -301,7 +307,7 @@ def _draw(name: str, shown: Strip, glyphs: strip.Glyphs) -> strip.Drawing:
 
 
 def _fills(fill: str, width: int) -> list[float | None]:
-    """A lane's slices, joined to at most `width`: how full each is, from 0 to 1; None where nothing ran."""
+    """Merge a lane's slices into at most `width`, each from 0 to 1 by how full it is; None where nothing ran."""
     width = min(width, len(fill))
     joined: list[float | None] = []
     for number in range(width):

@@ -1,6 +1,6 @@
-"""The analysis of an experiment's recordings, cut down to what its report shows.
+"""Analysis of an experiment's recordings, reduced to the contents of its report.
 
-Figures are of the judged part of a recording: behind its lead-in, which the recorder's warm-up steps belong to.
+Figures cover the judged part of a recording: after its lead-in, which includes the recorder's warm-up steps.
 """
 
 from __future__ import annotations
@@ -20,21 +20,28 @@ from overlapscope.analysis.strip import measure
 from overlapscope.analysis.timeline import Timeline, lengths, measured
 from overlapscope.base.intervals import Intervals, covered
 from overlapscope.catalog.causes import CopyCause, IdleCause
-from overlapscope.laboratory.results import Analysis, Found, Judgement, Lane, Strip
+from overlapscope.laboratory.results import Analysis, FindingSummary, RecordedStrip, StripLane, VerdictSummary
 from overlapscope.reading import load
 from overlapscope.report.model import build
-from overlapscope.report.page import Page, Section
+from overlapscope.report.page import DeviceReport, Page
 from overlapscope.report.verdict import judge
 from overlapscope.trace.model import Trace
 
 SLICES = 300
-"""Of a strip; fewer where it has fewer nanoseconds."""
+"""Maximum number of slices of a strip."""
 
 
 def analyse(paths: Sequence[Path], directory: Path) -> tuple[Analysis, ...]:
-    """Analyse the traces of one variant, one for each rank; their names become relative to `directory`.
+    """Analyse the traces of a variant, one for each rank.
 
-    A trace without GPU activity has no device and adds nothing. Raises UnreadableTrace.
+    A trace without GPU activity has no device and adds nothing.
+
+    Args:
+        paths: The traces.
+        directory: Directory that their names become relative to.
+
+    Raises:
+        UnreadableTrace: If a trace can't be read.
     """
     analyses = [analyze_trace(load(path, progress=False, cache=False)) for path in paths]
     report = build(analyses)
@@ -62,7 +69,7 @@ def analyse(paths: Sequence[Path], directory: Path) -> tuple[Analysis, ...]:
 
 
 def _judged(trace: Trace, analysis: DeviceAnalysis, blocking: Blocking) -> Device:
-    """A device's result as if its recording began where it is judged."""
+    """Return a device's result as if its recording began after the lead-in."""
     timeline, result = analysis.timeline, analysis.result
     starts, ends = np.array([timeline.judged_from_ns]), np.array([timeline.end_ns])
     window = Intervals(starts, ends)
@@ -82,7 +89,7 @@ def _judged(trace: Trace, analysis: DeviceAnalysis, blocking: Blocking) -> Devic
     )
 
 
-def _essentials(section: Section, device: Device, timeline: Timeline, trace: str) -> Analysis:
+def _essentials(section: DeviceReport, device: Device, timeline: Timeline, trace: str) -> Analysis:
     trust, stalls = section.trace.trust, device.host_stalls
     spans = sorted(step.span_ns for step in device.steps)
     verdict = judge(section)
@@ -102,19 +109,19 @@ def _essentials(section: Section, device: Device, timeline: Timeline, trace: str
         host_wait_ns=sum(stall.host_wait_ns for stall in stalls),
         host_idle_ns=sum(stall.idle_caused_ns for stall in stalls),
         copies=device.copies,
-        findings=tuple(msgspec.convert(finding, Found, from_attributes=True) for finding in section.findings),
-        verdict=Judgement(level=verdict.level, text=verdict.text.removeprefix(f"{section.title}: ")),
+        findings=tuple(msgspec.convert(finding, FindingSummary, from_attributes=True) for finding in section.findings),
+        verdict=VerdictSummary(level=verdict.level, text=verdict.answer),
         strip=_strip(timeline, device),
     )
 
 
 def _known(by_cause: dict[str, int], lead_in: str) -> dict[str, int]:
-    """The causes of the judged part that explain anything."""
+    """Return the causes that explain any of the judged time."""
     return {str(cause): ns for cause, ns in by_cause.items() if ns and cause != lead_in}
 
 
-def _strip(timeline: Timeline, device: Device) -> Strip:
-    """The part that any strip of this recording shows, by kind of work instead of by stream."""
+def _strip(timeline: Timeline, device: Device) -> RecordedStrip:
+    """Return the part of the recording shown in strips, by kind of work instead of by stream."""
     shown = measure(timeline, device, slices=1)
     start, end = shown.start_ns, shown.end_ns
     slices = max(1, min(SLICES, end - start))
@@ -126,5 +133,5 @@ def _strip(timeline: Timeline, device: Device) -> Strip:
         if busy.any():
             tenths = np.minimum(9, 10 * busy // np.diff(edges))
             fill = (str(tenth) if ns else "." for tenth, ns in zip(tenths.tolist(), busy.tolist(), strict=True))
-            lanes.append(Lane(name=name, fill="".join(fill)))
-    return Strip(label=shown.label, span_ns=end - start, lanes=tuple(lanes))
+            lanes.append(StripLane(name=name, fill="".join(fill)))
+    return RecordedStrip(label=shown.label, span_ns=end - start, lanes=tuple(lanes))

@@ -1,4 +1,4 @@
-"""What an experiment is: variants of one program, what each must show, and what others measured.
+"""Definition of an experiment: variants of a program, what each must show, and published figures.
 
 A scenario file is a plain script with a function that prepares the program and an `EXPERIMENT`:
 
@@ -32,12 +32,12 @@ Step = Callable[[], object]
 
 SMALL, PAPER = "small", "paper"
 SCALES = (SMALL, PAPER)
-"""`paper` has the published sizes, `small` fits a card of 8 GB."""
+"""Scales: `paper` has the published sizes, `small` fits a card of 8 GB."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrongResults:
-    """How often a program that must always compute the same thing did not."""
+    """Number of wrong results of a deterministic program."""
 
     wrong: int
     tries: int
@@ -45,36 +45,36 @@ class WrongResults:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What `prepare` returns where one function does not say it all. Everything is called in one process."""
+    """Result of `prepare` for programs that need more than one function. All functions run in one process."""
 
     step: Step
-    """One iteration, which is timed. It may leave work on the GPU: whoever times it waits for that."""
+    """One iteration, which is timed. It may leave work on the GPU, which the timing waits for."""
     recorded_step: Step | None = None
-    """What to record instead where an iteration is too long to be kept; `Experiment.recorded` says what differs."""
+    """Shorter step for the recording, if an iteration is too long; `Experiment.recorded` describes the difference."""
     figures: Callable[[], Mapping[str, float]] | None = None
-    """Further figures of the program's own measuring, names with units (`h2d_ms`), called after the timing."""
+    """Further figures measured by the program, called after the timing. Names have units (`h2d_ms`)."""
     count_wrong: Callable[[], WrongResults] | None = None
-    """Counts wrong results, called after the timing. For experiments on correctness."""
+    """Function that counts wrong results, called after the timing, for experiments on correctness."""
     close: Callable[[], None] | None = None
-    """Gives back what garbage collection does not: worker processes, process groups."""
+    """Function that releases what garbage collection doesn't: worker processes, process groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What a recording must show, as follows from how the program is written, never from an analyser's output."""
+    """Requirements on a recording, derived from the program's code, never from an analyser's output."""
 
     exposed_copy: str | None = None
-    """The cause that explains most of the exposed copy time."""
+    """Cause of most of the exposed copy time."""
     idle: str | None = None
-    """The cause that explains most of the idle time."""
+    """Cause of most of the idle time."""
     hidden_copy_pct: tuple[float, float] | None = None
-    """Least and most share of the copy time that runs under compute."""
+    """Minimum and maximum percentage of the copy time that runs under compute."""
     findings: tuple[str, ...] = ()
     """Rules that must fire."""
     no_findings: tuple[str, ...] = ()
     """Rules that must not fire."""
     least_share: float = 0.5
-    """The share of the time that an expected cause must explain."""
+    """Minimum share of the time that an expected cause must explain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,27 +82,27 @@ class Variant:
     """One way to write the program."""
 
     name: str
-    """Of letters, digits and `_.+-`: it names the trace file too."""
+    """Name of letters, digits and `_.+-`, also used for the trace file."""
     parameters: Mapping[str, Any]
-    """Keyword arguments of `prepare`, besides the experiment's sizes."""
+    """Keyword arguments of `prepare`, in addition to the experiment's sizes."""
     shows: str
-    """What it should show, as half a sentence."""
+    """Expected result, as half a sentence."""
     truth: Truth = Truth()
     published: Mapping[str, float] = field(default_factory=dict)
-    """Published figures by name: `wall_ms` for the time of one iteration, others as in `Program.figures`."""
+    """Published figures by name: `wall_ms` for the time of an iteration, others as in `Program.figures`."""
     wrong_results: Literal["none", "some"] | None = None
-    """Whether its results must be right or may be wrong; None where nothing is counted."""
+    """`none` if its results must be right, `some` if they may be wrong; None where they aren't counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """Variants of one program, measured side by side."""
+    """Variants of a program, measured side by side."""
 
     name: str
-    """The name of its file, without `.py`."""
+    """Name of its file, without `.py`."""
     title: str
     shows: str
-    """What the experiment as a whole shows, in one sentence."""
+    """Result of the whole experiment, as a single sentence."""
     sizes: Mapping[str, Mapping[str, Any]]
     """Keyword arguments of `prepare` for each scale (`SCALES`)."""
     prepare: Callable[..., Program | Step]
@@ -110,21 +110,21 @@ class Experiment:
     published_on: str = ""
     """Hardware and source of the published figures."""
     faster: tuple[tuple[str, str], ...] = ()
-    """Pairs of variants of which the first is the faster, as published."""
+    """Pairs of variants, the faster one first, as published."""
     gpus: int = 1
-    """How many GPUs it needs, one process for each; 0 where it runs on the CPU alone."""
+    """Number of GPUs, with one process each; 0 for experiments on the CPU."""
     processes: int | None = None
-    """How many processes run it, as `torchrun` would start them, where that is not one for each GPU."""
+    """Number of processes, as `torchrun` would start them, if it isn't one for each GPU."""
     warmup_steps: int = 2
-    """Iterations recorded but not judged."""
+    """Number of iterations recorded but not judged."""
     recorded_steps: int = 3
-    """Iterations recorded and judged."""
+    """Number of iterations recorded and judged."""
     recorded: str = ""
-    """What the recording leaves out of the timed program, as half a sentence."""
+    """Parts of the timed program that the recording leaves out, as half a sentence."""
     recorder: Mapping[str, Any] = field(default_factory=dict)
     """Further keyword arguments of `overlapscope.record`, such as `stacks`."""
 
     @property
     def ranks(self) -> int:
-        """How many processes run it side by side."""
+        """Number of processes that run it side by side."""
         return max(1, self.gpus) if self.processes is None else self.processes

@@ -1,4 +1,4 @@
-"""What this machine is, and how fast its link between host and GPU is."""
+"""Description of this machine, including the speed of its link between host and GPU."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from overlapscope.laboratory.results import Link, Machine
 
 _SIZES_MIB = (64, 128, 256)
 _COPIES = 5
-"""Of each size and direction; the best counts."""
+"""Number of copies of each size and direction, of which the best counts."""
 
 
 def describe() -> Machine:
-    """The machine, with its link measured where there is a GPU; takes about a second."""
+    """Describe this machine. Measuring the link takes about a second if there is a GPU."""
     gpus = tuple(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
     link, driver = _link_and_driver() if gpus else (Link(), None)
     return Machine(
@@ -55,7 +55,7 @@ def _memory() -> int | None:
 
 def _link_and_driver() -> tuple[Link, str | None]:
     copies = _Copies()
-    # The link is read while it is busy: an idle one saves power at a lower generation.
+    # The link is read while it is busy, because an idle link saves power at a lower generation.
     with ThreadPoolExecutor(1) as other:
         reading = other.submit(_nvidia_smi)
         while not reading.done():
@@ -73,7 +73,7 @@ def _link_and_driver() -> tuple[Link, str | None]:
 
 
 def _nvidia_smi() -> tuple[str | None, str | None, str | None, str | None]:
-    """Driver version, PCIe generation (most, current), width of the first GPU that PyTorch sees."""
+    """Return driver version, maximum and current PCIe generation, and link width of PyTorch's first GPU."""
     fields = "driver_version,pcie.link.gen.max,pcie.link.gen.current,pcie.link.width.current"
     uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)
     which = [f"--id=GPU-{uuid}"] if uuid is not None else []
@@ -92,7 +92,7 @@ def _nvidia_smi() -> tuple[str | None, str | None, str | None, str | None]:
 
 
 def _number(text: str | None) -> int | None:
-    """None for what nvidia-smi does not know: `[N/A]`."""
+    """Return a number; None where nvidia-smi has none (`[N/A]`)."""
     return int(text) if text is not None and text.isdecimal() else None
 
 
@@ -101,7 +101,7 @@ def _best(copy: Callable[[int], float]) -> float:
 
 
 class _Copies:
-    """Timed copies between pinned memory and the GPU; each method returns 1e9 bytes per second."""
+    """Timed copies between pinned memory and the GPU. Each method returns 1e9 bytes per second."""
 
     def __init__(self) -> None:
         size = max(_SIZES_MIB) << 20
@@ -116,7 +116,7 @@ class _Copies:
         return self._timed(mib, [(self._host[0], self._gpu[0])])
 
     def both(self, mib: int) -> float:
-        """Both directions at once, added up."""
+        """Return the sum of both directions at once."""
         return self._timed(mib, [(self._gpu[0], self._host[0]), (self._host[1], self._gpu[1])])
 
     def _timed(self, mib: int, copies: list[tuple[torch.Tensor, torch.Tensor]]) -> float:

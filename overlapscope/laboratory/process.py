@@ -17,7 +17,8 @@ from types import TracebackType
 
 import msgspec
 
-from overlapscope.laboratory.protocol import COMMANDS, EVENTS, POLL_S, Command, Event, Inbox, Outbox, Started, Stop
+from overlapscope.base.child import Child, how_it_ended
+from overlapscope.laboratory.protocol import COMMANDS, EVENTS, POLL_S, Command, Event, Inbox, Outbox, RankStarted, Stop
 
 _WORKER = "overlapscope.laboratory.worker"
 _GRACE_S = 10.0
@@ -48,14 +49,8 @@ class Worker:
         self._commands = Outbox(place / COMMANDS)
         self._events = Inbox(place / EVENTS, msgspec.json.Decoder(Event))
         with open(self._log, "wb") as output:
-            self._process = subprocess.Popen(
-                [*self._launcher(), _WORKER, str(place)],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                # Ctrl-C is for us: what is under way is ended from here.
-                start_new_session=True,
-            )
+            command = [*self._launcher(), _WORKER, str(place)]
+            self._child = Child(command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT)
         return self
 
     def _launcher(self) -> list[str]:
@@ -71,11 +66,11 @@ class Worker:
     def events(self) -> Iterator[Event]:
         """What it says, as it says it. Raises WorkerDied where it ends."""
         while True:
-            ended = self._process.poll() is not None
+            ended = self._child.poll() is not None
             self._unread.extend(self._events.poll())
             while self._unread:
                 event = self._unread.popleft()
-                if isinstance(event, Started):
+                if isinstance(event, RankStarted):
                     self._pids.append(event.pid)
                 yield event
             if ended:
@@ -92,50 +87,27 @@ class Worker:
 
     def _how_it_ended(self) -> str:
         output = self.output()
-        code = self._process.returncode
         signalled = _SIGNALLED.search(output) if self._ranks > 1 else None
-        number = int(signalled[1]) if signalled else -code
-        if number > 0:
-            how = f"was killed by {_signal_name(number)}"
-            how += ", perhaps because the machine ran out of memory" if number == signal.SIGKILL else ""
-        else:
-            how = f"exited with code {code}"
-        return f"its process {how}{_last_words(output)}"
+        code = -int(signalled[1]) if signalled else self._child.returncode
+        why = ", perhaps because the machine ran out of memory" if code == -signal.SIGKILL else ""
+        return f"its process {how_it_ended(code)}{why}{_last_words(output)}"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None and not self._abandoned:
             self.send(Stop())
-            self._wait()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        if self._process.poll() is None:
-            self._wait()
-        self._kill()
-        self._process.wait()
-        self._commands.close()
-        self._directory.cleanup()
-
-    def _wait(self) -> None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_GRACE_S)
-
-    def _kill(self) -> None:
-        """End what has not left by itself: ranks stuck in a call, and what programs started."""
-        if self._process.poll() is None:
+            self._child.ends_within(_GRACE_S)
+        if self._child.stdin is not None:
+            self._child.stdin.close()
+        if not self._child.ends_within(_GRACE_S):
+            # Ranks, which may be stuck in a call, have sessions of their own.
             for pid in self._pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+        self._child.end()
+        self._commands.close()
+        self._directory.cleanup()
 
 
 def _last_words(output: str) -> str:

@@ -1,7 +1,7 @@
-"""What the process that runs an experiment and the one that wants it done say to each other.
+"""Messages between the process that runs an experiment and the one that requests it.
 
-Both sides append lines of JSON to a file of their own: that survives a process that dies at any moment, and every
-rank of a job reads the same commands.
+Each side appends lines of JSON to a file of its own. These survive a process that dies at any moment, and every rank of
+a job reads the same commands.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 
 from overlapscope.laboratory.experiment import WrongResults
-from overlapscope.laboratory.results import Machine, Spread
+from overlapscope.laboratory.results import Machine, TimeSpread
 
 COMMANDS, EVENTS = "commands.jsonl", "events.jsonl"
 POLL_S = 0.02
@@ -24,30 +24,30 @@ T = TypeVar("T")
 
 
 class DescribeMachine(msgspec.Struct, frozen=True, tag=True):
-    """Answered by `MachineDescribed`."""
+    """Request that is answered by `MachineDescribed`."""
 
 
 class RunVariant(msgspec.Struct, frozen=True, tag=True):
-    """Answered, by each rank, by `Began` for each phase, `Measured` for what is known, and `Ended`."""
+    """Request that each rank answers with `Began` for each phase, `VariantMeasured` for results, and `Ended`."""
 
     path: str
-    """The scenario file."""
+    """Scenario file."""
     variant: str
     scale: str
     repeat: int
     trace: str
-    """Where to record."""
+    """File to record into."""
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
-    """Leave."""
+    """Request to exit."""
 
 
 Command = DescribeMachine | RunVariant | Stop
 
 
-class Started(msgspec.Struct, frozen=True, tag=True):
-    """A rank is there."""
+class RankStarted(msgspec.Struct, frozen=True, tag=True):
+    """Message of a rank that has started."""
 
     rank: int
     pid: int
@@ -62,12 +62,12 @@ class Began(msgspec.Struct, frozen=True, tag=True):
     phase: Phase
 
 
-class Measured(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Everything that a rank knows so far of the variant it runs."""
+class VariantMeasured(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """All results so far of a rank for the variant it runs."""
 
     rank: int
-    wall_ms: Spread | None = None
-    host_ms: Spread | None = None
+    wall_ms: TimeSpread | None = None
+    host_ms: TimeSpread | None = None
     figures: dict[str, float | None] = {}
     wrong_results: WrongResults | None = None
     trace: str | None = None
@@ -75,18 +75,18 @@ class Measured(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """The variant is done on this rank."""
+    """Message of a rank that has finished the variant."""
 
     rank: int
     error: str | None = None
-    """What went wrong, if anything did."""
+    """Error, if any."""
 
 
-Event = Started | MachineDescribed | Began | Measured | Ended
+Event = RankStarted | MachineDescribed | Began | VariantMeasured | Ended
 
 
 class Outbox:
-    """Appends messages to a file, each in one write, so that those of several processes do not mix."""
+    """Writer of messages to a file, each in one write, so that those of several processes don't mix."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -99,7 +99,7 @@ class Outbox:
 
 
 class Inbox(Generic[T]):
-    """Reads the messages of a file, which need not exist yet."""
+    """Reader of a file of messages, which need not exist yet."""
 
     def __init__(self, path: Path, decoder: msgspec.json.Decoder[T]) -> None:
         self._path = path
@@ -107,13 +107,13 @@ class Inbox(Generic[T]):
         self._read = 0
 
     def poll(self) -> list[T]:
-        """The messages that have come since the last call."""
+        """Return the messages written since the last call."""
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._read)
                 data = file.read()
         except FileNotFoundError:
             return []
-        whole = data[: data.rfind(b"\n") + 1]
-        self._read += len(whole)
-        return [self._decoder.decode(line) for line in whole.splitlines()]
+        lines = data[: data.rfind(b"\n") + 1]
+        self._read += len(lines)
+        return [self._decoder.decode(line) for line in lines.splitlines()]

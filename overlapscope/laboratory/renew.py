@@ -1,9 +1,9 @@
-"""Brings results up to date without running anything: for those who ship them.
+"""Update of results without running anything, for results that are shipped.
 
 python -m overlapscope.laboratory.renew DIR [OTHER...]
 
-The experiments of OTHER directories are taken into DIR. Then all recordings in it are analysed anew, and what the
-scenario files say of their experiments is taken from them as they are now.
+The experiments of the OTHER directories are copied into DIR. Then all recordings in DIR are analysed again, and the
+declarations of the experiments are taken from the current scenario files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from overlapscope.laboratory.runner import declared
 
 
 def collect(directory: Path, other: Path) -> None:
-    """Take another directory's experiments, with their traces, into one."""
+    """Copy another directory's experiments, with their traces, into this one."""
     results = store.read(directory, analyses=False)
     for experiment in store.read(other, analyses=False).experiments:
         results = store.merged(results, experiment)
@@ -34,7 +34,7 @@ def collect(directory: Path, other: Path) -> None:
 
 
 def renewed(results: Results, directory: Path, experiments: Mapping[str, Experiment]) -> Results:
-    """The results by name, with their recordings analysed by this version and declared as in `experiments`."""
+    """Return the results by name, with recordings analysed by this version and declarations from `experiments`."""
     in_order = sorted(results.experiments, key=lambda result: result.name)
     return msgspec.structs.replace(
         results,
@@ -46,7 +46,7 @@ def _experiment(result: ExperimentResult, directory: Path, experiment: Experimen
     current = {variant.name: variant for variant in result.variants}
     if experiment is not None:
         now = declared(experiment, result.scale, result.machine)
-        # Of a variant, what was measured is kept; one that is new has not been run yet.
+        # Measurements of a variant are kept. A new variant has not been run yet.
         current = {variant.name: _declared_as(current.get(variant.name, variant), variant) for variant in now.variants}
         result = msgspec.structs.replace(now, date=result.date, sizes=result.sizes)
     variants = tuple(
@@ -62,7 +62,7 @@ def _declared_as(measured: VariantResult, now: VariantResult) -> VariantResult:
 
 
 def main(directory: Path, *others: Path) -> None:
-    """Bring a directory's results up to date."""
+    """Update a directory's results."""
     directory.mkdir(parents=True, exist_ok=True)
     for other in others:
         collect(directory, other)

@@ -1,7 +1,7 @@
-"""What the laboratory found, as frozen structures; their names are those of `results.json`.
+"""Results of the laboratory, as frozen structures whose names are those of `results.json`.
 
-An experiment's result repeats what its file declares (what must be true, what others measured), so that a report
-needs neither the file nor PyTorch. `None` is what is unknown or was not measured.
+An experiment's result repeats the declarations of its file (what must be true, what others measured), so that a report
+needs neither the file nor PyTorch. `None` means unknown or not measured.
 """
 
 from __future__ import annotations
@@ -22,118 +22,118 @@ Status = Literal["ok", "failed", "skipped"]
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """What joins the first GPU to the host. Rates are in 1e9 bytes per second, from and to pinned memory."""
+    """Link between the first GPU and the host. Rates are in 1e9 bytes per second, from and to pinned memory."""
 
     pcie_generation: int | None = None
-    """As read while copies ran: an idle link may be slowed down."""
+    """Generation read while copies ran, because an idle link may be slowed down."""
     pcie_generation_max: int | None = None
     pcie_width: int | None = None
-    """Lanes, read with the generation."""
+    """Number of lanes, read with the generation."""
     h2d_gb_per_s: float | None = None
-    """Best rate seen."""
+    """Best rate measured."""
     d2h_gb_per_s: float | None = None
     both_gb_per_s: float | None = None
-    """Both directions at once, added up."""
+    """Sum of both directions at once."""
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What an experiment ran on."""
+    """Machine that an experiment ran on."""
 
     gpus: tuple[str, ...] = ()
     gpu_memory_bytes: int | None = None
-    """Of the first GPU."""
+    """Memory of the first GPU."""
     driver: str | None = None
     cuda: str | None = None
-    """The version PyTorch was built for."""
+    """Version that PyTorch was built for."""
     torch: str
     python: str
     system: str
     cpu: str | None = None
     cores: int | None = None
-    """Logical cores that the process may use."""
+    """Number of logical cores that the process may use."""
     memory_bytes: int | None = None
     link: Link = Link()
 
 
-class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """The times of single iterations, in milliseconds."""
+class TimeSpread(msgspec.Struct, frozen=True, kw_only=True):
+    """Times of single iterations, in milliseconds."""
 
     median: float
     iqr: float
-    """Between the quartiles."""
+    """Interquartile range."""
     n: int
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding of the analysis, in short."""
+class FindingSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Short form of a finding."""
 
     rule: str
     severity: Severity
     cost_ns: int
     cost_from: CostFrom = "bound"
-    """As in a report; files written before findings were replayed hold bounds."""
+    """Origin of the cost, as in a report; files written before findings were replayed have bounds."""
     title: str
 
 
-class Lane(msgspec.Struct, frozen=True, kw_only=True):
-    """How full one kind of work made each slice of a strip."""
+class StripLane(msgspec.Struct, frozen=True, kw_only=True):
+    """Fill of each slice of a strip by a kind of work."""
 
     name: str
     fill: str
-    """A character for each slice: `.` for nothing, else 0 to 9, the tenths begun."""
+    """One character per slice: `.` for nothing, otherwise 0 to 9 for the tenths begun."""
 
 
-class Strip(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the recording, cut into equal slices."""
+class RecordedStrip(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the recording, divided into equal slices."""
 
     label: str
-    """The step shown; empty for the whole recording."""
+    """Step shown; empty for the whole recording."""
     span_ns: int
-    lanes: tuple[Lane, ...]
+    lanes: tuple[StripLane, ...]
 
 
-class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """The analysis in a few sentences."""
+class VerdictSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Verdict on a device in a few sentences."""
 
     level: Literal["good", "fair", "poor", "unusable"]
     text: str
 
 
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):
-    """The essentials of one device in one trace; their words are those of the JSON report."""
+    """Main results on one device of one trace, in the words of the JSON report."""
 
     trace: str
-    """The file, relative to that of the results."""
+    """File, relative to that of the results."""
     rank: int | None
     device: int
     trust: Literal["trusted", "degraded", "unusable"]
     doubts: tuple[str, ...]
-    """The checks that warned or failed."""
+    """Ids of the checks that warned or failed."""
     span_ns: int
     steps: int
     step_ns: int | None
-    """Length of the step of median length."""
+    """Median length of a step."""
     buckets: Buckets
     overlap: Overlap
     exposed_copy_by_cause: dict[str, int]
     idle_by_cause: dict[str, int]
     host_wait_ns: int
-    """Time the host spent in blocking calls."""
+    """Time that the host spent in blocking calls."""
     host_idle_ns: int
-    """GPU idle time that followed from them."""
+    """GPU idle time caused by blocking calls."""
     copies: tuple[CopyGroup, ...]
-    findings: tuple[Found, ...]
-    verdict: Judgement
-    strip: Strip
+    findings: tuple[FindingSummary, ...]
+    verdict: VerdictSummary
+    strip: RecordedStrip
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Those that fired, each once."""
+        """Rules that fired, each once."""
         return tuple(dict.fromkeys(finding.rule for finding in self.findings))
 
 
 class VariantResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant: what its file says of it, and what was found."""
+    """One variant: the declarations of its file, and its results."""
 
     name: str
     shows: str
@@ -143,20 +143,20 @@ class VariantResult(msgspec.Struct, frozen=True, kw_only=True):
     wrong_expected: Literal["none", "some"] | None
     status: Status = "skipped"
     error: str | None = None
-    """Why it failed or was skipped."""
-    wall_ms: Spread | None = None
-    """Until the device has finished; of the slowest of several ranks."""
-    host_ms: Spread | None = None
-    """Until the program goes on, the device perhaps still working; of the same rank."""
+    """Reason for a failure or for skipping it."""
+    wall_ms: TimeSpread | None = None
+    """Time until the device has finished; of several ranks, that of the slowest."""
+    host_ms: TimeSpread | None = None
+    """Time until the call returns, while the device may still work, of the same rank as `wall_ms`."""
     figures: dict[str, float | None] = {}
-    """The program's own measurements; names say their unit."""
+    """Figures measured by the program itself, whose names have units."""
     wrong_results: WrongResults | None = None
     notes: tuple[str, ...] = ()
-    """What is special about the recording."""
+    """Peculiarities of the recording."""
     traces: tuple[str, ...] = ()
-    """Files, relative to that of the results, by rank."""
+    """Files by rank, relative to that of the results."""
     analyses: tuple[Analysis, ...] = ()
-    """One for each device in each trace."""
+    """One analysis for each device in each trace."""
 
 
 class ExperimentResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,7 +168,7 @@ class ExperimentResult(msgspec.Struct, frozen=True, kw_only=True):
     published_on: str
     faster: tuple[tuple[str, str], ...]
     recorded: str
-    """What the recordings leave out of the timed program."""
+    """Parts of the timed program that the recordings leave out."""
     gpus: int
     ranks: int
     warmup_steps: int
@@ -177,13 +177,13 @@ class ExperimentResult(msgspec.Struct, frozen=True, kw_only=True):
     sizes: dict[str, Any]
     sizes_as_published: bool
     date: str
-    """Day it was run (UTC)."""
+    """Day of the run (UTC)."""
     machine: Machine
     variants: tuple[VariantResult, ...]
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything in one directory."""
+    """All results in one directory."""
 
     kind: Literal["laboratory"] = "laboratory"
     schema_version: int = SCHEMA_VERSION

@@ -1,7 +1,7 @@
-"""Runs experiments: measured, recorded and analysed, one after another, each in a process of its own.
+"""Runner of experiments: measured, recorded and analysed one after another, in separate processes.
 
-Whatever a variant does (raise, run out of memory, crash) takes its process with it and nothing else: the next one
-gets a new process. Results are on disk after each variant.
+A variant that raises an error, runs out of memory or crashes takes down only its own process; the next one gets a new
+process. Results are on disk after each variant.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.text import Text
 from overlapscope.base.words import clean, plural
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.laboratory import store
-from overlapscope.laboratory.catalog import Entry
+from overlapscope.laboratory.catalog import ScenarioFile
 from overlapscope.laboratory.essentials import analyse
 from overlapscope.laboratory.experiment import PAPER, Experiment, Variant
 from overlapscope.laboratory.process import Worker, WorkerDied
@@ -26,8 +26,8 @@ from overlapscope.laboratory.protocol import (
     DescribeMachine,
     Ended,
     MachineDescribed,
-    Measured,
     RunVariant,
+    VariantMeasured,
 )
 from overlapscope.laboratory.results import ExperimentResult, Machine, VariantResult
 from overlapscope.laboratory.tables import digits
@@ -39,7 +39,7 @@ LOG = "output.txt"
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How to run."""
+    """Options of a run."""
 
     directory: Path
     scale: str
@@ -47,7 +47,11 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def describe_machine() -> Machine:
-    """What the experiments will run on. Raises UsageError where PyTorch cannot use the GPU that is there."""
+    """Describe the machine that experiments will run on.
+
+    Raises:
+        UsageError: If PyTorch can't use the GPU that is present.
+    """
     with Worker() as worker:
         worker.send(DescribeMachine())
         try:
@@ -59,10 +63,14 @@ def describe_machine() -> Machine:
     raise AssertionError("a worker's events end with its death only")
 
 
-def run(entries: Sequence[Entry], plan: Plan, machine: Machine, progress: Progress) -> list[VariantResult]:
-    """Run the experiments, and put their results into the directory's in place of earlier ones.
+def run(entries: Sequence[ScenarioFile], plan: Plan, machine: Machine, progress: Progress) -> list[VariantResult]:
+    """Run the experiments, and replace their earlier results in the directory.
 
-    Returns each variant's. Raises UsageError where the directory cannot be used.
+    Returns:
+        The result of each variant.
+
+    Raises:
+        UsageError: If the directory can't be used.
     """
     try:
         plan.directory.mkdir(parents=True, exist_ok=True)
@@ -74,9 +82,9 @@ def run(entries: Sequence[Entry], plan: Plan, machine: Machine, progress: Progre
 
 
 class _Experiment:
-    """One experiment under way."""
+    """A running experiment."""
 
-    def __init__(self, entry: Entry, plan: Plan, machine: Machine, progress: Progress) -> None:
+    def __init__(self, entry: ScenarioFile, plan: Plan, machine: Machine, progress: Progress) -> None:
         self._experiment = entry.experiment
         self._path = entry.path
         self._plan = plan
@@ -92,21 +100,21 @@ class _Experiment:
             return self._skip(reason)
         self._place.mkdir(parents=True, exist_ok=True)
         (self._place / LOG).unlink(missing_ok=True)
-        left = list(self._experiment.variants)
-        while left:
+        waiting = list(self._experiment.variants)
+        while waiting:
             with Worker(ranks=self._experiment.ranks) as worker:
-                while left:
-                    result = self._run_variant(worker, left.pop(0))
+                while waiting:
+                    result = self._run_variant(worker, waiting.pop(0))
                     self._keep(result)
-                    # Ranks find each other through a store of their launcher's, which keeps what earlier groups left.
+                    # Ranks find each other through their launcher's store, which keeps the entries of earlier groups.
                     if result.status == "failed" or self._experiment.ranks > 1:
                         break
         return self._result.variants
 
     def _skip(self, reason: str) -> tuple[VariantResult, ...]:
-        """Nothing is run; what an earlier run found stays."""
+        """Run nothing, and keep the results of an earlier run."""
         skipped = tuple(msgspec.structs.replace(variant, error=reason) for variant in self._result.variants)
-        if all(known.name != self._result.name for known in self._results.experiments):
+        if all(other.name != self._result.name for other in self._results.experiments):
             self._results = store.merged(self._results, msgspec.structs.replace(self._result, variants=skipped))
             store.write(self._results, self._plan.directory)
         for variant in skipped:
@@ -124,7 +132,7 @@ class _Experiment:
     def _run_variant(self, worker: Worker, variant: Variant) -> VariantResult:
         trace = self._place / f"{variant.name}.trace.json.gz"
         worker.send(RunVariant(str(self._path), variant.name, self._plan.scale, self._plan.repeat, str(trace)))
-        measured: dict[int, Measured] = {}
+        measured: dict[int, VariantMeasured] = {}
         error = None
         try:
             error = self._follow(worker, variant, measured)
@@ -143,14 +151,14 @@ class _Experiment:
         except OverlapscopeError as fault:
             return msgspec.structs.replace(result, status="failed", error=f"its recording cannot be analysed: {fault}")
 
-    def _follow(self, worker: Worker, variant: Variant, measured: dict[int, Measured]) -> str | None:
-        """Take down what the ranks say until all have ended, or one with an error, which is returned."""
+    def _follow(self, worker: Worker, variant: Variant, measured: dict[int, VariantMeasured]) -> str | None:
+        """Collect the messages of the ranks until all have ended, or one has failed; return its error."""
         ended = 0
         for event in worker.events():
             match event:
                 case Began(rank=0):
                     self._phase(variant, event.phase)
-                case Measured():
+                case VariantMeasured():
                     measured[event.rank] = event
                 case Ended():
                     ended += 1
@@ -163,9 +171,9 @@ class _Experiment:
     def _phase(self, variant: Variant, phase: str) -> None:
         self._progress.note(f"{phase} {self._experiment.name}/{variant.name}")
 
-    def _measured(self, variant: Variant, by_rank: dict[int, Measured]) -> VariantResult:
-        """The variant with what its ranks measured; the slowest one's times, the first one's figures."""
-        result = next(known for known in self._result.variants if known.name == variant.name)
+    def _measured(self, variant: Variant, by_rank: dict[int, VariantMeasured]) -> VariantResult:
+        """Return the variant with its measurements: times of the slowest rank, figures of the first."""
+        result = next(other for other in self._result.variants if other.name == variant.name)
         ranks = [by_rank[rank] for rank in sorted(by_rank)]
         if not ranks:
             return result
@@ -183,7 +191,7 @@ class _Experiment:
         )
 
     def _keep(self, done: VariantResult) -> None:
-        variants = tuple(done if known.name == done.name else known for known in self._result.variants)
+        variants = tuple(done if other.name == done.name else other for other in self._result.variants)
         self._result = msgspec.structs.replace(self._result, variants=variants)
         self._results = store.merged(self._results, self._result)
         store.write(self._results, self._plan.directory)
@@ -195,7 +203,7 @@ def _relative(trace: str, directory: Path) -> str:
 
 
 def _finished(progress: Progress, experiment: str, result: VariantResult) -> None:
-    """A variant is done, in whichever way."""
+    """Report that a variant is done, whatever its outcome."""
     line = Text.assemble((f"{result.status:<7}", _STYLE[result.status]), f" {experiment}/{result.name}: ")
     progress.say(line.append(clean(_outcome(result))))
 
@@ -211,7 +219,7 @@ def _outcome(result: VariantResult) -> str:
 
 
 def declared(experiment: Experiment, scale: str, machine: Machine) -> ExperimentResult:
-    """An experiment of which nothing has been run."""
+    """Return the result of an experiment that has not been run."""
     return ExperimentResult(
         name=experiment.name,
         title=experiment.title,
@@ -244,7 +252,7 @@ def declared(experiment: Experiment, scale: str, machine: Machine) -> Experiment
 
 
 def _plain(values: Any) -> dict[str, Any]:
-    """Arguments as JSON can hold them."""
+    """Return arguments in a form that JSON can hold."""
     return {
         name: value if isinstance(value, bool | int | float | str | None) else str(value)
         for name, value in values.items()

@@ -1,4 +1,4 @@
-"""`results.json`: read, merged and written so that it is whole at any moment."""
+"""Reading, merging and atomic writing of `results.json`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ class _Version(msgspec.Struct):
 
 
 def read(directory: Path, *, analyses: bool = True) -> Results:
-    """The results in a directory; none where it has no `results.json` yet.
+    """Return the results in a directory; empty results if it has no `results.json` yet.
 
-    Without `analyses` what was measured is read alone, whichever version analysed it.
+    Without `analyses`, only the measurements are read, whichever version analysed them.
 
-    Raises UsageError where the file cannot be used, with its name and what to do.
+    Raises:
+        UsageError: If the file can't be used. The text names the file and a remedy.
     """
     path = directory / FILE
     try:
@@ -46,7 +47,7 @@ def read(directory: Path, *, analyses: bool = True) -> Results:
 
 
 def _measured(data: bytes) -> Results:
-    """Raises msgspec.ValidationError."""
+    """Return the results without analyses. Raise msgspec.ValidationError if they are invalid."""
     decoded = msgspec.json.decode(data)
     for experiment in decoded.get("experiments", []):
         for variant in experiment.get("variants", []):
@@ -55,7 +56,7 @@ def _measured(data: bytes) -> Results:
 
 
 def write(results: Results, directory: Path) -> None:
-    """Replace the directory's results. Raises UsageError where that cannot be done."""
+    """Replace the directory's results. Raise UsageError if that fails."""
     path = directory / FILE
     try:
         disk.write(path, [encode(results, indent=1)])
@@ -64,6 +65,6 @@ def write(results: Results, directory: Path) -> None:
 
 
 def merged(results: Results, experiment: ExperimentResult) -> Results:
-    """The results with one experiment put in, in place of an earlier run of it."""
-    others = {known.name: known for known in results.experiments}
+    """Return the results with one experiment added, or replaced by its new run."""
+    others = {other.name: other for other in results.experiments}
     return msgspec.structs.replace(results, experiments=tuple((others | {experiment.name: experiment}).values()))

@@ -1,4 +1,4 @@
-"""The tables of the laboratory's report."""
+"""Tables of the laboratory's report."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import efficiency_shown, hidden_copy_shown
 from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, bare_share, bare_shares, clean, unit_for
 from overlapscope.documents.table import Cell, Column, Table, rows, words
-from overlapscope.laboratory.comparison import WALL, Comparison, place
+from overlapscope.laboratory.comparison import WALL, ExperimentComparison, place
 from overlapscope.laboratory.results import Analysis, ExperimentResult, Link, VariantResult
 
 Analyses = list[tuple[str, Analysis]]
-"""Each with the name of its variant."""
+"""Analyses, each with the name of its variant."""
 
 _CAUSE = (words("cause"), Column("% of it"))
 _VARIANT = Column("variant", False, flexible=True, prose=True)
-"""Names are broken where there is no room, never cut: what tells them apart may stand in the middle."""
+"""Column of variants. Long names are broken and never cut, because the difference may be in the middle."""
 
 
-def variants(comparisons: Sequence[Comparison]) -> Table:
-    """A line for each variant, below its experiment's name; of several ranks, the one that overlaps worst."""
+def variants(comparisons: Sequence[ExperimentComparison]) -> Table:
+    """Return a line for each variant, below its experiment's name.
+
+    A variant with several ranks shows the worst verdict.
+    """
     lines: list[tuple[str | Cell, ...]] = []
     for comparison in comparisons:
         lines.append((Cell(clean(comparison.result.name, 80), tone="accent"), *[""] * 5))
@@ -32,7 +35,7 @@ def variants(comparisons: Sequence[Comparison]) -> Table:
     return Table("Every variant", columns, rows(lines), note)
 
 
-def _variant(comparison: Comparison, variant: VariantResult) -> tuple[str, ...]:
+def _variant(comparison: ExperimentComparison, variant: VariantResult) -> tuple[str, ...]:
     wall, levels = comparison.wall(variant.name), ("unusable", "poor", "fair", "good")
     worst = min(variant.analyses, key=lambda analysis: levels.index(analysis.verdict.level), default=None)
     return (
@@ -45,8 +48,8 @@ def _variant(comparison: Comparison, variant: VariantResult) -> tuple[str, ...]:
     )
 
 
-def all_tables(comparison: Comparison) -> Iterator[Table]:
-    """Every table of one experiment; those of which nothing is known have no rows."""
+def all_tables(comparison: ExperimentComparison) -> Iterator[Table]:
+    """Yield every table of an experiment; tables without data have no rows."""
     analyses = named_analyses(comparison.result)
     unit = unit_for(max((analysis.span_ns for _, analysis in analyses), default=0))
     yield _intended(comparison.result)
@@ -64,7 +67,7 @@ def _intended(result: ExperimentResult) -> Table:
     return Table("The variants", columns, rows(lines))
 
 
-def _times(comparison: Comparison) -> Table:
+def _times(comparison: ExperimentComparison) -> Table:
     titles = ("median", "IQR", "n", "host", "ratio", "published", "its ratio", "wrong results")
     lines = [_time(comparison, variant) for variant in comparison.result.variants]
     return _filled(
@@ -72,7 +75,7 @@ def _times(comparison: Comparison) -> Table:
     )
 
 
-def _time(comparison: Comparison, variant: VariantResult) -> tuple[str, ...]:
+def _time(comparison: ExperimentComparison, variant: VariantResult) -> tuple[str, ...]:
     wall, host, wrong = variant.wall_ms, variant.host_ms, variant.wrong_results
     figure = comparison.wall(variant.name)
     return (
@@ -88,7 +91,7 @@ def _time(comparison: Comparison, variant: VariantResult) -> tuple[str, ...]:
     )
 
 
-def _figures(comparison: Comparison) -> Table:
+def _figures(comparison: ExperimentComparison) -> Table:
     lines = sorted(
         (
             clean(figure.name, 80),
@@ -112,7 +115,7 @@ def _ratio(value: float | None) -> str:
 
 
 def _buckets(analyses: Analyses, unit: Unit) -> Table:
-    # Most programs have neither; the columns are left out then.
+    # Most programs have neither, and the columns are left out.
     comm = any(analysis.buckets.exposed_comm_ns for _, analysis in analyses)
     other = any(analysis.buckets.exposed_other_ns for _, analysis in analyses)
     lines = []
@@ -120,7 +123,7 @@ def _buckets(analyses: Analyses, unit: Unit) -> Table:
         b = analysis.buckets
         parts = [b.compute_ns, b.exposed_comm_ns, b.exposed_copy_ns, b.exposed_other_ns, b.idle_ns]
         compute, *middle, idle = bare_shares(parts, analysis.span_ns)
-        shown = [part if there else NOTHING for part, there in zip(middle, (comm, True, other), strict=True)]
+        shown = [part if kept else NOTHING for part, kept in zip(middle, (comm, True, other), strict=True)]
         efficiency = bare_percent(efficiency_shown(analysis))
         lines.append((name, unit.number(analysis.span_ns), compute, *shown, idle, efficiency))
     titles = (f"span {unit.name}", "compute %", "comm %", "copy %", "other %", "idle %", "overlap eff. %")
@@ -152,12 +155,12 @@ def _idle(analyses: Analyses, unit: Unit) -> Table:
 
 
 def _mostly(by_cause: Mapping[str, int]) -> tuple[str, str]:
-    """The cause of most of the time, and its share."""
-    whole = sum(by_cause.values())
-    if not whole:
+    """Return the main cause and its share of the time."""
+    total = sum(by_cause.values())
+    if not total:
         return NOTHING, NOTHING
     cause, most = max(by_cause.items(), key=lambda item: item[1])
-    return clean(cause, 40), bare_share(most, whole)
+    return clean(cause, 40), bare_share(most, total)
 
 
 def _link(analyses: Analyses, unit: Unit, peak: Link) -> Table:
@@ -179,7 +182,7 @@ def _link(analyses: Analyses, unit: Unit, peak: Link) -> Table:
 
 
 def _rate(analysis: Analysis, direction: str) -> float | None:
-    """1e9 bytes per second over the copies of one direction; None where none is large enough to tell."""
+    """Return the rate of all copies in one direction, in 1e9 bytes per second; None if all of them are too small."""
     groups = [
         (copies.bytes or 0, copies.gb_per_s)
         for copies in analysis.copies
@@ -194,14 +197,14 @@ def _of(rate: float | None, peak: float | None) -> str:
 
 
 def _filled(title: str, columns: Sequence[Column], lines: Sequence[Sequence[str]]) -> Table:
-    """The table without the columns that say nothing in any row, and without rows where none is left."""
+    """Return the table without empty columns, and without rows if no column is left."""
     kept = [at for at in range(len(columns)) if at == 0 or any(line[at] != NOTHING for line in lines)]
-    left = [[line[at] for at in kept] for line in lines] if len(kept) > 1 else []
-    return Table(title, tuple(columns[at] for at in kept), rows(left))
+    kept_lines = [[line[at] for at in kept] for line in lines] if len(kept) > 1 else []
+    return Table(title, tuple(columns[at] for at in kept), rows(kept_lines))
 
 
 def named_analyses(result: ExperimentResult) -> Analyses:
-    """Every analysis, named by its variant, and by its rank or device where that has several."""
+    """Return every analysis, named by its variant, and by its rank or device if the variant has several."""
     return [
         (clean(f"{variant.name} {place(analysis)}" if len(variant.analyses) > 1 else variant.name, 80), analysis)
         for variant in result.variants
@@ -210,13 +213,13 @@ def named_analyses(result: ExperimentResult) -> Analyses:
 
 
 def sentence(half: str) -> str:
-    """A half sentence as a whole one; a name of code keeps its small letter."""
+    """Return half a sentence as a whole one. A name of code keeps its lowercase letter."""
     first = half[:1].upper() if half.partition(" ")[0].rstrip(",:;").isalpha() else half[:1]
     return f"{first}{half[1:].rstrip('.')}."
 
 
 def digits(value: float | None, *, like: float | None = None) -> str:
-    """Four digits, whatever the size; with `like` as many decimals as that figure has."""
+    """Return a number with four digits, or with as many decimals as the figure `like`."""
     if value is None:
         return NOTHING
     if value == 0:

@@ -1,10 +1,10 @@
-"""Runs variants of one experiment, in a process of its own, as it is told to.
+"""Process that runs variants of an experiment on command.
 
 python -m overlapscope.laboratory.worker DIRECTORY
 
-The directory is where commands come from and events go to (`protocol.py`). Under `torchrun` each rank does the same.
-The process that started it holds the other end of its stdin, and the worker leaves when that is closed: nothing
-stays on the GPU when whoever asked for it has died.
+The directory holds the commands and the events (`protocol.py`). Under `torchrun`, each rank does the same. The parent
+process holds the other end of the worker's stdin, and the worker exits when that is closed, so that nothing stays on
+the GPU after the parent has died.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from overlapscope.laboratory.protocol import (
     Ended,
     Inbox,
     MachineDescribed,
-    Measured,
     Outbox,
     Phase,
+    RankStarted,
     RunVariant,
-    Started,
     Stop,
+    VariantMeasured,
 )
-from overlapscope.laboratory.results import Spread
+from overlapscope.laboratory.results import TimeSpread
 
 _ERROR_LIMIT = 400
 _BUDGET_S = 3.0
-"""Time for a variant's iterations; more only where fewer than `_LEAST` fit into it."""
+"""Time for a variant's iterations, in seconds. It is exceeded only for the first `_LEAST` iterations."""
 _LEAST, _MOST = 5, 1000
 _WARM_UP = 2
 
 
 def main(directory: Path) -> None:
-    """Carry out commands until told to stop."""
+    """Carry out commands until `Stop`."""
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     rank = int(os.environ.get("RANK", "0"))
     events = Outbox(directory / EVENTS)
-    events.send(Started(rank, os.getpid()))
+    events.send(RankStarted(rank, os.getpid()))
     for command in _commands(directory / COMMANDS):
         match command:
             case DescribeMachine():
@@ -63,7 +63,7 @@ def main(directory: Path) -> None:
 
                 events.send(MachineDescribed(machine.describe()))
             case RunVariant():
-                events.send(Ended(rank, _error_of(_Run(command, rank, events), command.path)))
+                events.send(Ended(rank, _error_of(_VariantRun(command, rank, events), command.path)))
             case Stop():
                 return
 
@@ -81,8 +81,8 @@ def _commands(path: Path) -> Iterator[Command]:
         time.sleep(POLL_S)
 
 
-def _error_of(run: _Run, path: str) -> str | None:
-    """What was raised, as a sentence; its traceback goes to stderr."""
+def _error_of(run: _VariantRun, path: str) -> str | None:
+    """Run a variant and return its error as a sentence; the traceback goes to stderr."""
     try:
         run.run()
     except KeyboardInterrupt:
@@ -94,7 +94,7 @@ def _error_of(run: _Run, path: str) -> str | None:
 
 
 def _sentence(error: BaseException, path: str) -> str:
-    """The error's first line and the innermost line of the scenario file that it came through."""
+    """Return the error's first line, and the innermost line of the scenario file in its traceback."""
     first = next(iter(str(error).strip().splitlines()), "")
     text = f"{type(error).__name__}: {first}" if first else type(error).__name__
     places = traceback.extract_tb(error.__traceback__)
@@ -109,14 +109,14 @@ def _experiment(path: str) -> Experiment:
     return catalog.load(Path(path)).experiment
 
 
-class _Run:
+class _VariantRun:
     """One variant on one rank."""
 
     def __init__(self, asked: RunVariant, rank: int, events: Outbox) -> None:
         self._asked = asked
         self._rank = rank
         self._events = events
-        self._known = Measured(rank=rank)
+        self._known = VariantMeasured(rank=rank)
 
     def run(self) -> None:
         self._begin("preparing")
@@ -147,16 +147,16 @@ class _Run:
         return prepared if isinstance(prepared, Program) else Program(prepared)
 
     def _record(self, experiment: Experiment, program: Program) -> None:
-        from overlapscope.recorder.recording import Recording
+        from overlapscope.recorder.recording import record
 
         step = program.recorded_step or program.step
-        recording = Recording(
+        recording = record(
             self._asked.trace,
             wait=0,
             warmup=experiment.warmup_steps,
             active=experiment.recorded_steps,
             steps_by="marks",
-            plain_steps=0,  # The variant was measured without the recorder already.
+            plain_steps=0,  # The variant was already measured without the recorder.
             **experiment.recorder,
         )
         with recording as rec:
@@ -173,10 +173,13 @@ class _Run:
         self._events.send(self._known)
 
 
-def measure(step: Callable[[], object], *, repeat: int) -> tuple[Spread, Spread]:
-    """Time at least `repeat` iterations, outside the profiler: until the device has finished each, and until the call
-    returns. Every iteration begins on an idle device and is timed by itself, with the clock and the statistics of
-    `torch.utils.benchmark`.
+def measure(step: Callable[[], object], *, repeat: int) -> tuple[TimeSpread, TimeSpread]:
+    """Time at least `repeat` iterations without the profiler, each starting on an idle device.
+
+    Clock and statistics are those of `torch.utils.benchmark`.
+
+    Returns:
+        The times until the device has finished, and the times until the call returns.
     """
     for _ in range(_WARM_UP):
         estimate, _returned = _once(step)
@@ -189,21 +192,21 @@ def measure(step: Callable[[], object], *, repeat: int) -> tuple[Spread, Spread]
 def _once(step: Callable[[], object]) -> tuple[float, float]:
     from torch.utils import benchmark
 
-    begin = benchmark.timer()  # Waits for the device, where there is one.
+    begin = benchmark.timer()  # Waits for the device, if there is one.
     step()
     returned = time.perf_counter()
     return benchmark.timer() - begin, returned - begin
 
 
-def _spread(seconds: Sequence[float]) -> Spread:
+def _spread(seconds: Sequence[float]) -> TimeSpread:
     from torch.utils import benchmark
 
     measurement = benchmark.Measurement(1, list(seconds), benchmark.TaskSpec("step()", setup=""))
-    return Spread(median=1e3 * measurement.median, iqr=1e3 * measurement.iqr, n=len(seconds))
+    return TimeSpread(median=1e3 * measurement.median, iqr=1e3 * measurement.iqr, n=len(seconds))
 
 
 def _agreed(count: int) -> int:
-    """The first rank's count on every rank: iterations of one job wait for one another."""
+    """Return the first rank's count on every rank, because the iterations of a job wait for each other."""
     import torch
 
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
@@ -214,7 +217,7 @@ def _agreed(count: int) -> int:
 
 
 def _choose_gpu() -> None:
-    """Each rank has a GPU of its own."""
+    """Select a GPU of its own for each rank."""
     import torch
 
     local = int(os.environ.get("LOCAL_RANK", "0"))
@@ -223,7 +226,7 @@ def _choose_gpu() -> None:
 
 
 def _finite(figures: Any) -> dict[str, float | None]:
-    """Figures as JSON knows them."""
+    """Return figures with None for what JSON can't hold."""
     return {name: float(value) if math.isfinite(value) else None for name, value in figures.items()}
 
 

@@ -1,4 +1,4 @@
-"""What a program would take if it were changed: predicted from its recording, by replaying the dependency graph."""
+"""Step times of changed programs, predicted by replaying a recording's dependency graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording made ready for predictions: its dependency graph, replayed as recorded and as the plain program."""
+"""A recording prepared for predictions: its dependency graph, replayed as recorded and as the plain program."""
 
 from __future__ import annotations
 
@@ -23,56 +23,64 @@ from overlapscope.prediction.steps import StepTimes, find_steps, step_times
 from overlapscope.trace.model import Trace
 
 MOST_ERROR_PCT = 2.0
-"""A replay is valid where the median error of the step times is at most this..."""
+"""Maximum median error of the step times of a valid replay, in percent."""
 LATE = 0.99
-"""...and so large a share of the ops begin within the launch latency of where they were measured to."""
+"""Minimum fraction of ops that a valid replay starts within the launch latency of their measured start."""
 _LEAST_LATENCY_NS = 10_000
 MOST_SPREAD = 0.25
-"""Steps that differ by more than this share are told of."""
+"""Report steps that differ by more than this fraction."""
 MOST_LOST = 0.01
-"""A replay is valid where at most this share of the ops behind the lead-in has no recorded launch."""
+"""Maximum fraction of ops after the lead-in without a recorded launch in a valid replay."""
 
 
 class Base(Struct, frozen=True, eq=False):
-    """What predictions start from: the recording, or the plain program that it is a recording of."""
+    """Starting point of predictions: the recording, or its plain program."""
 
     trace: Trace
     device: int
     main_stream: int
     numbers: I64
-    """Of the steps that are judged."""
+    """Numbers of the judged steps."""
     hardware: Hardware
     graph: Graph
     replayed: Replay | None
-    """None where the graph cannot be replayed; `fidelity` then is not valid."""
+    """None if the graph cannot be replayed; `fidelity` is not valid then."""
     recorded: StepTimes
-    """As measured in the recording."""
+    """Steps as measured in the recording."""
     replayed_step_ns: int
-    """Of the recording's own replay, with nothing changed."""
+    """Step time of the recording's own replay, without changes."""
     steps: StepTimes
-    """As replayed."""
+    """Steps as replayed."""
     fidelity: Fidelity
-    """Of the recording's own replay."""
+    """Fidelity of the recording's own replay."""
     plain: PlainStep | None = None
-    """Of the plain program; None for the recording itself."""
+    """Step of the plain program; None for the recording itself."""
 
     @property
     def step_ns(self) -> int:
-        """What a step takes with nothing changed."""
+        """Step time without changes."""
         return self.real_ns(self.steps.median_ns)
 
     def real_ns(self, step_ns: int) -> int:
-        """What a replayed step stands for: the replay may not come to be quite as long as the plain step is. Nobody
-        knows what of it takes longer or shorter than recorded, so all of it does."""
+        """Return the real length of a replayed step.
+
+        The replay of the plain program may not be quite as long as the plain step. The difference has no known place,
+        so all lengths are scaled.
+        """
         if self.plain is None:
             return step_ns
         return round(step_ns * self.plain.step_ns / max(1, self.steps.median_ns))
 
 
 def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *, with_shapes: bool = True) -> Base:
-    """Build and replay a recording's graph. `with_shapes` lets it read the recording's file again for those of inputs.
+    """Build and replay a recording's graph.
 
-    Raises NotInTrace where it has no such device, UsageError where it has no GPU activity at all.
+    Args:
+        with_shapes: Allow reading the shapes of inputs from the recording's file.
+
+    Raises:
+        NotInTrace: The trace has no such device.
+        UsageError: The trace has no GPU activity.
     """
     if not len(trace.gpu_ops):
         raise UsageError(f"{trace.source}: there is no GPU activity to predict from.")
@@ -85,7 +93,7 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
         )
     chosen = _busiest(trace) if device is None else device
     hardware = find_hardware(trace, calibration)
-    graph = build(trace, hardware.known, with_shapes=with_shapes)
+    graph = build(trace, hardware.constants, with_shapes=with_shapes)
     timeline = build_timeline(trace, chosen)
     stream = timeline.main_stream
     numbers = find_steps(graph, chosen, stream, timeline.judged_from_ns)
@@ -101,14 +109,14 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
             reasons=("Its launches, ops and waits contradict each other: they wait for each other in a circle.",),
             step_error_pct=None,
             start_error_ns=0,
-            launch_latency_ns=hardware.known.launch_latency_ns or 0,
+            launch_latency_ns=hardware.constants.launch_latency_ns or 0,
             unexplained_ns=0,
         )
     return Base(trace, chosen, stream, numbers, hardware, graph, replayed, recorded, steps.median_ns, steps, fidelity)
 
 
 def _busiest(trace: Trace) -> int:
-    """The device with the most time in ops; the lowest of equals."""
+    """Return the device with the most time in ops; the lowest number among equals."""
     ops = trace.gpu_ops
     return max(
         trace.devices, key=lambda device: (int((ops.end_ns - ops.start_ns)[ops.device == device].sum()), -device)
@@ -121,8 +129,8 @@ def judge(
     """Compare the replay of the unchanged graph with the recording."""
     items = graph.items
     here = items.device == device
-    error_pct = 100 * quantile(np.abs(steps.known - measured.known) / np.maximum(measured.known, 1), 0.5)
-    # Where each begins within its step: an error in one step is not carried into the next.
+    error_pct = 100 * quantile(np.abs(steps.lengths_ns - measured.lengths_ns) / np.maximum(measured.lengths_ns, 1), 0.5)
+    # Compare starts within each step, so that an error in a step does not affect the next.
     step = np.maximum(np.searchsorted(measured.start_ns, items.start_ns[here], side="right") - 1, 0)
     late = replayed.start_ns[here] - steps.start_ns[step] - (items.start_ns[here] - measured.start_ns[step])
     latency = max(graph.constants.launch_latency_ns or 0, _LEAST_LATENCY_NS)
@@ -131,7 +139,7 @@ def judge(
     checks = judge_file(graph.trace)
     if not clocks_agree(checks):
         reasons.append("The clocks of host and device disagree, so launches cannot be matched to GPU ops.")
-    # Ops of the lead-in were launched before the recording, and lack nothing.
+    # Ops of the lead-in were launched before the recording, so their launches are not missing.
     behind = items.start_ns[here] >= lead_in_end_ns
     lost = float(np.mean(items.call[here][behind] < 0)) if behind.any() else 1.0
     if lost > MOST_LOST:
@@ -167,20 +175,20 @@ def judge(
 
 
 def _untied(graph: Graph) -> list[str]:
-    """A doubt about threads of which nothing tells what they wait for."""
+    """Return a doubt about threads that wait for something unknown, if there are any."""
     calls = graph.calls
     untied = distinct(calls.thread[(calls.maybe_by >= 0) & (calls.handed_by < 0)])
     if not len(untied):
         return []
-    made = plural(int(np.isin(calls.thread, untied).sum()), "call")
+    call_count = plural(int(np.isin(calls.thread, untied).sum()), "call")
     return [
-        f"The recording does not show what {plural(len(untied), 'thread')} with {made} waited for. These calls "
+        f"The recording does not show what {plural(len(untied), 'thread')} with {call_count} waited for. These calls "
         "stay where they were, and the interval allows for earlier ones."
     ]
 
 
 def _differing(measured: StepTimes) -> list[str]:
-    """A doubt about steps that are so different that one of them hardly stands for all."""
+    """Return a doubt about steps that differ so much that a single one hardly represents all."""
     low, high = measured.spread
     if high <= low * (1 + MOST_SPREAD):
         return []

@@ -1,7 +1,7 @@
-"""What a prediction needs to know of the hardware: how long copies take, what a launch, a wait and a graph cost.
+"""Hardware constants for predictions: lengths of copies, and costs of launches, waits and graphs.
 
-The same figures come from the laboratory's calibration of a GPU, which is a file, from a trace
-(`observed_hardware`), or from the table that is shipped, which is a calibration of an H200.
+They come from a file written by the laboratory's calibration of a GPU, from a trace (`observed_hardware`), or from the
+shipped table, which is a calibration of an H200.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HOW = "`overlapscope scenarios calibrate` makes one on a GPU"
 
 
 class SizedTime(msgspec.Struct, frozen=True, kw_only=True):
-    """How long copies of one size take on the device, between pinned memory and the GPU, nothing beside them."""
+    """Time of copies of a given size on the device, between pinned memory and the GPU, with nothing beside them."""
 
     bytes: int
     duration_ns: int
@@ -34,20 +34,20 @@ class SizedTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Constants(msgspec.Struct, frozen=True, kw_only=True):
-    """None and empty for what is not known. Times are medians."""
+    """Hardware constants; None or empty if unknown. Times are medians."""
 
     h2d: tuple[SizedTime, ...] = ()
-    """By size, ascending."""
+    """Ascending by size."""
     d2h: tuple[SizedTime, ...] = ()
     h2d_two_way: float | None = None
-    """Rate of H2D copies beside D2H copies over their rate alone: 0.9 where both at once slow each other by a tenth."""
+    """Rate of H2D copies beside D2H copies, as a fraction of their rate alone."""
     d2h_two_way: float | None = None
     launch_latency_ns: int | None = None
-    """Start of a launch call to start of its kernel, the stream being empty."""
+    """Start of a launch call to start of its kernel, with an empty stream."""
     copy_latency_ns: int | None = None
-    """Start of an asynchronous copy call to start of its copy, likewise."""
+    """Start of an asynchronous copy call to start of its copy, with an empty stream."""
     kernel_gap_ns: int | None = None
-    """End of a kernel to start of the next on its stream, which had been launched long before."""
+    """End of a kernel to start of the next on its stream, if that was launched long before."""
     handover_ns: int | None = None
     """End of an op to start of the op on another stream that an event held back until then."""
     return_ns: int | None = None
@@ -61,25 +61,25 @@ class Constants(msgspec.Struct, frozen=True, kw_only=True):
     event_call_ns: int | None = None
     """Length of an event's record or wait call."""
     query_call_ns: int | None = None
-    """Length of a call that does next to nothing, `cudaStreamIsCapturing`: how fast the host's code runs."""
+    """Length of a trivial call, `cudaStreamIsCapturing`, which shows the speed of the host's code."""
     op_cost_ns: int | None = None
-    """How much longer the host takes for a CPU op that is recorded than for one that is not..."""
+    """Overhead of recording a CPU op, while launch calls took `launch_call_ns`."""
     call_cost_ns: int | None = None
-    """...for a runtime call..."""
+    """Overhead of recording a runtime call."""
     frame_cost_ns: int | None = None
-    """...and for a Python function, with stacks. While launch calls took as long as `launch_call_ns` says."""
+    """Overhead of recording a Python function, with stacks."""
     graph_call_ns: int | None = None
-    """Length of the launch call of a graph of one kernel..."""
+    """Length of the launch call of a graph with a single kernel."""
     graph_node_call_ns: float | None = None
-    """...and how much each further kernel adds."""
+    """Additional length for each further kernel."""
     graph_latency_ns: int | None = None
-    """Start of a graph's launch call to start of its first kernel, the stream being empty."""
+    """Start of a graph's launch call to start of its first kernel, with an empty stream."""
     graph_gap_ns: int | None = None
-    """End of a kernel to start of the next inside a graph of one chain of kernels."""
+    """End of a kernel to start of the next inside a graph that is a chain of kernels."""
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What `overlapscope scenarios calibrate` measured, and on what."""
+    """Result of `overlapscope scenarios calibrate`, with the hardware and software it ran on."""
 
     kind: Literal["calibration"] = "calibration"
     gpu: str
@@ -88,15 +88,19 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Day of the measurement (UTC)."""
     torch: str | None
     cuda: str | None
-    """The version PyTorch was built for."""
+    """CUDA version that PyTorch was built for."""
     driver: str | None
     constants: Constants
 
 
 def read(path: str | os.PathLike[str]) -> Calibration:
-    """The calibration in a file. Raises UsageError, with what to do, where there is none."""
+    """Read a calibration from a file.
+
+    Raises:
+        UsageError: There is none; the message says what to do.
+    """
     try:
-        data = Path(path).read_bytes()
+        data = disk.read(Path(path))
     except OSError as error:
         raise UsageError(f"{path}: cannot be read as a calibration ({error.strerror or error}); {_HOW}.") from None
     try:
@@ -106,9 +110,10 @@ def read(path: str | os.PathLike[str]) -> Calibration:
 
 
 def write(calibration: Calibration, path: Path) -> None:
-    """Write a calibration, in place of an earlier one; its directory is made.
+    """Write a calibration, replacing an earlier one; missing directories are made.
 
-    Raises UsageError where that cannot be done, or the file is something else, which is kept.
+    Raises:
+        UsageError: The file can't be written, or is something else, which is kept.
     """
     check_writable(path)
     try:
@@ -119,7 +124,7 @@ def write(calibration: Calibration, path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raises UsageError where a calibration would replace something else."""
+    """Raise UsageError if a calibration would replace something else."""
     if path.is_dir():
         raise UsageError(f"{path}: is a directory; name a file in it.")
     if path.is_file():
@@ -131,5 +136,5 @@ def check_writable(path: Path) -> None:
 
 @functools.cache
 def shipped() -> Calibration:
-    """The calibration of an NVIDIA H200 that comes with overlapscope."""
+    """Return the shipped calibration of an NVIDIA H200."""
     return read(_SHIPPED)

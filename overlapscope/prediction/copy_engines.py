@@ -1,13 +1,13 @@
-"""A device's two copy engines, one for each direction: which copy they take when, and when it ends.
+"""A device's two copy engines, one for each direction: which copy each takes, and when the copy ends.
 
-An engine takes one copy at a time. While both have one, they slow each other, so that neither's end is known before the
-other's: the earliest event of the two is, whatever comes later.
+An engine runs one copy at a time. Copies of both directions slow each other while they overlap, so neither end is known
+before the other: only the earlier of the two engines' next events is certain.
 """
 
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from overlapscope.analysis.edges import HANDOVER_NS
 from overlapscope.trace.model import Kind
@@ -15,146 +15,153 @@ from overlapscope.trace.model import Kind
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
-    Copies = Iterator[tuple[int, int, int]]
-    """Copies that follow each other on their lane: each with the gap behind the one before it, and with when it is
-    ready as far as its call goes."""
+    Followers = Iterator[tuple[int, int, int]]
+    """The later copies of a lane: item, gap after the previous copy, and earliest start by its call."""
 
 NEVER = float("inf")
 _LONG_AGO_NS = -(2**61)
 
 
+class ReadyCopy(NamedTuple):
+    """A copy that waits for its engine; sorts by the time when it is ready."""
+
+    ready_ns: int
+    item: int
+    followers: Followers
+
+
 class Engine:
-    """The copies that are ready for it, and the one it works on. Times are ns, fractions of them while both work."""
+    """A copy engine: the queue of ready copies, and the copy that it runs.
 
-    __slots__ = ("at", "beside", "free", "item", "lag", "ready", "then", "when", "work")
+    Times are nanoseconds, with fractions while both engines of a device run. `remaining_ns` is the rest of the running
+    copy at `at_ns`.
+    """
 
-    def __init__(self, beside: float, lag: Sequence[int]) -> None:
-        self.beside = beside
-        """Its rate beside the other direction, alone being 1."""
-        self.ready: list[tuple[int, int, Copies]] = []
-        """When, which item, and what follows it on its lane: a heap."""
-        self.lag = lag
-        """Of each item: how long after the engine is free it begins, at least 0."""
+    __slots__ = ("at_ns", "beside_rate", "followers", "free_ns", "item", "lag_ns", "next_ns", "ready", "remaining_ns")
+
+    def __init__(self, beside_rate: float, lag_ns: Sequence[int]) -> None:
+        self.beside_rate = beside_rate
+        """Rate while the other direction copies too, as a fraction of the rate alone."""
+        self.lag_ns = lag_ns
+        """Minimum time from the end of the previous copy to the start of each item."""
+        self.ready: list[ReadyCopy] = []
+        """A heap."""
         self.item = -1
-        self.then: Copies = iter(())
-        """What follows the item on its lane."""
-        self.work = 0.0
-        """What is left to do, in ns alone, at `at`."""
-        self.at = 0.0
-        self.free = _LONG_AGO_NS
-        """When its last copy ended."""
-        self.when = NEVER
-        """When it takes its next copy, or ends the one it has, as things stand."""
+        """The copy that runs; -1 for none."""
+        self.followers: Followers = iter(())
+        """Copies that follow the running copy on its lane."""
+        self.remaining_ns = 0.0
+        """Rest of the copy's length with the other engine idle."""
+        self.at_ns = 0.0
+        self.free_ns = _LONG_AGO_NS
+        """End of its last copy."""
+        self.next_ns = NEVER
+        """When it starts its next copy or ends the running copy, unless another copy comes."""
 
-    def want(self, item: int, at: int, then: Copies) -> None:
-        """Let a copy that is ready then wait for it."""
-        heappush(self.ready, (at, item, then))
+    def want(self, copy: ReadyCopy) -> None:
+        """Queue a copy."""
+        heappush(self.ready, copy)
         if self.item < 0:
-            self.when = max(self.ready[0][0], self.free)
+            self.next_ns = max(self.ready[0].ready_ns, self.free_ns)
 
-    def pick(self, now: float) -> tuple[int, int, Copies]:
-        """The next copy. Of those that are ready, or as good as, the one that came first when recorded."""
+    def pick(self) -> ReadyCopy:
+        """Remove the next copy from the queue: the first as recorded among those ready within a tolerance."""
+        if len(self.ready) == 1:
+            return self.ready.pop()
         chosen, passed = heappop(self.ready), []
-        while self.ready and self.ready[0][0] <= now + HANDOVER_NS:
+        while self.ready and self.ready[0].ready_ns <= self.next_ns + HANDOVER_NS:
             passed.append(heappop(self.ready))
-            if passed[-1][1] < chosen[1]:
+            if passed[-1].item < chosen.item:
                 chosen, passed[-1] = passed[-1], chosen
-        for one in passed:
-            heappush(self.ready, one)
+        for copy in passed:
+            heappush(self.ready, copy)
         return chosen
 
+    def advance(self, until_ns: float, *, beside: Engine) -> None:
+        """Run the copy until an instant, more slowly while both engines run."""
+        done_ns = until_ns - self.at_ns
+        both_since_ns = beside.at_ns if beside.at_ns > self.at_ns else self.at_ns
+        if beside.item >= 0 and until_ns > both_since_ns:
+            done_ns -= (until_ns - both_since_ns) * (1 - self.beside_rate)
+        self.remaining_ns -= done_ns
+        self.at_ns = until_ns
 
-class Pair:
+    def end_ns(self, beside: Engine) -> float:
+        """Return the end of the copy if the other engine runs from its `at_ns` on."""
+        alone_ns = beside.at_ns - self.at_ns
+        if beside.item < 0 or alone_ns >= self.remaining_ns:
+            return self.at_ns + self.remaining_ns
+        if alone_ns < 0:
+            alone_ns = 0.0
+        return self.at_ns + alone_ns + (self.remaining_ns - alone_ns) / self.beside_rate
+
+
+class EnginePair:
     """The engines of one device."""
 
-    def __init__(self, h2d: Engine, d2h: Engine, work: Sequence[float]) -> None:
+    def __init__(self, h2d: Engine, d2h: Engine, work_ns: Sequence[float]) -> None:
         self.h2d, self.d2h = h2d, d2h
-        self._work = work
-        """Of each item, in ns alone."""
+        self._work_ns = work_ns
+        """Length of each item with the other engine idle."""
 
     def of(self, kind: int) -> Engine:
-        """The engine for a `trace.Kind` of copies."""
+        """Return the engine for a `trace.Kind` of copies."""
         return self.h2d if kind == Kind.H2D else self.d2h
 
     @property
     def next(self) -> tuple[float, bool]:
-        """When the next event is; and whether a copy is taken then. An end comes before a start at the same instant:
-        what it sets free may want the engine."""
-        first = self._first()
-        return first.when, first.item < 0
+        """Time of the next event, and whether a copy starts then."""
+        first, _ = self._in_order()
+        return first.next_ns, first.item < 0
 
-    def _first(self) -> Engine:
-        h2d, d2h = self.h2d, self.d2h
-        return d2h if d2h.when < h2d.when or (d2h.when == h2d.when and h2d.item < 0 <= d2h.item) else h2d
+    def _in_order(self) -> tuple[Engine, Engine]:
+        """Return the engine with the next event, and the other engine.
 
-    def run(self, until: float, awaited: Container[int], starts: memoryview[int], ends: memoryview[int]) -> int | None:
-        """Let the next event happen, and those after it that come before `until`, up to the end of a copy that somebody
-        waits for: its item. None where there is none such.
-
-        This is where a replay of copies in both directions spends its time, hence one loop with few calls.
+        At the same instant, ends precede starts: a copy that waits for the end may want the engine.
         """
-        h2d, d2h, work = self.h2d, self.d2h, self._work
+        h2d, d2h = self.h2d, self.d2h
+        d2h_first = d2h.next_ns < h2d.next_ns or (d2h.next_ns == h2d.next_ns and h2d.item < 0 <= d2h.item)
+        return (d2h, h2d) if d2h_first else (h2d, d2h)
+
+    def run(
+        self, until_ns: float, awaited: Container[int], starts: memoryview[int], ends: memoryview[int]
+    ) -> int | None:
+        """Let the next event happen, and later ones before `until_ns`, up to the end of an awaited copy.
+
+        Writes the copies' times to `starts` and `ends`, by item.
+
+        Returns:
+            The item of the awaited copy; None if no such copy ended.
+        """
         while True:
-            engine, other = h2d, d2h
-            if d2h.when <= h2d.when and (d2h.when < h2d.when or h2d.item < 0 <= d2h.item):
-                engine, other = d2h, h2d
-            at, item, ready, busy = engine.when, engine.item, engine.ready, other.item >= 0
-            if busy and at > other.at:
-                _work(other, beside=engine, until=at)
-            if item < 0:
-                ready_at, item, engine.then = ready.pop() if len(ready) == 1 else engine.pick(at)
-                begins = engine.free + engine.lag[item]
-            else:
-                engine.item, engine.when = -1, NEVER
-                engine.free = ends[item] = ended = round(at)
-                if busy:
-                    other.when = other.at + other.work
-                following = -1
-                for following, gap, ready_at in engine.then:
-                    if ended + gap > ready_at:
-                        ready_at = ended + gap
-                    at = ready_at if ready_at > ended else ended
-                    if ready or item in awaited or at >= other.when or at >= until:
-                        heappush(ready, (ready_at, following, engine.then))
-                        following = -1
-                    break
-                if following < 0:
-                    if ready:
-                        engine.when = ready[0][0] if ready[0][0] > ended else ended
-                    if item in awaited:
-                        return item
-                    if engine.when >= until and other.when >= until:
-                        return None
-                    continue
-                # Nothing happens before it takes the next one.
-                if busy and at > other.at:
-                    _work(other, beside=engine, until=at)
-                item, begins = following, ended + engine.lag[following]
-            if ready_at > begins:
-                begins = ready_at
-            engine.item, engine.at, engine.work, starts[item] = item, begins, work[item], begins
-            if busy:
-                engine.when, other.when = _end(engine, other), _end(other, engine)
-            else:
-                engine.when = begins + engine.work
-            if engine.when >= until and other.when >= until:
+            engine, other = self._in_order()
+            if other.item >= 0 and engine.next_ns > other.at_ns:
+                other.advance(engine.next_ns, beside=engine)
+            if engine.item < 0:
+                self._take(engine, other, starts)
+            elif (item := self._end(engine, other, ends)) in awaited:
+                return item
+            if engine.next_ns >= until_ns and other.next_ns >= until_ns:
                 return None
 
+    def _take(self, engine: Engine, other: Engine, starts: memoryview[int]) -> None:
+        """Let an idle engine take its next copy."""
+        ready_ns, item, engine.followers = engine.pick()
+        begins_ns = max(ready_ns, engine.free_ns + engine.lag_ns[item])
+        starts[item] = begins_ns
+        engine.item, engine.at_ns, engine.remaining_ns = item, begins_ns, self._work_ns[item]
+        engine.next_ns = engine.end_ns(other)
+        if other.item >= 0:
+            other.next_ns = other.end_ns(engine)
 
-def _work(engine: Engine, *, beside: Engine, until: float) -> None:
-    """Let an engine have worked until then: more slowly while both did."""
-    did, since = until - engine.at, beside.at if beside.at > engine.at else engine.at
-    if beside.item >= 0 and until > since:
-        did -= (until - since) * (1 - engine.beside)
-    engine.work -= did
-    engine.at = until
-
-
-def _end(engine: Engine, beside: Engine) -> float:
-    """When an engine ends its copy while the other works on one, too."""
-    alone = beside.at - engine.at
-    if alone >= engine.work:
-        return engine.at + engine.work
-    if alone < 0:
-        alone = 0.0
-    return engine.at + alone + (engine.work - alone) / engine.beside
+    def _end(self, engine: Engine, other: Engine, ends: memoryview[int]) -> int:
+        """Let an engine end its copy, and queue the copy's follower; return its item."""
+        item, engine.item = engine.item, -1
+        engine.free_ns = ends[item] = ended_ns = round(engine.next_ns)
+        for following, gap_ns, ready_ns in engine.followers:
+            heappush(engine.ready, ReadyCopy(max(ready_ns, ended_ns + gap_ns), following, engine.followers))
+            break
+        engine.next_ns = max(engine.ready[0].ready_ns, ended_ns) if engine.ready else NEVER
+        if other.item >= 0:
+            other.next_ns = other.at_ns + other.remaining_ns
+        return item

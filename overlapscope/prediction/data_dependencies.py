@@ -1,7 +1,7 @@
-"""What needs a copy, and what a copy needs, once it no longer takes its turn among the kernels of its lane.
+"""Kernels that need a copy, and kernels that a copy needs, once the copy is no longer in order with them on a lane.
 
-The recording's own notes on events say so; where there are none, the shapes of ops' inputs say which kernels may read
-what was copied; where these are not known either, the order of the program does.
+The event waits of the recording decide. Without them, the shapes of ops' inputs show which kernels may read the copied
+data. Without shapes, the order of the program decides.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ BY_SHAPES = (
     "Only kernels whose op has an input with as many elements (by the recorded shapes) use what {copies} moved. A "
     "view or a reshape keeps that number; an earlier slice, or a view as another dtype, does not."
 )
-"""What is taken for granted where shapes tell who reads a copy."""
+"""Assumption behind finding the readers of a copy by shapes."""
 
 
-class Told(Struct, frozen=True):
-    """How much of what needs the copies that were moved the recording itself tells."""
+class ShownNeeds(Struct, frozen=True):
+    """Dependencies of the moved copies that the recording itself shows."""
 
     needs: bool = False
-    """What needs each of them, and what each needs."""
+    """True if it shows which kernels need each copy, and which kernels each copy needs."""
     turns: bool = False
-    """Besides, what must be done with a buffer before it is written to again."""
+    """True if it also shows which kernels must finish with a buffer before the buffer is written again."""
     by_shapes: int = 0
-    """For how many of them shapes say which kernels may need them."""
+    """Number of copies whose readers are known by shapes."""
 
-    def besides(self, needs: Needs) -> Told:
-        """The same of more copies."""
-        return Told(
+    def besides(self, needs: Needs) -> ShownNeeds:
+        """Return the same with further copies taken into account."""
+        return ShownNeeds(
             needs=self.needs and bool((needs.noted | needs.shown).all()),
             turns=self.turns and bool(needs.noted.all()),
             by_shapes=self.by_shapes + int(needs.by_shapes.sum()),
@@ -43,22 +43,30 @@ class Told(Struct, frozen=True):
 
 
 class Needs(Struct, frozen=True, eq=False):
-    """Of some copies of one lane: the kernels on it that they are tied to, as rows of `Graph.items`; -1 for none."""
+    """For copies of a lane, the kernels of the lane that they depend on, as rows of `Graph.items`; -1 for none."""
 
     noted: Bool
-    """Notes say all there is to say, and have been heeded: the kernels are not to be ordered."""
+    """Mask of the copies whose dependencies the recording's event waits state completely; they need no further orders.
+   """
     ahead: I64
-    """For a download: the kernel that it needs. For an upload: the one that, with one buffer only, it waits for."""
+    """For a download, the kernel that it needs. For an upload, the kernel that it waits for if there is a single
+    buffer."""
     behind: I64
-    """For an upload: the kernel that needs it. For a download: the one that, with one buffer only, waits for it."""
+    """For an upload, the kernel that needs it. For a download, the kernel that waits for it if there is a single
+    buffer."""
     shown: Bool
-    """That kernel's op has an input that an upload can have brought, and no kernel between can read it."""
+    """Mask of the uploads whose kernel in `behind` has such an input, while no kernel in between can read it."""
     by_shapes: Bool
-    """Shapes say which kernels those are."""
+    """Mask of the copies whose kernels are known by shapes."""
 
 
 def find_needs(graph: Graph, line: I64, copies: I64, tied: Bool) -> Needs:
-    """What the given copies of a lane (all its items: `line`) are tied to. `tied` items are the notes' own."""
+    """Find the dependencies of copies of a lane.
+
+    Args:
+        line: All items of the lane.
+        tied: Mask of the items whose dependencies the recording's event waits state.
+    """
     items = graph.items
     noted = _noted(graph, line, copies, tied)
     ahead, behind = _neighbours(graph, line, copies)
@@ -69,16 +77,16 @@ def find_needs(graph: Graph, line: I64, copies: I64, tied: Bool) -> Needs:
         for (_, elements), alike in _by_elements(graph, copies, shapes).items():
             rows = np.array(alike)[~noted[alike]]
             first, last, sure = lane.readers(elements, copies[alike], copies[rows])
-            upload, there = items.kind[copies[rows]] == Kind.H2D, first >= 0
-            by_shapes[rows] = there
-            behind[rows] = np.where(there, first, behind[rows])
-            ahead[rows] = np.where(there & upload & (last >= 0), last, ahead[rows])
-            shown[rows] = there & upload & sure
+            upload, has_reader = items.kind[copies[rows]] == Kind.H2D, first >= 0
+            by_shapes[rows] = has_reader
+            behind[rows] = np.where(has_reader, first, behind[rows])
+            ahead[rows] = np.where(has_reader & upload & (last >= 0), last, ahead[rows])
+            shown[rows] = has_reader & upload & sure
     return Needs(noted, ahead, behind, shown, by_shapes)
 
 
 def _by_elements(graph: Graph, copies: I64, shapes: Shapes) -> dict[tuple[int, tuple[int, ...]], list[int]]:
-    """The copies by what `Shapes.moved` says of them, for each direction; without those of which it says nothing."""
+    """Group the copies with known elements by `Shapes.moved` and direction."""
     items = graph.items
     groups: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     call = pick(graph.calls.row, items.call[copies])
@@ -91,7 +99,7 @@ def _by_elements(graph: Graph, copies: I64, shapes: Shapes) -> dict[tuple[int, t
 
 
 class _Lane:
-    """The items of one lane in order; places are places among them."""
+    """The items of a lane in order; places are positions among them."""
 
     def __init__(self, graph: Graph, line: I64, shapes: Shapes) -> None:
         self._line, self._shapes = line, shapes
@@ -99,56 +107,74 @@ class _Lane:
         call = graph.items.call[line]
         self._row = pick(graph.calls.row, call)
         self._called_ns = pick(graph.calls.start_ns, call, 0)
-        # Of items that were launched out of order, those behind count as launched no earlier than those before.
+        # An item launched out of order counts as launched no earlier than the items before it.
         self._since_ns = np.maximum.accumulate(self._called_ns)
         self._step = np.maximum.accumulate(step_of_items(graph)[line])
-        self._unknown = self._kernel & ~pick(shapes.known, self._row, False)
+        self._unknown = self._kernel & ~pick(shapes.readable, self._row, False)
 
     def readers(self, elements: tuple[int, ...], alike: I64, copies: I64) -> tuple[I64, I64, Bool]:
-        """Of copies of so many elements: the first kernel behind each that may read such a tensor, and the last before.
+        """Find the kernels that may read the data of copies, by the number of elements of their ops' inputs.
 
-        Also whether nothing speaks against the first: its op has such an input. One behind is looked for until the next
-        of the copies that are `alike`, and in the same step; where there is none, neither is given (-1). One before is
-        looked for in the same step and the step before.
+        Args:
+            elements: Numbers of elements of the tensors that the copies may be a part of.
+            alike: All copies with these elements and this direction.
+            copies: The copies among them whose kernels are wanted.
+
+        Returns:
+            For each copy, the first such kernel after it, before the next alike copy and in the same step; -1 for none.
+            The last such kernel before it, in the same or the previous step; -1 for none, and without a first kernel. A
+            mask of the first kernels that are certain, because their ops have such an input.
         """
         reads = np.zeros(len(self._line), np.bool_)
         for count in elements:
             reads |= pick(self._shapes.reading(count), self._row, False)
         certain = np.flatnonzero(self._kernel & reads)
         possible = np.flatnonzero(self._unknown | (self._kernel & reads))
-        parts = np.sort(np.concatenate([self._shapes.parts_ns(count) for count in elements]))
+        parts_ns = np.sort(np.concatenate([self._shapes.parts_ns(count) for count in elements]))
+        at = np.searchsorted(self._line, copies)
+        first = self._first_reader(possible, parts_ns, at, np.searchsorted(self._line, alike))
+        last = np.where(first >= 0, self._last_reader(possible, parts_ns, at), -1)
+        rows = np.append(self._line, -1)
+        return rows[first], rows[last], (first >= 0) & (first == _next(certain, at, -1))
 
-        at, others = np.searchsorted(self._line, copies), np.searchsorted(self._line, alike)
-        ends = np.minimum(_next(others, at, len(self._line)), np.searchsorted(self._step, self._step[at], side="right"))
-        first = np.minimum(_next(possible, at, len(self._line)), self._behind_parts(parts, at))
-        sure = first == _next(certain, at, -1)
-        first = np.where(first < ends, first, -1)
+    def _first_reader(self, possible: I64, parts_ns: I64, at: I64, alike: I64) -> I64:
+        """Return the place of each copy's first possible reader, or of the first kernel after a part was taken.
 
+        -1 if there is none before the next of the `alike` copies and the end of the step.
+        """
+        end_of_step = np.searchsorted(self._step, self._step[at], side="right")
+        ends = np.minimum(_next(alike, at, len(self._line)), end_of_step)
+        first = np.minimum(_next(possible, at, len(self._line)), self._behind_parts(parts_ns, at))
+        return np.where(first < ends, first, -1)
+
+    def _last_reader(self, possible: I64, parts_ns: I64, at: I64) -> I64:
+        """Return the place of the last possible reader before each copy, since the beginning of the previous step.
+
+        -1 if there is none, or if a part of such a tensor was taken meanwhile, which any kernel may read.
+        """
         begins = np.searchsorted(self._step, self._step[at] - 1)
         last = pick(possible, np.searchsorted(possible, at) - 1)
-        taken = np.searchsorted(parts, self._called_ns[at]) > np.searchsorted(parts, self._since_ns[begins])
-        last = np.where((last >= begins) & ~taken & (first >= 0), last, -1)
-        rows = np.append(self._line, -1)
-        return rows[first], rows[last], sure
+        taken = np.searchsorted(parts_ns, self._called_ns[at]) > np.searchsorted(parts_ns, self._since_ns[begins])
+        return np.where((last >= begins) & ~taken, last, -1)
 
-    def _behind_parts(self, parts: I64, at: I64) -> I64:
-        """The first kernel launched after the first part of such a tensor was taken behind each copy."""
+    def _behind_parts(self, parts_ns: I64, at: I64) -> I64:
+        """Return the place of the first kernel launched after a part of such a tensor was taken, after each copy."""
         never = np.iinfo(np.int64).max
-        taken = pick(parts, np.searchsorted(parts, self._called_ns[at], side="right"), never)
+        taken = pick(parts_ns, np.searchsorted(parts_ns, self._called_ns[at], side="right"), never)
         behind = np.maximum(np.searchsorted(self._since_ns, taken), at + 1)
         kernels = np.flatnonzero(self._kernel)
         return pick(kernels, np.searchsorted(kernels, behind), len(self._line))
 
 
 def _next(places: I64, at: I64, none: int) -> I64:
-    """The first of the places, in order, behind each given one."""
+    """Return the first of the ordered places after each given place."""
     return pick(places, np.searchsorted(places, at, side="right"), none)
 
 
 def _noted(graph: Graph, line: I64, copies: I64, tied: Bool) -> Bool:
-    """Whether the recording's own notes say what needs each of a lane's copies, and what it needs.
+    """Return a mask of the copies whose dependencies the recording's event waits state.
 
-    An event behind several copies of one direction speaks for all of them.
+    An event after several copies of a direction counts for all of them.
     """
     noted = tied[copies].copy()
     place = np.searchsorted(line, copies)
@@ -160,7 +186,7 @@ def _noted(graph: Graph, line: I64, copies: I64, tied: Bool) -> Bool:
 
 
 def _neighbours(graph: Graph, line: I64, copies: I64) -> tuple[I64, I64]:
-    """The nearest item of the lane before each copy, and behind it, that is no copy; -1 for none."""
+    """Return the nearest kernels before and after each copy on the lane; -1 for none."""
     kernels = np.flatnonzero(~graph.items.is_copy[line])
     behind = np.searchsorted(kernels, np.searchsorted(line, copies))
     rows = line[kernels]

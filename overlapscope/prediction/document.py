@@ -1,4 +1,4 @@
-"""What a prediction consists of when it is shown: the answer, its figures, what to change, and what that rests on."""
+"""Document of a prediction: the answer, its figures, the changes to make, and its assumptions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from overlapscope.base.words import Unit, bare_percent, bare_share, clean, clean_lines, duration, percent, unit_for
 from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, detail, panel, with_code
 from overlapscope.documents.table import Column, Table, Tone, prose, rows, words
-from overlapscope.prediction.result import Change, Constant, Estimate, Percentage, WhatIf
+from overlapscope.prediction.result import AppliedChange, Constant, Estimate, Percentage, WhatIf
 
 Level = Literal["good", "poor", "muted"]
 
@@ -23,9 +23,9 @@ _REMEDY: Final = (
     "waits for, and start the recording after a synchronize, so that no op was launched before it."
 )
 _WORTH_PCT: Final = 1.0
-"""What changes less is neither good nor bad."""
+"""Maximum change, in percent, that is neither good nor bad."""
 _WRAPPED: Final = prose("")
-"""Of names that are sentences, or of which every word counts."""
+"""A column of sentences, or of names that must not be cut."""
 _BETWEEN: Final = Column("between", id="between", spare=True)
 _ORIGINS: Final = {
     "calibration": "calibration",
@@ -35,15 +35,18 @@ _ORIGINS: Final = {
 
 
 def document(result: WhatIf, *, offered: Table | None = None) -> Document:
-    """The prediction from its answer to what it rests on. `offered`: the changes that there are, for whoever asked for
-    none."""
+    """Return the document of a prediction.
+
+    Args:
+        offered: Table of the available changes, if the user named none.
+    """
     blocks: list[Block] = [Heading("overlapscope whatif", 1), _answer(result)]
     if not result.replay.valid:
         blocks.append(Items(tuple(map(with_code, refusal(result)))))
         return Document(_title(result), tuple(blocks))
     changed = changes_anything(result)
     if changed:
-        # The figures that answer: with a ladder its rungs, else where the time goes.
+        # The first table with rows answers the question: the ladder, or else the buckets of the step.
         answer, *more = (table for table in (ladder(result), buckets(result), overlap(result)) if table.rows)
         blocks += [answer, *detail("where the time goes" if result.ladder else "overlap", more)]
     if result.interventions:
@@ -74,14 +77,14 @@ def _answer(result: WhatIf) -> Section:
 
 
 def remarks(result: WhatIf) -> Iterator[Text]:
-    """What has to be known with the answer: what it is about, and what is in doubt."""
+    """Yield the subject of the answer and the doubts about it."""
     yield Text(subject(result), "muted")
     yield from (Text(with_code(sentence), "muted") for sentence in program(result))
     yield from (Text(with_code(sentence), "fair") for sentence in doubts(result))
 
 
 def changes(result: WhatIf) -> Iterator[Section]:
-    """What is changed and how, in the order in which to do it."""
+    """Yield a section for each change, in the order in which to make them."""
     for number, change in enumerate(in_order(result), 1):
         blocks: list[Block] = [Text(clean_lines(change.what))]
         if change.touched:
@@ -94,24 +97,24 @@ def changes(result: WhatIf) -> Iterator[Section]:
         yield panel(f"{number}. {option(change)}: {clean(change.title, 500)}", *blocks)
 
 
-# -- sentences ------------------------------------------------------------------------------------
+# -- Sentences ------------------------------------------------------------------------------------
 
 
 class Headline(Struct, frozen=True):
-    """The answer in one sentence, and the palette's name of its colour."""
+    """The answer in a sentence, with its colour."""
 
     text: str
     level: Level
 
 
 def unit(result: WhatIf) -> Unit:
-    """The unit of time in which the longer of the two steps reads well."""
+    """Return the unit of time that suits the longer step."""
     predicted = result.predicted_step_ns
     return unit_for(max(result.baseline_step_ns, result.recorded_step_ns, predicted.value if predicted else 0))
 
 
 def headline(result: WhatIf) -> Headline:
-    """What the changes bring; where nothing is predicted, that."""
+    """Return the gain of the changes, or why there is no prediction."""
     period = "A step" if result.steps else "The whole window"
     of, predicted, gain = unit(result), result.predicted_step_ns, result.gain_ns
     if predicted is None or gain is None:
@@ -132,29 +135,29 @@ def headline(result: WhatIf) -> Headline:
         return Headline(f"{period} would take as long as now, {was}{f' ({between})' if between else ''}.", "muted")
     more = "less" if gain.value > 0 else "more"
     share = f"{percent(abs(result.gain_pct))} {more}" if result.gain_pct is not None else more
-    told = f"{share}; {between}" if between else share
+    details = f"{share}; {between}" if between else share
     level: Level = "muted" if abs(result.gain_pct or 0) < _WORTH_PCT else "good" if gain.value > 0 else "poor"
-    return Headline(f"{period} would take {value} {of.name} instead of {was} ({told}).", level)
+    return Headline(f"{period} would take {value} {of.name} instead of {was} ({details}).", level)
 
 
 def changes_anything(result: WhatIf) -> bool:
-    """Whether the recording has something that the interventions concern."""
+    """Return whether any intervention applies to the recording."""
     return any(change.touched for change in result.interventions)
 
 
 def _between(estimate: Estimate, of: Unit) -> str:
-    told = interval(estimate, of)
-    return f"between {told.replace(' to ', ' and ')} {of.name}" if told else ""
+    text = interval(estimate, of)
+    return f"between {text.replace(' to ', ' and ')} {of.name}" if text else ""
 
 
 def interval(estimate: Estimate, of: Unit) -> str:
-    """`30.1 to 65.0`; empty where both ends are the same."""
+    """Return an interval such as `30.1 to 65.0`; empty if both ends are the same."""
     low, high = of.number(estimate.low), of.number(estimate.high)
     return "" if low == high else f"{low} to {high}"
 
 
 def subject(result: WhatIf) -> str:
-    """The recording that it is about, and what a step's figures are."""
+    """Return the recording's name and device, and the kind of step time."""
     named = [PurePath(result.source).name, *([f"rank {result.rank}"] if result.rank is not None else [])]
     named += [result.device_name or "a GPU without a name", f"device {result.device}"]
     subject = ", ".join(clean(name, _NAME_LIMIT) for name in named)
@@ -165,16 +168,16 @@ def subject(result: WhatIf) -> str:
     return f"{subject}; {what}"
 
 
-def option(change: Change) -> str:
-    """An intervention as it is asked for: `no-sync cudaStreamSynchronize`."""
+def option(change: AppliedChange) -> str:
+    """Return an intervention as the user writes it: `no-sync cudaStreamSynchronize`."""
     return clean(f"{change.intervention} {change.argument}" if change.argument else change.intervention, _NAME_LIMIT)
 
 
-def in_order(result: WhatIf) -> list[Change]:
-    """The changes in the order in which to make them: that of the ladder, where there is one."""
+def in_order(result: WhatIf) -> list[AppliedChange]:
+    """Return the changes in the order in which to make them: the ladder's, if there is one."""
     rungs = [set(rung.interventions) for rung in result.ladder]
 
-    def rung_of(change: Change) -> int:
+    def rung_of(change: AppliedChange) -> int:
         asked = f"{change.intervention} {change.argument}" if change.argument else change.intervention
         return next((number for number, rung in enumerate(rungs) if asked in rung), len(rungs))
 
@@ -182,19 +185,19 @@ def in_order(result: WhatIf) -> list[Change]:
 
 
 def doubts(result: WhatIf) -> Iterator[str]:
-    """What makes a prediction less certain than its interval says, a sentence each."""
+    """Yield a sentence for each doubt that the interval doesn't cover."""
     if result.replay.valid:
         yield from (f"Caveat: {clean(reason, _TEXT_LIMIT)}" for reason in result.replay.reasons)
 
 
 def refusal(result: WhatIf) -> Iterator[str]:
-    """Where nothing is predicted: why, and what may help, a sentence each."""
+    """Yield sentences on why there is no prediction, and what may help."""
     yield from (clean(reason, _TEXT_LIMIT) for reason in result.replay.reasons)
     yield _REMEDY
 
 
 def program(result: WhatIf) -> Iterator[str]:
-    """Whose step it is, the plain program's or the recording's: a sentence."""
+    """Yield a sentence on whether the step is the plain program's or the recording's."""
     of, plain = unit(result), result.plain
     if not result.replay.valid:
         return
@@ -215,25 +218,25 @@ def program(result: WhatIf) -> Iterator[str]:
 
 
 def replay(result: WhatIf) -> Iterator[str]:
-    """How well a recording that is explained is explained, a sentence each."""
-    of, told = unit(result), result.replay
+    """Yield sentences on how well a valid replay matches the recording."""
+    of, fidelity = unit(result), result.replay
     took = "a step" if result.steps else "the window"
-    off = f" ({percent(told.step_error_pct)} off)" if told.step_error_pct is not None else ""
+    off = f" ({percent(fidelity.step_error_pct)} off)" if fidelity.step_error_pct is not None else ""
     yield (
         f"Without changes, the replay takes {of.text(result.replayed_step_ns)} for {took}; the recording took "
         f"{of.text(result.recorded_step_ns)}{off}."
     )
     yield (
-        f"GPU ops start within {duration(told.start_error_ns)} of their recorded start; the tolerance is "
-        f"{duration(told.launch_latency_ns)}."
+        f"GPU ops start within {duration(fidelity.start_error_ns)} of their recorded start; the tolerance is "
+        f"{duration(fidelity.launch_latency_ns)}."
     )
 
 
-# -- tables ---------------------------------------------------------------------------------------
+# -- Tables ---------------------------------------------------------------------------------------
 
 
 def buckets(result: WhatIf) -> Table:
-    """The partition of the step, measured and predicted."""
+    """Return the buckets of the step, measured and predicted."""
     of = unit(result)
     lines = [
         (bucket(name), of.number(change.measured), *_estimate(change.predicted, of))
@@ -248,14 +251,14 @@ def buckets(result: WhatIf) -> Table:
 
 
 def overlap(result: WhatIf) -> Table:
-    """The percentages that say how well copies hide."""
-    known = (("hidden copies", result.hidden_copy_pct), ("overlap efficiency", result.efficiency_pct))
-    lines = [(name, *_percentages(part)) for name, part in known if part is not None]
+    """Return the percentages of hidden copies."""
+    percentages = (("hidden copies", result.hidden_copy_pct), ("overlap efficiency", result.efficiency_pct))
+    lines = [(name, *_percentages(part)) for name, part in percentages if part is not None]
     return Table("Overlap", (_WRAPPED, Column("measured %"), Column("predicted"), _BETWEEN), rows(lines))
 
 
 def ladder(result: WhatIf) -> Table:
-    """The best set of so many interventions, for each number of them."""
+    """Return the best set of interventions for each number of them."""
     of = unit(result)
     if not result.ladder:
         return Table("", ())
@@ -277,7 +280,7 @@ def ladder(result: WhatIf) -> Table:
 
 
 def assumptions(result: WhatIf) -> Table:
-    """What the prediction rests on, the costliest first, and last what the trace itself shows."""
+    """Return the assumptions, the costliest first, and last those that the trace shows."""
     of = unit(result)
     lines = [
         (
@@ -302,7 +305,7 @@ def _more(cost_ns: int | None, of: Unit) -> str:
 
 
 def constants(result: WhatIf) -> Table:
-    """The hardware's figures, and where each is from."""
+    """Return the hardware constants and their sources."""
     lines = (
         (clean(constant.name, _TEXT_LIMIT), _figure(constant), _ORIGINS[constant.origin])
         for constant in result.constants
@@ -332,5 +335,5 @@ def _percentages(percentage: Percentage) -> tuple[str, str, str]:
 
 
 def bucket(field: str) -> str:
-    """`exposed copy` of `exposed_copy_ns`."""
+    """Return the words for a bucket's field: `exposed copy` for `exposed_copy_ns`."""
     return clean(field.removesuffix("_ns").replace("_", " "))

@@ -1,4 +1,4 @@
-"""What changes gain: which interventions pay, and in which order (the ladder), and what fixing a finding saves."""
+"""Gains of changes: the ladder of interventions that save most, and the saving of a finding's fix."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from overlapscope.prediction.steps import least_step_ns
 from overlapscope.trace.model import Bool, Kind, Trace
 
 VALUE_BYTES = 1024
-"""A download of at most this size is a value or two."""
+"""Maximum size of a download that counts as a value or two."""
 _LEAST_PART = 0.005
 """Minimum fraction of a step that counts as saved."""
 LEAST_GAIN = 0.01
-"""A rung is worth taking where it saves at least this share of the unchanged step."""
+"""Minimum fraction of the unchanged step that a rung must save."""
 
 
 def best(
@@ -47,10 +47,10 @@ def best(
     calibration: Calibration | None = None,
     plain_step_ns: int | None = None,
 ) -> Prediction:
-    """Predict with the set of interventions that gains most, and say what each adds.
+    """Predict with the best set of interventions, and list the gain of each.
 
-    From nothing changed, whichever gains most comes next, or the pair of them where none alone gains anything; until
-    nothing more gains 1% of the step. Raises what `predict` does.
+    Starting without changes, the intervention that gains most is added, or the best pair if no single intervention
+    gains anything, until nothing gains another 1% of the step. Raises the same errors as `predict`.
     """
     recorded = prepare(trace, device, calibration)
     base = plain_of(recorded, plain_step_ns)
@@ -58,17 +58,17 @@ def best(
         return conclude(recorded, base, ())
     was = base.step_ns
     alone = {choice: done for choice in candidates(base) for done in apply(base, [choice]) if done.touched}
-    left = list(alone)
+    remaining = list(alone)
     taken: tuple[Choice, ...] = ()
     now = was
     unchanged = Estimate(value=was, low=was, high=was)
     rungs = [Rung(interventions=(), added="", predicted_step_ns=unchanged, gain_ns=0)]
     reached: Mapping[Stance, Outcome] | None = None
-    while gained := _next(base, alone, taken, left, now):
+    while gained := _next(base, alone, taken, remaining, now):
         expected, added = gained
         now = expected.step_ns
         taken = in_order((*taken, *added))
-        left = [choice for choice in left if choice not in added]
+        remaining = [choice for choice in remaining if choice not in added]
         try:
             reached = outcomes(base, taken, expected)
         except Deadlock:
@@ -88,7 +88,7 @@ def best(
 
 
 def candidates(base: Base) -> list[Choice]:
-    """What the ladder is built from: every intervention; `no-sync` for each blocking call that the trace has."""
+    """Return the candidates for the ladder: every intervention, and `no-sync` for each blocking call of the trace."""
     runtime = base.trace.runtime_calls
     blocking = call_kinds.synchronises(runtime)
     rows = base.graph.calls.row[base.graph.waits.call]
@@ -101,10 +101,10 @@ def candidates(base: Base) -> list[Choice]:
 
 
 def _reading(base: Base, blocking: Bool) -> set[str]:
-    """Names of blocking calls behind which the host can read what was downloaded since it last waited.
+    """Return the blocking calls after which the host can read data downloaded since its previous wait.
 
-    Not to wait there would be wrong, not faster, unless the program is changed to read later. A value or two, as
-    `item()` reads, can be read later; more is not suggested.
+    Skipping such a wait would be wrong, unless the program is changed to read later. That is possible for a value or
+    two, as with `item()`, so only larger downloads count.
     """
     items, calls, runtime = base.graph.items, base.graph.calls, base.trace.runtime_calls
     waits = np.flatnonzero(blocking[calls.row])
@@ -117,17 +117,24 @@ def _reading(base: Base, blocking: Bool) -> set[str]:
 
 
 def _next(
-    base: Base, alone: Mapping[Choice, Applied], taken: Sequence[Choice], left: Sequence[Choice], now_ns: int
+    base: Base, alone: Mapping[Choice, Applied], taken: Sequence[Choice], remaining: Sequence[Choice], now_ns: int
 ) -> tuple[Outcome, tuple[Choice, ...]] | None:
-    """The outcome with the shortest step that adding one of those left brings, or else two, and which, the first of
-    equals; None where nothing gains enough on the step of `now_ns`. `alone`: what each makes of the recording."""
+    """Find the best next rung: a candidate, or else a pair, that shortens the step most.
+
+    Args:
+        alone: Result of each candidate on the unchanged recording.
+        now_ns: Step time of the current rung.
+
+    Returns:
+        The outcome and the added candidates, the first of equals; None if nothing gains enough.
+    """
     worth_ns = LEAST_GAIN * base.step_ns
     for many in (1, 2):
         best = None
-        for added in combinations(left, many):
+        for added in combinations(remaining, many):
             choices = in_order((*taken, *added))
             applied = apply(base, choices, known=[alone[choices[0]]])
-            # What cannot be short enough, whatever else waits for what, needs no replay.
+            # A set whose lower bound is too long needs no replay.
             least_ns = base.real_ns(least_step_ns(applied[-1].graph, base.device, base.main_stream, base.numbers))
             if now_ns - least_ns < worth_ns or (best is not None and least_ns >= best[0].step_ns):
                 continue
@@ -143,31 +150,32 @@ def _next(
 
 
 class Savings:
-    """One device of one recording, or of its plain program; made ready when first asked, if it is not yet."""
+    """Savings on a device of a recording or its plain program, prepared on first use."""
 
     def __init__(self, trace: Trace, device: int, ready: Base | None = None) -> None:
         self._trace, self._device, self._ready = trace, device, ready
         self._known: dict[tuple[str, ...], float | None] = {}
 
     def largest(self, fixes: Iterable[tuple[str, ...]]) -> tuple[float, tuple[str, ...]] | None:
-        """Return the largest fraction of a step that one of some sets of interventions saves, and that set.
+        """Return the largest fraction of a step that a set of interventions saves, and that set.
 
-        The fraction is that of `predict`, at least 0. If the step of median length has none of what the set changes, it
-        is the fraction of the device's window. None if the recording cannot be replayed or no set changes anything.
+        The fraction is that of `predict`, at least 0. If the step of median length has none of the operations that the
+        set changes, it is the fraction of the device's window. None if the recording cannot be replayed or no set
+        changes anything.
         """
         base = self._base
         if base is None:
             return None
-        # What pinned copies would take is not known where the link's rate is a guess.
-        known = [fix for fix in fixes if not (base.hardware.guessed and {"pin", "batch-copies"} & {*fix})]
-        savings = [(max(0.0, saved), fix) for fix in known if (saved := self._of(base, fix)) is not None]
+        # The time of pinned copies is unknown if the link's rate is a guess.
+        computable = [fix for fix in fixes if not (base.hardware.guessed and {"pin", "batch-copies"} & {*fix})]
+        savings = [(max(0.0, saved), fix) for fix in computable if (saved := self._of(base, fix)) is not None]
         return max(savings, key=lambda saving: saving[0], default=None)
 
     @cached_property
     def _base(self) -> Base | None:
         base = self._ready
         if base is None or base.device != self._device:
-            # An analysis reads its trace once.
+            # An analysis reads its trace only once.
             base = prepare(self._trace, self._device, None, with_shapes=False)
         return base if base.fidelity.valid else None
 
@@ -194,6 +202,6 @@ def _part_saved(base: Base, fix: tuple[str, ...]) -> float | None:
 
 
 def _span_ns(graph: Graph, replayed: Replay, device: int) -> int:
-    """Length of the device's window."""
-    there = (graph.items.device == device) & ~graph.items.gone
-    return int(replayed.end_ns[there].max() - replayed.start_ns[there].min())
+    """Return the length of the device's window."""
+    on_device = (graph.items.device == device) & ~graph.items.gone
+    return int(replayed.end_ns[on_device].max() - replayed.start_ns[on_device].min())

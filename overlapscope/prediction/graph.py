@@ -1,19 +1,20 @@
-"""The dependency graph of a recording: what must have happened before each GPU op and each host call.
+"""The dependency graph of a recording: the events that must precede each GPU op and each host call.
 
-Items are what the device does at one go: a GPU op, or all ops of one graph launch, whose places relative to each other
-are kept. Calls are what the host does to the device: launches, and whatever blocks. Between two calls of a thread lies
-host work of a fixed length.
+An item is a unit of device work: a GPU op, or all ops of one graph launch, which keep their places relative to each
+other. A call is a host call that launches work or blocks. Between two calls of a thread lies host work of a fixed
+length.
 
-An item begins when all of this has happened, each with its lag:
-- its call has been made;
-- the item before it on its lane has ended (a lane is a stream of a device, or one that an intervention makes);
-- the items that an `Order` puts before it have ended;
-- for a copy: its copy engine is free. Copies take an engine in the order in which they become ready.
-A call begins when the one before it on its thread has ended and the host work between them is done, or, where another
-thread handed over to it, when that thread's last call has ended. It ends after its own length, and not before the items
-it waits for have.
+An item begins once all of this has happened, each with its lag:
+- Its call has been made.
+- The previous item on its lane has ended. A lane is a stream of a device, or a stream that an intervention makes.
+- The items that `Orders` put before it have ended.
+- For a copy, its copy engine is free. An engine takes copies in the order in which they become ready.
 
-Daydream (Zhu et al., USENIX ATC 2020) predicts from such a graph at the level of kernels and launches; engines,
+A call begins when the previous call on its thread has ended and the host work between them is done. Where another
+thread handed over to this one, it begins after that thread's last call instead. It ends after its own length, and not
+before the items it waits for.
+
+Daydream (Zhu et al., USENIX ATC 2020) predicts from such a graph at the level of kernels and launches. Engines,
 blocking calls and the intervals are this package's own.
 """
 
@@ -33,78 +34,80 @@ from overlapscope.prediction.shapes import Shapes
 from overlapscope.trace.model import F64, I8, I64, Bool, Kind, Memory, Trace
 
 
-class Items(Columns, frozen=True):
-    """By measured start."""
+class DeviceItems(Columns, frozen=True):
+    """Items by measured start."""
 
     device: I64
     lane: I64
-    """On which it takes its turn. Numbers of streams are in `Graph.streams`."""
+    """Lane that the item runs on; `Graph.streams` has the stream of each."""
     kind: I8
-    """`trace.Kind` of its ops; `OTHER` for a graph launch that holds several."""
+    """`trace.Kind` of its ops; `OTHER` for a graph launch with several kinds."""
     host_memory: I8
     """`trace.Memory` of a copy's host side."""
     bytes: I64
     duration_ns: F64
-    """Of a copy: with the other direction's engine at rest."""
+    """Length; for a copy, with the other direction's engine idle."""
     call: I64
-    """Row of `Calls`; -1 where it was launched before the recording."""
+    """Row of `Calls`; -1 if it was launched before the recording."""
     launch_lag_ns: I64
     after_call: Bool
-    """The lag counts from the call's end, not its start."""
+    """True if the launch lag counts from the call's end instead of its start."""
     queue_lag_ns: I64
-    """From the end of the item before it on its lane."""
+    """Lag after the end of the previous item on its lane."""
     engine_lag_ns: I64
-    """From when its copy engine is free."""
+    """Lag after its copy engine is free."""
     release_ns: I64
-    """It begins no earlier, whatever else: the measured start of what was launched before the recording."""
+    """Earliest start: the measured start of an item launched before the recording."""
     moved: Bool
-    """An intervention put it on another lane."""
+    """True if an intervention put it on another lane."""
     gone: Bool
-    """An intervention removed it."""
+    """True if an intervention removed it."""
     start_ns: I64
-    """As measured."""
+    """Measured start."""
     end_ns: I64
 
     @property
     def is_copy(self) -> Bool:
-        """Which are copies between host and device."""
+        """Mask of the copies between host and device."""
         copies: Bool = (self.kind == Kind.H2D) | (self.kind == Kind.D2H)
         return copies
 
     @property
     def on_engine(self) -> Bool:
-        """Which take a copy engine for themselves. Copies from or to pageable memory do not: the driver moves them in
-        pieces, and others run in between."""
+        """Mask of the copies that occupy a copy engine.
+
+        Copies from or to pageable memory don't: the driver moves them in pieces, and other copies run in between.
+        """
         exclusive: Bool = self.is_copy & (self.host_memory != Memory.PAGEABLE) & ~self.gone
         return exclusive
 
 
 class Calls(Columns, frozen=True):
-    """By measured start."""
+    """Calls by measured start."""
 
     row: I64
-    """Of `Trace.runtime_calls`."""
+    """Row of `Trace.runtime_calls`."""
     thread: I64
     """Number of the thread."""
     before_ns: I64
-    """Host work between the call before it on its thread, or the one handing over to it, and this."""
+    """Host work since the previous call on its thread, or since the call that handed over to it."""
     length_ns: I64
-    """Without waiting."""
+    """Length without waiting."""
     handed_by: I64
-    """The call of another thread that this one comes after; -1 for none."""
+    """Call of another thread that this call comes after; -1 for none."""
     maybe_by: I64
-    """Where nothing ties its thread to another: the main thread's last call, which it may come after; else -1."""
+    """Last call of the main thread, for a call of a thread with no known tie to another; else -1."""
     release_ns: I64
-    """Measured start of a thread's first call; it begins no earlier."""
+    """Earliest start: the measured start of a thread's first call."""
     since_ns: I64
-    """When the work before it began, as measured. `before_ns` may have become shorter since."""
+    """Measured beginning of the work before it; interventions may have shortened `before_ns` since."""
     start_ns: I64
-    """As measured."""
+    """Measured start."""
     end_ns: I64
 
     @property
     def previous(self) -> I64:
-        """Of each: the call before it on its thread; -1 for none."""
+        """The previous call on the thread of each call; -1 for none."""
         order = np.argsort(self.thread, kind="stable")
         same = self.thread[order[1:]] == self.thread[order[:-1]]
         before = np.full(len(self), -1, np.int64)
@@ -113,14 +116,14 @@ class Calls(Columns, frozen=True):
 
 
 class Why(IntEnum):
-    """Why one item comes after another."""
+    """Reason why an item comes after another."""
 
     EVENT = 0
     """An event wait, as stated or rebuilt."""
     SEEN = 1
-    """The later began right when the earlier ended, and nothing else in the trace explains its start."""
+    """The later item began right when the earlier ended, and nothing else in the trace explains its start."""
     DATA = 2
-    """It is taken to need the earlier's data."""
+    """The later item is assumed to need the earlier item's data."""
 
 
 class Orders(Columns, frozen=True):
@@ -131,28 +134,28 @@ class Orders(Columns, frozen=True):
     lag_ns: I64
     why: I8
     confidence: I8
-    """That of `analysis.edges`."""
+    """Confidence of the edge, as in `analysis.edges`."""
 
     @classmethod
     def of(cls, first: I64, then: I64, lag_ns: int, why: Why) -> Orders:
-        """Orders of one kind, all with the same lag."""
+        """Return orders of the same kind and lag."""
         return cls.filled(first=first, then=then, lag_ns=lag_ns, why=why, confidence=2)
 
 
 class Waits(Columns, frozen=True):
-    """Calls that return only after an item has ended."""
+    """Pairs of a call and an item: the call returns only after the item has ended."""
 
     call: I64
     item: I64
     lag_ns: I64
 
 
-class Recorded(Struct, frozen=True, eq=False, weakref=True):
-    """What no intervention changes: what follows from nothing else is kept with it (`base.kept`)."""
+class RecordedParts(Struct, frozen=True, eq=False, weakref=True):
+    """Parts of a graph that no intervention changes; results that depend only on them are kept (`base.kept`)."""
 
     trace: Trace
     calls: Calls
-    """Of which all stays but what they hand over and how long they and the work before them take."""
+    """Calls as recorded; interventions change only their handovers, lengths and the work before them."""
     threads: tuple[int, ...]
     """Operating-system id of each thread number."""
     item_of_op: I64
@@ -160,13 +163,13 @@ class Recorded(Struct, frozen=True, eq=False, weakref=True):
 
 
 @kept()
-def by_thread(recorded: Recorded) -> list[tuple[int, I64]]:
-    """The id of each thread, and its calls in order."""
+def by_thread(recorded: RecordedParts) -> list[tuple[int, I64]]:
+    """Return each thread's id with its calls in order."""
     return [(recorded.threads[number], rows) for number, rows in rows_by(recorded.calls.thread)]
 
 
 @kept()
-def _previous(recorded: Recorded) -> I64:
+def _previous(recorded: RecordedParts) -> I64:
     return recorded.calls.previous
 
 
@@ -174,32 +177,32 @@ class Graph(Struct, frozen=True, eq=False):
     """A recording's dependency graph, or what interventions made of it."""
 
     trace: Trace
-    recorded: Recorded
-    items: Items
+    recorded: RecordedParts
+    items: DeviceItems
     calls: Calls
     orders: Orders
     waits: Waits
     notes: tuple[I64, I64]
-    """Pairs of items of one lane, the second of which was told to wait for the first: the recording's own word on what
-    needs what, where being on one lane says nothing."""
+    """Pairs of items of one lane with an event wait between them: the recording itself states that the second needs the
+    first, which the order on a lane does not."""
     shapes: Callable[[], Shapes | None]
-    """The shapes of inputs, looked up in the recording's file when first asked for; None where they are not known."""
+    """Shapes of inputs, read from the recording's file on first use; None if unknown."""
     streams: tuple[tuple[int, int], ...]
-    """Device and stream of each lane; lanes that interventions make get stream numbers that the trace does not use."""
+    """Device and stream of each lane; lanes that interventions make have stream numbers that the trace does not use."""
     constants: Constants
-    """What the hardware is taken to do where the recording does not show it."""
+    """Constants of the hardware."""
     unexplained_ns: I64
-    """Of each item: how long it began after all that the graph knows of."""
+    """Unexplained delay of each item: time between the last event that the graph knows of and its start."""
     keeping: frozenset[int]
-    """Devices of which those waits are few, and parts of lags, so that a replay repeats them."""
+    """Devices with few unexplained delays: these are parts of lags there, so that a replay repeats them."""
 
     def by_thread(self) -> list[tuple[int, I64]]:
-        """The id of each thread, and its calls in order."""
+        """Return each thread's id with its calls in order."""
         return by_thread(self.recorded)
 
     @property
     def previous(self) -> I64:
-        """Of each call: the one before it on its thread; -1 for none."""
+        """The previous call on the thread of each call; -1 for none."""
         return _previous(self.recorded)
 
     @property
@@ -208,12 +211,12 @@ class Graph(Struct, frozen=True, eq=False):
         return self.recorded.item_of_op
 
     def callers(self, items: I64) -> I64:
-        """The calls that launched items, one for each whose launch was recorded."""
+        """Return the recorded calls that launched the items, one for each item."""
         called = self.items.call[items]
         return called[called >= 0]
 
     def launching(self, items: I64 | Bool) -> Bool:
-        """Which calls launched any of some items: their rows, or a mask."""
+        """Return a mask of the calls that launched any of the items, given as rows or as a mask."""
         launches = np.zeros(len(self.calls), np.bool_)
         called = self.items.call[items]
         launches[called[called >= 0]] = True

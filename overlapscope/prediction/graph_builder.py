@@ -1,13 +1,14 @@
-"""A recording's dependency graph.
+"""Builds a recording's dependency graph.
 
-Lags are what was measured between an item and whatever it waited for last. To what it did not wait for last, the lag is
-a typical one of this hardware, or what was measured where that is less. A wait longer than launches, queues and events
-explain is not part of any lag: the replay then begins the item earlier than it was measured to, and shows by how much
-the graph is wrong.
+The lag between an item and the event it waited for last is the measured time. For every other event that precedes it,
+the lag is the usual one of this hardware, or the measured time if that is shorter. A wait longer than launches, queues
+and events explain is in no lag. The replay then begins the item earlier than recorded, which shows how wrong the graph
+is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -17,31 +18,35 @@ from msgspec.structs import replace
 from overlapscope.analysis.edges import HANDOVER_NS, HIGH, LOW, find_edges, own_stream_waits
 from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.timeline import build as build_timeline
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import Columns, pick
 from overlapscope.base.intervals import Bool, covered, union
 from overlapscope.prediction.calibration import Constants
-from overlapscope.prediction.graph import Calls, Graph, Items, Orders, Recorded, Why
+from overlapscope.prediction.graph import Calls, DeviceItems, Graph, Orders, RecordedParts, Why
 from overlapscope.prediction.host_calls import find_calls, find_waits
 from overlapscope.prediction.shapes import look_up
 from overlapscope.trace.model import F64, I64, Kind, Memory, Trace, of_stream_key, stream_keys
 
 AFTER_CALL_NS = 50_000
-"""An item begins at most this long after its launch call has returned, if nothing else holds it. Seen on an H200: up to
-46 us, for the first launches of a recording."""
+"""Maximum time from the end of an item's launch call to its start if nothing else holds it; up to 46 us on an H200, for
+the first launches of a recording."""
 QUEUE_NS = 20_000
-"""Likewise after the item before it on its lane, or on its engine. Seen: 1 to 12 us."""
+"""Maximum time from the end of the previous item on its lane or engine to its start; 1 to 12 us on an H200."""
 MOST_UNEXPLAINED = 0.02
-"""Waits that nothing explains are parts of lags where they are at most this share of a device's window: one early in a
-recording would move every op behind it."""
+"""Maximum fraction of a device's window for unexplained waits that become parts of lags. More of them early in a
+recording would move every later op."""
 _LOOK = 256
-"""How many items before one are looked at for what let it begin."""
+"""Number of earlier items to search for the item that let another begin."""
 _STAGING_NS = 60_000
-"""From a pageable copy's call to its start. Seen: 60 to 160 us, for copies of 4 MB and more."""
+"""Time from a pageable copy's call to its start; 60 to 160 us for copies of 4 MB and more."""
 _UNKNOWN = -(2**61)
 
 
 def build(trace: Trace, constants: Constants, *, with_shapes: bool = True) -> Graph:
-    """The dependency graph of all devices of a trace. `with_shapes` lets it look them up in the trace's file."""
+    """Build the dependency graph of all devices of a trace.
+
+    Args:
+        with_shapes: Allow reading the shapes of inputs from the trace's file.
+    """
     calls, call_of_row, threads = find_calls(trace)
     items, item_of_op = _find_items(trace, call_of_row)
     orders = _event_orders(trace, items, calls, item_of_op)
@@ -51,7 +56,7 @@ def build(trace: Trace, constants: Constants, *, with_shapes: bool = True) -> Gr
     source, held = own_stream_waits(trace)
     return Graph(
         trace=trace,
-        recorded=Recorded(trace, calls, threads, item_of_op),
+        recorded=RecordedParts(trace, calls, threads, item_of_op),
         items=replace(items, lane=np.searchsorted(lanes, items.lane)),
         calls=calls,
         orders=orders,
@@ -65,11 +70,11 @@ def build(trace: Trace, constants: Constants, *, with_shapes: bool = True) -> Gr
     )
 
 
-def _find_items(trace: Trace, call_of_row: I64) -> tuple[Items, I64]:
-    """The items, without lags, and each op's."""
+def _find_items(trace: Trace, call_of_row: I64) -> tuple[DeviceItems, I64]:
+    """Return the items, without lags, and the item of each op."""
     ops = trace.gpu_ops
     call = pick(call_of_row, ops.launch)
-    # Ops of one launch on one device are one item; an op without a launch is one by itself.
+    # The ops that a launch starts on one device form an item. An op without a launch is an item by itself.
     devices = distinct(ops.device)
     launch = call * len(devices) + np.searchsorted(devices, ops.device)
     key = np.where(call >= 0, launch, len(call_of_row) * len(devices) + np.arange(len(ops)))
@@ -86,7 +91,7 @@ def _find_items(trace: Trace, call_of_row: I64) -> tuple[Items, I64]:
     same = np.ones(len(first), np.bool_)
     np.logical_and.at(same, item_of_op, ops.kind == ops.kind[first][item_of_op])
     start = ops.start_ns[first]
-    items = Items.filled(
+    items = DeviceItems.filled(
         device=ops.device[first],
         lane=stream_keys(ops.device[first], ops.stream[first]),
         kind=np.where(alone | same, ops.kind[first], Kind.OTHER),
@@ -111,28 +116,37 @@ class _EventWait(NamedTuple):
     """A wait for an event of a stream of the same device."""
 
     first: int
-    """The last item before the event was recorded..."""
+    """The last item before the event was recorded."""
     then: int
-    """...and the one that waited for it."""
+    """The item that waited for the event."""
     confidence: int
     asked_ns: int
     """When the host asked for the wait."""
     recorded_ns: int
-    """When the host recorded the event; `_UNKNOWN` where the recording does not say."""
+    """When the host recorded the event; `_UNKNOWN` if the recording does not show it."""
 
 
 class _Hold(NamedTuple):
-    """What keeps an item from beginning."""
+    """An item that keeps another from beginning."""
 
     item: int
     confidence: int
     asked_ns: int
+    """When the host asked for the wait."""
 
 
-def _event_orders(trace: Trace, items: Items, calls: Calls, item_of_op: I64) -> Orders:
-    """The event waits, without lags. Of those in doubt, the ones that explain when the held item began."""
+class _Tie(NamedTuple):
+    """An item that waits for another: a row of `Orders`."""
+
+    first: int
+    then: int
+    confidence: int
+
+
+def _event_orders(trace: Trace, items: DeviceItems, calls: Calls, item_of_op: I64) -> Orders:
+    """Return the event waits, without lags; uncertain waits only where they explain the start of the held item."""
     called_ns = trace.runtime_calls.start_ns
-    ties: set[tuple[int, int, int]] = set()
+    ties: set[_Tie] = set()
     for device in trace.devices:
         edges = find_edges(trace, build_timeline(trace, device))
         then = item_of_op[np.flatnonzero(trace.gpu_ops.device == device)[edges.held]]
@@ -147,116 +161,155 @@ def _event_orders(trace: Trace, items: Items, calls: Calls, item_of_op: I64) -> 
     return orders.take(possible & ((orders.confidence >= HIGH) | (waited <= HANDOVER_NS)))
 
 
-def _with_inherited(waits: list[_EventWait], items: Items, called_ns: I64) -> set[tuple[int, int, int]]:
-    """The waits as `(first, then, confidence)`, and those that they pass on. `called_ns`: of each item, its call.
+def _with_inherited(waits: list[_EventWait], items: DeviceItems, called_ns: I64) -> set[_Tie]:
+    """Return a tie for each wait, and one for each that it inherits.
 
-    An event that was recorded after a stream had been told to wait, but before its next op, is not reached before that
-    wait is over: whoever waits for the event waits for what it waited for.
+    The host may have told a stream to wait, and then recorded an event there before it launched anything more. The
+    event is reached only after that wait, so another stream that waits for the event inherits the wait.
+
+    Args:
+        called_ns: When the host launched each item.
     """
     on_lane = dict(rows_by(items.lane))
-    result: set[tuple[int, int, int]] = set()
     holding: dict[int, dict[tuple[int, bool], _Hold]] = {}
-    """By held item: the last item of each lane that holds it, surely or not. It implies those before it on its lane."""
-    for first, then, confidence, asked, recorded in sorted(waits, key=lambda wait: wait.asked_ns):
-        holds = [_Hold(first, confidence, asked)]
-        if recorded != _UNKNOWN:
-            rows = on_lane[int(items.lane[first])]
-            following = int(np.searchsorted(called_ns[rows], recorded))
-            if following < len(rows):
-                holds += [
-                    _Hold(earlier.item, min(confidence, earlier.confidence), asked)
-                    for earlier in holding.get(int(rows[following]), {}).values()
-                    if earlier.asked_ns < recorded and earlier.item != then
-                ]
-        held = holding.setdefault(then, {})
+    """For each held item, the last item of each lane that holds it, and whether with certainty. That item implies the
+    earlier items of its lane."""
+
+    def inherited(wait: _EventWait) -> Iterator[_Hold]:
+        rows = on_lane[int(items.lane[wait.first])]
+        following = int(np.searchsorted(called_ns[rows], wait.recorded_ns))
+        if wait.recorded_ns == _UNKNOWN or following == len(rows):
+            return
+        for hold in holding.get(int(rows[following]), {}).values():
+            if hold.asked_ns < wait.recorded_ns and hold.item != wait.then:
+                yield _Hold(hold.item, min(wait.confidence, hold.confidence), wait.asked_ns)
+
+    ties: set[_Tie] = set()
+    for wait in sorted(waits, key=lambda wait: wait.asked_ns):
+        holds = [_Hold(wait.first, wait.confidence, wait.asked_ns), *inherited(wait)]
+        held = holding.setdefault(wait.then, {})
         for hold in holds:
             key = int(items.lane[hold.item]), hold.confidence >= HIGH
             if key not in held or held[key].item <= hold.item:
                 held[key] = hold
-        result.update((hold.item, then, hold.confidence) for hold in holds)
-    return result
+        ties.update(_Tie(hold.item, wait.then, hold.confidence) for hold in holds)
+    return ties
+
+
+class _Earlier(Columns, frozen=True):
+    """End of each kind of event that an item waits for, by item; `_UNKNOWN` for none."""
+
+    call_ns: I64
+    """End of its launch call, or the call's start if the item began during the call; its release without a call."""
+    after_call: Bool
+    """True if it began after its call had returned."""
+    queue_ns: I64
+    """End of the previous item on its lane."""
+    engine_ns: I64
+    """Latest end of an earlier copy on its engine."""
 
 
 class _Precedent(NamedTuple):
-    """One of the things that each item waits for; arrays of shape (items,)."""
+    """A kind of event that items wait for; arrays of shape (items,)."""
 
     over_ns: I64
-    """When it was over; `_UNKNOWN` where there is none."""
+    """End of the event; `_UNKNOWN` for none."""
     usual_ns: I64
-    """How long after that an item usually begins."""
+    """Usual time from there to the item's start."""
 
     def lag_ns(self, begins_ns: I64, last: Bool) -> I64:
-        """As measured where it was the `last` that an item waited for, else at most the usual."""
+        """Return the lags: the measured time if this is the item's `last` precedent, else at most the usual time."""
         measured = begins_ns - self.over_ns
         return np.where(last, measured, np.minimum(measured, self.usual_ns))
 
 
 def _with_lags(
-    items: Items, calls: Calls, orders: Orders, known: Constants
-) -> tuple[Items, Orders, I64, frozenset[int]]:
-    """The items and orders with their lags, and what of each item's wait nothing explains.
+    items: DeviceItems, calls: Calls, orders: Orders, constants: Constants
+) -> tuple[DeviceItems, Orders, I64, frozenset[int]]:
+    """Return items and orders with their lags, the unexplained wait of each item, and the devices that keep such waits.
 
-    Orders are added where an item began right when one on another lane ended, and nothing else explains its start.
-    Also the devices on which such waits are kept.
+    An item that began right at the end of an item of another lane, for no other reason, gets an order.
     """
-    start, launched = items.start_ns, items.call >= 0
-    call_end = pick(calls.end_ns, items.call, 0)
-    after_call = launched & (start >= call_end)
-    called = np.where(launched, np.where(after_call, call_end, pick(calls.start_ns, items.call, 0)), items.release_ns)
-    queued = _ends_before(items, items.lane, running=False)
-    engine_of = np.where(items.on_engine, items.device << 8 | items.kind, -1)
-    engine = np.where(items.on_engine, _ends_before(items, engine_of, running=True), _UNKNOWN)
-
-    # How long each could at most have taken to begin, from each of what it waits for.
-    at_most = np.where(launched, call_end + AFTER_CALL_NS, start)
-    explained = np.maximum.reduce([at_most, queued + QUEUE_NS, engine + QUEUE_NS])
-    late = start > np.maximum(explained, _held_until(orders, items) + HANDOVER_NS)
+    earlier = _earlier(items, calls)
+    returned = pick(calls.end_ns, items.call, 0) + AFTER_CALL_NS
+    # The latest start that launches, queues and engines explain.
+    explained = np.maximum.reduce(
+        [np.where(items.call >= 0, returned, items.start_ns), earlier.queue_ns + QUEUE_NS, earlier.engine_ns + QUEUE_NS]
+    )
+    late = items.start_ns > np.maximum(explained, _held_until(orders, items) + HANDOVER_NS)
     orders = Orders.joined([orders, _seen_orders(items, np.flatnonzero(late))])
-    held = _held_until(orders, items)
-    unexplained = np.maximum(start - np.maximum(explained, held + HANDOVER_NS), 0)
+    explained = np.maximum(explained, _held_until(orders, items) + HANDOVER_NS)
+    unexplained = np.maximum(items.start_ns - explained, 0)
     devices = distinct(items.device).tolist()
     keeping = frozenset(device for device in devices if _few(items, unexplained, device))
-    begins = np.where(np.isin(items.device, list(keeping)), start, start - unexplained)
+    begins = items.start_ns - np.where(np.isin(items.device, list(keeping)), 0, unexplained)
+    return *_lagged(items, orders, earlier, begins, constants), unexplained, keeping
 
-    latency = np.where(items.is_copy, known.copy_latency_ns or 0, known.launch_latency_ns or 0)
-    latency = np.where(items.is_copy & (items.host_memory == Memory.PAGEABLE), _staging(items, called, queued), latency)
-    gap, handover = (np.full(len(items), usual or 0) for usual in (known.kernel_gap_ns, known.handover_ns))
-    by_call = _Precedent(called, np.where(after_call, 0, latency))
-    by_queue, by_engine, by_order = _Precedent(queued, gap), _Precedent(engine, gap), _Precedent(held, handover)
-    precedents = (by_call, by_queue, by_engine, by_order)
+
+def _earlier(items: DeviceItems, calls: Calls) -> _Earlier:
+    launched, returned = items.call >= 0, pick(calls.end_ns, items.call, 0)
+    after_call = launched & (items.start_ns >= returned)
+    called = np.where(after_call, returned, pick(calls.start_ns, items.call, 0))
+    engine_of = np.where(items.on_engine, items.device << 8 | items.kind, -1)
+    return _Earlier(
+        call_ns=np.where(launched, called, items.release_ns),
+        after_call=after_call,
+        queue_ns=_ends_before(items, items.lane, running=False),
+        engine_ns=np.where(items.on_engine, _ends_before(items, engine_of, running=True), _UNKNOWN),
+    )
+
+
+def _lagged(
+    items: DeviceItems, orders: Orders, earlier: _Earlier, begins: I64, constants: Constants
+) -> tuple[DeviceItems, Orders]:
+    """Return the items and orders with their lags.
+
+    The last event that an item waited for has the measured lag. Every other event has at most the usual lag.
+    """
+    latency = np.where(items.is_copy, constants.copy_latency_ns or 0, constants.launch_latency_ns or 0)
+    staged = items.is_copy & (items.host_memory == Memory.PAGEABLE)
+    latency = np.where(staged, _staging(items, earlier.call_ns, earlier.queue_ns), latency)
+    gap, handover = (np.full(len(items), usual or 0) for usual in (constants.kernel_gap_ns, constants.handover_ns))
+    held = _held_until(orders, items)
+    by_call = _Precedent(earlier.call_ns, np.where(earlier.after_call, 0, latency))
+    by_queue, by_engine = _Precedent(earlier.queue_ns, gap), _Precedent(earlier.engine_ns, gap)
+    precedents = (by_call, by_queue, by_engine, _Precedent(held, handover))
     last = np.argmax(np.stack([precedent.over_ns + precedent.usual_ns for precedent in precedents]), axis=0)
     launch_lag, queue_lag, engine_lag, _ = (
         precedent.lag_ns(begins, last == number) for number, precedent in enumerate(precedents)
     )
-    gaps = begins[orders.then] - items.end_ns[orders.first]
-    binding = (last[orders.then] == len(precedents) - 1) & (items.end_ns[orders.first] == held[orders.then])
-    orders = replace(orders, lag_ns=np.where(binding, gaps, np.minimum(gaps, known.handover_ns or 0)))
+    ended = items.end_ns[orders.first]
+    binding = (last[orders.then] == len(precedents) - 1) & (ended == held[orders.then])
+    gaps = begins[orders.then] - ended
     items = replace(
         items,
-        duration_ns=_alone(items, known),
-        after_call=after_call,
-        launch_lag_ns=np.where(launched, launch_lag, 0),
-        queue_lag_ns=np.where(queued > _UNKNOWN, queue_lag, 0),
-        engine_lag_ns=np.where(engine > _UNKNOWN, engine_lag, 0),
+        duration_ns=_alone(items, constants),
+        after_call=earlier.after_call,
+        launch_lag_ns=np.where(items.call >= 0, launch_lag, 0),
+        queue_lag_ns=np.where(earlier.queue_ns > _UNKNOWN, queue_lag, 0),
+        engine_lag_ns=np.where(earlier.engine_ns > _UNKNOWN, engine_lag, 0),
     )
-    return items, orders, unexplained, keeping
+    return items, replace(orders, lag_ns=np.where(binding, gaps, np.minimum(gaps, constants.handover_ns or 0)))
 
 
-def _few(items: Items, unexplained: I64, device: int) -> bool:
-    """Whether there are waits that nothing explains, but as good as none."""
-    there = items.device == device
-    window = int(items.end_ns[there].max() - items.start_ns[there].min())
-    return bool(0 < unexplained[there].sum() <= MOST_UNEXPLAINED * window)
+def _few(items: DeviceItems, unexplained: I64, device: int) -> bool:
+    """Return whether a device has unexplained waits, but very few."""
+    on_device = items.device == device
+    window = int(items.end_ns[on_device].max() - items.start_ns[on_device].min())
+    return bool(0 < unexplained[on_device].sum() <= MOST_UNEXPLAINED * window)
 
 
-def _staging(items: Items, called: I64, queued: I64) -> int:
-    """From a pageable copy's call to its start where nothing was before it: the driver first fills its own buffer."""
+def _staging(items: DeviceItems, called: I64, queued: I64) -> int:
+    """Return the time from a pageable copy's call to its start on an idle lane, which includes a host copy."""
     staged = items.is_copy & (items.host_memory == Memory.PAGEABLE) & (items.call >= 0) & (queued <= called)
     return int(np.median((items.start_ns - called)[staged])) if staged.any() else _STAGING_NS
 
 
-def _ends_before(items: Items, group: I64, *, running: bool) -> I64:
-    """When the item before each of its group ended (the latest of all before, if `running`); unknown for the first."""
+def _ends_before(items: DeviceItems, group: I64, *, running: bool) -> I64:
+    """Return the end of the previous item of each item's group; with `running`, the latest end of all before.
+
+    `_UNKNOWN` for the first item of a group.
+    """
     result = np.full(len(items), _UNKNOWN)
     for _, rows in rows_by(group):
         ends = items.end_ns[rows]
@@ -264,17 +317,17 @@ def _ends_before(items: Items, group: I64, *, running: bool) -> I64:
     return result
 
 
-def _held_until(orders: Orders, items: Items) -> I64:
+def _held_until(orders: Orders, items: DeviceItems) -> I64:
     held = np.full(len(items), _UNKNOWN)
     np.maximum.at(held, orders.then, items.end_ns[orders.first])
     return held
 
 
-def _seen_orders(items: Items, late: I64) -> Orders:
-    """For items that began later than anything explains: the item of another lane of their device that let them begin.
+def _seen_orders(items: DeviceItems, late: I64) -> Orders:
+    """Find the item of another lane of the same device that let each unexplained item begin.
 
-    That is the one that ended right before, if any; else, for kernels, the first to end of those that ran then: a
-    kernel that fills the GPU lets another begin when its last blocks are under way.
+    An item that ended right before is preferred. Otherwise, for a kernel, it is the running kernel that ends first:
+    a kernel that fills the GPU lets another begin while its own last blocks still run.
     """
     kernel = ~items.is_copy
     by_end = np.argsort(items.end_ns, kind="stable")
@@ -297,13 +350,13 @@ def _seen_orders(items: Items, late: I64) -> Orders:
     return replace(orders, confidence=np.full(len(orders), LOW, np.int8))
 
 
-def _alone(items: Items, known: Constants) -> F64:
-    """How long each copy would have taken with the other direction at rest."""
+def _alone(items: DeviceItems, constants: Constants) -> F64:
+    """Return the length of each copy with the other direction idle."""
     duration = items.duration_ns.copy()
     for device in distinct(items.device).tolist():
         for kind, other, beside in (
-            (Kind.H2D, Kind.D2H, known.h2d_two_way),
-            (Kind.D2H, Kind.H2D, known.d2h_two_way),
+            (Kind.H2D, Kind.D2H, constants.h2d_two_way),
+            (Kind.D2H, Kind.H2D, constants.d2h_two_way),
         ):
             copies = np.flatnonzero(items.on_engine & (items.device == device) & (items.kind == kind))
             others = items.on_engine & (items.device == device) & (items.kind == other)

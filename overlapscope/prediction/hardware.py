@@ -1,4 +1,4 @@
-"""Which constants a prediction rests on, and where each comes from."""
+"""The constants that a prediction uses, each with its source."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from overlapscope.prediction.result import Constant, Origin
 from overlapscope.trace.model import F64, Kind, Trace
 
 _NEAR = 4
-"""A copy's duration is taken from copies of at most this many times its size, or at least that fraction of it."""
+"""Maximum ratio of sizes for a copy's duration to be taken from another size."""
 
 
 class Stance(IntEnum):
-    """How to take what cannot be known: between `BEST` and `WORST` lies the interval."""
+    """How to treat the unknown: the interval reaches from `BEST` to `WORST`."""
 
     BEST = 0
-    """Nothing needs what it is not shown to need; the hardware is at its fastest."""
+    """Nothing depends on data without evidence, and the hardware is at its fastest."""
     EXPECTED = 1
-    """Program order tells what needs what; the hardware does as it mostly does."""
+    """Program order decides dependencies, and the hardware behaves as usual."""
     WORST = 2
-    """Everything needs what came before it; the hardware is at its slowest."""
+    """Everything depends on all earlier work, and the hardware is at its slowest."""
 
 
 _WORDS = {
@@ -49,47 +49,47 @@ _WORDS = {
     "graph_latency_ns": "graph launch call to its first kernel",
     "graph_gap_ns": "end of a kernel to the next inside a graph",
 }
-"""Constants as a report calls them."""
+"""Names of constants in reports."""
 
 
 _PCIE_4, _PCIE_3 = 2.2, 4.6
-"""How much slower the older links are: 25 and 12 GB/s with 16 lanes, where PCIe 5 brings 55."""
+"""Slowdown of older links: 25 and 12 GB/s with 16 lanes, compared with 55 for PCIe 5."""
 _LINKS = (
     (re.compile(r"\b(G?H[12]00|G?B[123]00|H800|H20|RTX (PRO|50[5-9]0))\b"), 1.0),
     (re.compile(r"\b(V100|P100|T4|P40|TITAN|GTX|Quadro|RTX 20[5-8]0)"), _PCIE_3),
 )
-"""Products by their makers' data sheets; what is not listed is taken to have PCIe 4 (A100, L40S, RTX 30 and 40)."""
+"""Links by the makers' data sheets. Other products are assumed to have PCIe 4 (A100, L40S, RTX 30 and 40)."""
 
 
 class Hardware(msgspec.Struct, frozen=True, eq=False, weakref=True):
-    """The constants of one GPU, each from the best source that has it."""
+    """The constants of a GPU, each from the best available source."""
 
-    known: Constants
+    constants: Constants
     origins: dict[str, Origin]
     sized: dict[Kind, tuple[tuple[SizedTime, Origin], ...]]
-    """Durations of pinned copies by direction, by size, ascending."""
+    """Durations of pinned copies by direction, ascending by size."""
     calibrated: Constants
-    """Those of a calibration of this model of GPU; empty where there is none."""
+    """Constants of a calibration of this GPU model; empty if there is none."""
     guessed: bool
-    """The link's rate is neither measured on this model of GPU nor seen in the trace."""
+    """True if the link's rate is neither measured on this GPU model nor seen in the trace."""
     doubt: str | None
-    """What to say where constants of another GPU stand in for this one's."""
+    """Sentence to show if constants of another GPU are used."""
 
     def copy_ns(self, kind: Kind, size: I64, stance: Stance = Stance.EXPECTED) -> F64:
-        """How long pinned copies of these sizes in bytes take, nothing beside them."""
+        """Return the time of pinned copies of these sizes in bytes, with nothing beside them."""
         sizes, times = _points(self, kind, stance)
         wanted = np.maximum(size, 1).astype(np.float64)
-        # Straight lines between sizes: latency and a rate. Beyond the largest, its rate.
+        # Interpolate linearly between sizes, for latency and rate. Beyond the largest size, only its rate counts.
         took: F64 = np.where(wanted > sizes[-1], times[-1] * wanted / sizes[-1], np.interp(wanted, sizes, times))
         return took
 
     def host_ns(self, field: str) -> float | None:
-        """A constant of the host, where it is this machine's: measured by its calibration, or the table's own GPU."""
+        """Return a constant of this machine's host, from its calibration or the table's own GPU; None if unknown."""
         value = getattr(self.calibrated, field)
         return None if value is None else float(value)
 
     def copy_constant(self, kind: Kind, size: int) -> Constant:
-        """The duration of a copy, for a report."""
+        """Return the duration of a copy, for a report."""
         ratio = [abs(np.log(point.bytes / max(size, 1))) for point, _ in self.sized[kind]]
         return Constant(
             name=f"pinned {kind.name} copy of {size_text(size)}",
@@ -99,8 +99,8 @@ class Hardware(msgspec.Struct, frozen=True, eq=False, weakref=True):
         )
 
     def constant(self, field: str) -> Constant | None:
-        """One of the other constants, for a report; None where nothing tells it."""
-        value = getattr(self.known, field)
+        """Return another constant, for a report; None if unknown."""
+        value = getattr(self.constants, field)
         if value is None:
             return None
         return Constant(
@@ -113,7 +113,7 @@ class Hardware(msgspec.Struct, frozen=True, eq=False, weakref=True):
 
 @kept()
 def _points(hardware: Hardware, kind: Kind, stance: Stance) -> tuple[F64, F64]:
-    """The sizes in bytes of which durations in ns are known, and these."""
+    """Return the sizes in bytes with known durations, and the durations in ns."""
     points = [point for point, _ in hardware.sized[kind]]
     take = {Stance.BEST: "low_ns", Stance.EXPECTED: "duration_ns", Stance.WORST: "high_ns"}[stance]
     sizes = np.array([point.bytes for point in points], np.float64)
@@ -121,7 +121,7 @@ def _points(hardware: Hardware, kind: Kind, stance: Stance) -> tuple[F64, F64]:
 
 
 def find_hardware(trace: Trace, calibration: Calibration | None) -> Hardware:
-    """What is known of a trace's hardware: from a calibration of its GPU, from the trace, from the shipped table."""
+    """Collect the constants of a trace's hardware: from a calibration of its GPU, the trace, and the shipped table."""
     sources: list[tuple[Origin, Constants]] = [("trace", observe(trace)), ("table", shipped().constants)]
     if calibration is not None:
         sources.insert(0, ("calibration", calibration.constants))
@@ -153,7 +153,7 @@ def find_hardware(trace: Trace, calibration: Calibration | None) -> Hardware:
 
 
 def _slower(gpu: str) -> float:
-    """How much slower the link of a GPU is than the table's, as far as its name tells: by generation of PCIe."""
+    """Return how much slower a GPU's link is than the table's, by the PCIe generation that its name suggests."""
     for products, slower in _LINKS:
         if products.search(gpu):
             return slower
@@ -163,10 +163,10 @@ def _slower(gpu: str) -> float:
 def _curve(
     sources: list[tuple[Origin, tuple[SizedTime, ...]]], slower: float, *, here: bool
 ) -> tuple[tuple[SizedTime, Origin], ...]:
-    """The best source's sizes, and those of the others that are far from any of them.
+    """Return the best source's sizes, and sizes of the other sources that are far from these.
 
-    A link that is slower or faster than the others' at the sizes that the best source has is so at all sizes. Where
-    there is nothing but another GPU's, it may be of any generation.
+    Other sources' times are scaled by the ratio of the link rates at the best source's sizes. If only another GPU's
+    times are known, their interval allows for any generation of link.
     """
     points: list[tuple[SizedTime, Origin]] = []
     for origin, measured in sources:
@@ -189,14 +189,14 @@ def _curve(
     return tuple(sorted(points, key=lambda pair: pair[0].bytes))
 
 
-def _scale(known: list[tuple[SizedTime, Origin]], others: tuple[SizedTime, ...]) -> float:
-    """How much longer copies take than by the others, at the largest size known."""
-    if not known or not others:
+def _scale(points: list[tuple[SizedTime, Origin]], others: tuple[SizedTime, ...]) -> float:
+    """Return how much longer copies take than by the other source, at the largest known size."""
+    if not points or not others:
         return 1.0
-    largest = max((point for point, _ in known), key=lambda point: point.bytes)
+    largest = max((point for point, _ in points), key=lambda point: point.bytes)
     sizes, times = [point.bytes for point in others], [point.duration_ns for point in others]
     by_others = np.interp(largest.bytes, sizes, times) * max(1.0, largest.bytes / sizes[-1])
-    # What is small enough for latency to matter says nothing of the link's rate.
+    # Small copies, which latency dominates, don't show the link's rate.
     return float(largest.duration_ns / by_others) if largest.bytes >= 1 << 20 else 1.0
 
 

@@ -1,9 +1,10 @@
-"""The host's side of the dependency graph: its calls in the order of their threads, and what they wait for."""
+"""The host's side of the dependency graph: calls with their predecessors, and the items they wait for."""
 
 from __future__ import annotations
 
 import re
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.periods import is_step
 from overlapscope.base.columns import locate, pick
 from overlapscope.prediction.calibration import Constants
-from overlapscope.prediction.graph import Calls, Items, Waits
+from overlapscope.prediction.graph import Calls, DeviceItems, Waits
 from overlapscope.prediction.thread_turns import Relation, relations
 from overlapscope.trace.model import I64, Bool, Memory, Sync, Trace, stream_keys
 
@@ -22,22 +23,27 @@ _EARLIEST = -(2**61)
 _FREES = call_kinds.whole_name(
     r"(cuda|hip)(Free|FreeHost|HostFree|HostUnregister)|(cu|hip)Mem(Free|FreeHost|HostUnregister)"
 )
-"""Calls that wait for the device to finish what it was given (CUDA Runtime API, "implicit synchronization")."""
+"""Calls that wait until the device has finished its work (CUDA Runtime API, "implicit synchronization")."""
 _DEVICE_SYNC = call_kinds.whole_name(r"(cuda|hip)DeviceSynchronize|cuCtxSynchronize|hipCtxSynchronize")
 _NODE = re.compile(r"(autograd::engine::evaluate_function|torch::autograd::).*|\w+Backward\d*", re.DOTALL)
-"""What autograd calls the nodes of its graph; until torch 1.9 their names stood alone."""
+"""Autograd's names for the nodes of its graph; until torch 1.9 they had no prefix."""
 _RETURN_NS = 500
-"""A call that waits for an item returns at least this long after its end: the host has to notice."""
+"""Minimum time from the end of an item to the return of the call that waits for it: the host has to notice."""
 _SKEW_NS = 2_000
-"""An op that ends up to so long behind a call's return may still be what it waited for: clocks disagree a little."""
+"""Maximum time by which an op may end after the return of a call that waited for it: clocks disagree a little."""
 _QUEUE_DEPTH = 256
-"""So many launches must be pending for a long launch call to mean that the queue was full. CUDA's holds 1024."""
+"""Minimum number of pending launches for a long launch call to mean that the queue was full. CUDA's queue holds 1024.
+"""
 _LONG_CALL_NS = 50_000
 
 
 def find_calls(trace: Trace) -> tuple[Calls, I64, tuple[int, ...]]:
-    """The calls that launch or block, in the order of their threads; for each runtime call the one it is part of; and
-    the threads' ids by number."""
+    """Find the calls that launch or block.
+
+    Returns:
+        The calls by start; for each runtime call, the call it is part of; the thread ids by
+        number.
+    """
     runtime = trace.runtime_calls
     relevant = np.zeros(len(runtime), np.bool_)
     relevant[call_kinds.launching(trace)] = True
@@ -72,11 +78,12 @@ def find_calls(trace: Trace) -> tuple[Calls, I64, tuple[int, ...]]:
 
 
 def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
-    """The calls with what each comes after: the one before it on its thread, or one of a thread that handed over."""
+    """Return the calls with their predecessors: the previous call on the thread, or a call of a thread that handed
+    over."""
     if not len(calls):
         return calls
     calls_of, previous = [of_thread for _, of_thread in rows_by(calls.thread)], calls.previous
-    # When its thread was free to do the work before it.
+    # End of the previous call on the thread, from which it was free for the work before the call.
     free_ns = pick(calls.end_ns, previous, _EARLIEST)
     before = np.where(previous < 0, 0, calls.start_ns - free_ns)
     release = np.where(previous < 0, calls.start_ns, _EARLIEST)
@@ -99,7 +106,8 @@ def _in_order(trace: Trace, calls: Calls, threads: I64) -> Calls:
 
 
 def _last_ended(calls: Calls, of_thread: I64, ended: I64, others: list[I64]) -> I64:
-    """For each call of a thread, the last of other threads' to have ended by then; -1 if its own last `ended` later."""
+    """Return the last call of other threads that ended before each call; -1 if the thread's previous call `ended`
+    later."""
     last, until = np.full(len(of_thread), -1, np.int64), ended[of_thread]
     ends = np.append(calls.end_ns, _EARLIEST)
     for rows in others:
@@ -110,22 +118,23 @@ def _last_ended(calls: Calls, of_thread: I64, ended: I64, others: list[I64]) -> 
 
 
 def _silent(ops_ns: I64, made_ns: I64, since: int, until: int) -> bool:
-    """Whether a thread began no op (`ops_ns`) while another made its calls (`made_ns`) in that time."""
+    """Return whether a thread began no op (`ops_ns`) while another made its calls (`made_ns`) in a period."""
     begun = int(np.append(made_ns, until)[np.searchsorted(made_ns, since)])
     low, high = np.searchsorted(ops_ns, [max(since, begun), until])
     return bool(low == high)
 
 
 def _ties(trace: Trace, calls: Calls, threads: I64) -> tuple[list[list[int]], Bool, int]:
-    """For each thread those that it may go on after when they have made a call, ascending; which are autograd's own;
-    and the main one.
+    """Find which threads may continue after a call of which others.
 
-    Threads that take turns are tied. Autograd runs backward passes on threads of its own while the one that called it
-    waits: these are tied to the main thread and to each other unless they are seen to work side by side, and so is the
-    main thread to any that it may have waited for.
+    Threads that take turns are tied. Autograd runs backward passes on threads of its own while the calling thread
+    waits. These threads are tied to the main thread and to each other, unless they are seen to work side by side. The
+    main thread is tied to every thread that it may have waited for.
 
-    XLA has threads of its own, too, without any Python: they work beside the main thread, but copy for it what it hands
-    to them, and it waits for that.
+    XLA's threads, which run no Python, work beside the main thread. They copy for it, and it waits for their copies.
+
+    Returns:
+        For each thread, the threads it is tied to, ascending; a mask of autograd's threads; the main thread.
     """
     engine = np.isin(threads, trace.cpu_ops.thread[trace.cpu_ops.named(lambda name: bool(_NODE.fullmatch(name)))])
     xlas = trace.framework == "jax"
@@ -137,17 +146,17 @@ def _ties(trace: Trace, calls: Calls, threads: I64) -> tuple[list[list[int]], Bo
     autograds[main] = True
     tied: list[list[int]] = [[] for _ in range(len(threads))]
     speaks = np.isin(threads[main], trace.cpu_ops.thread)
-    for (one, other), relation in relations(trace, threads.tolist()).items():
-        possible = relation == Relation.UNKNOWN or (xlas and bool(engine[one] or engine[other]))
-        both = possible and bool(autograds[one] and autograds[other])
-        for taker, giver in ((one, other), (other, one)):
+    for (first, second), relation in relations(trace, threads.tolist()).items():
+        possible = relation == Relation.UNKNOWN or (xlas and bool(engine[first] or engine[second]))
+        both = possible and bool(autograds[first] and autograds[second])
+        for taker, giver in ((first, second), (second, first)):
             if relation == Relation.TURNS or both or (possible and taker == main and speaks):
                 tied[taker].append(giver)
     return tied, engine, main
 
 
 def _main_thread(trace: Trace, calls: Calls, threads: I64, engine: Bool) -> int:
-    """The thread of the steps; without steps the one with the most calls, rather none of autograd's."""
+    """Return the thread of the steps; without steps, the thread with the most calls, preferably not autograd's."""
     steps = trace.annotations.thread[is_step(trace.annotations)]
     stepping = np.flatnonzero(np.isin(threads, steps))
     if len(stepping):
@@ -155,63 +164,83 @@ def _main_thread(trace: Trace, calls: Calls, threads: I64, engine: Bool) -> int:
     return int(np.lexsort((-np.bincount(calls.thread), engine))[0])
 
 
-def find_waits(trace: Trace, calls: Calls, items: Items, known: Constants) -> tuple[Calls, Waits]:
-    """What each call waits for, and the calls with their lengths without waiting."""
+def find_waits(trace: Trace, calls: Calls, items: DeviceItems, constants: Constants) -> tuple[Calls, Waits]:
+    """Find the items that each call waits for, and reduce the calls to their lengths without waiting."""
     candidates = (_own_copies(calls, items), _synchronized(trace, calls, items), _queue_full(calls, items))
     call, item = (np.concatenate(rows) for rows in zip(*candidates, strict=True))
     waited = items.end_ns[item] > calls.start_ns[call]
     after = calls.end_ns[call] - items.end_ns[item]
-    lag = np.where(waited, after, np.minimum(after, known.return_ns or 0))
+    lag = np.where(waited, after, np.minimum(after, constants.return_ns or 0))
     length = calls.length_ns.copy()
-    # What a call takes by itself is hidden under its wait.
-    length[call[waited]] = np.minimum(length[call[waited]], known.sync_call_ns or 0)
+    # The call's own length is hidden under its wait.
+    length[call[waited]] = np.minimum(length[call[waited]], constants.sync_call_ns or 0)
     return replace(calls, length_ns=length), Waits(call, item, lag)
 
 
-def _own_copies(calls: Calls, items: Items) -> tuple[I64, I64]:
-    """Copy calls that returned when their copy had ended: from or to pageable memory, or blocking by contract."""
+def _own_copies(calls: Calls, items: DeviceItems) -> tuple[I64, I64]:
+    """Pair copy calls that returned after their copy with it: copies of pageable memory, or blocking by contract."""
     copies = np.flatnonzero(items.is_copy & (items.call >= 0) & (items.host_memory != Memory.PINNED))
     copies = copies[items.end_ns[copies] <= calls.end_ns[items.call[copies]]]
     return items.call[copies], copies
 
 
-def _synchronized(trace: Trace, calls: Calls, items: Items) -> tuple[I64, I64]:
-    """Synchronizes and calls that free memory, and the items that each waited for: arrays of equal length."""
-    runtime, ends = trace.runtime_calls, items.end_ns
+class _Synchronize(NamedTuple):
+    """A call that waits for the device."""
+
+    begin_ns: int
+    end_ns: int
+    lane: int
+    """The only stream that it waits for, if a record states it; else -1."""
+    all_streams: bool
+    """True if it waits for all streams of a device."""
+    frees: bool
+    """True if it frees memory; then it may wait for nothing."""
+    recorded_ns: int | None
+    """When its event was recorded, if known."""
+
+    def waited_for(self, launches: _LaunchedItems, ends_ns: I64) -> list[int]:
+        """Return the items that it waited for."""
+        if not launches.before(self.begin_ns):
+            return []
+        latest_ns = self.end_ns + _SKEW_NS
+        before_event = -1 if self.recorded_ns is None else launches.last(self.recorded_ns)
+        if before_event >= 0 and ends_ns[before_event] <= latest_ns:
+            return [before_event]
+        if not self.all_streams and self.lane not in launches.lanes:
+            # It waits for an event: assume the item that ended last before the call returned.
+            last_ended = launches.last_ended(self.begin_ns, self.end_ns - _RETURN_NS)
+            return [last_ended] if last_ended >= 0 else []
+        lanes = launches.lanes if self.all_streams else (self.lane,)
+        last = [launches.last_on(lane, self.begin_ns) for lane in lanes]
+        # The recording does not state the device. A device whose work outlasts the call is not the synchronized device.
+        waited = [item for item in last if item >= 0 and ends_ns[item] <= latest_ns]
+        if self.frees and not any(ends_ns[item] > self.begin_ns for item in waited):
+            return []
+        return waited
+
+
+def _synchronized(trace: Trace, calls: Calls, items: DeviceItems) -> tuple[I64, I64]:
+    """Pair synchronizes and calls that free memory with the items that they waited for: arrays of equal length."""
+    runtime = trace.runtime_calls
     frees = call_kinds.named(runtime, _FREES)[calls.row]
-    whole = call_kinds.named(runtime, _DEVICE_SYNC)[calls.row] | frees
-    launches = _Launches(calls, items)
-    stated, recorded_ns = stated_streams(trace, calls.row), _paired_events(trace, calls)
+    waits = call_kinds.synchronises(runtime)[calls.row] | frees
+    all_streams = call_kinds.named(runtime, _DEVICE_SYNC)[calls.row] | frees
+    stream, recorded_ns = stated_streams(trace, calls.row), _paired_events(trace, calls)
+    launches = _LaunchedItems(calls, items)
     pairs: list[tuple[int, int]] = []
-    for call in np.flatnonzero(call_kinds.synchronises(runtime)[calls.row] | frees).tolist():
-        begun, over = int(calls.start_ns[call]), int(calls.end_ns[call])
-        if not launches.before(begun):
-            continue
-        lane = int(stated[call])
-        recorded = launches.last(recorded_ns[call]) if call in recorded_ns else -1
-        if recorded >= 0 and ends[recorded] <= over + _SKEW_NS:
-            waited = [recorded]
-        elif whole[call] or lane in launches.lanes:
-            # The device that is synchronized is not stated: one whose work outlasts the call is another.
-            last = [
-                launches.last_on(lane_waited, begun) for lane_waited in (launches.lanes if whole[call] else (lane,))
-            ]
-            waited = [item for item in last if item >= 0 and ends[item] <= over + _SKEW_NS]
-            if frees[call] and not any(ends[item] > begun for item in waited):
-                waited = []
-        else:
-            # An event's: what ended last before the call returned.
-            last_ended = launches.last_ended(begun, over - _RETURN_NS)
-            waited = [last_ended] if last_ended >= 0 else []
-        pairs += [(call, item) for item in waited]
+    for call in np.flatnonzero(waits).tolist():
+        begin_ns, end_ns, lane = int(calls.start_ns[call]), int(calls.end_ns[call]), int(stream[call])
+        state = bool(all_streams[call]), bool(frees[call]), recorded_ns.get(call)
+        synchronize = _Synchronize(begin_ns, end_ns, lane, *state)
+        pairs += [(call, item) for item in synchronize.waited_for(launches, items.end_ns)]
     call_of_wait, item_of_wait = np.array(pairs, np.int64).reshape(-1, 2).T
     return call_of_wait, item_of_wait
 
 
-class _Launches:
-    """The items that calls launched, by when those were made. What is asked for and not there is -1."""
+class _LaunchedItems:
+    """The items that calls launched, in the order of the launches. Methods return -1 if there is no such item."""
 
-    def __init__(self, calls: Calls, items: Items) -> None:
+    def __init__(self, calls: Calls, items: DeviceItems) -> None:
         launched = np.flatnonzero(items.call >= 0)
         launched = launched[np.argsort(items.call[launched], kind="stable")]
         called_ns = calls.start_ns[items.call[launched]]
@@ -219,24 +248,24 @@ class _Launches:
         self._item, self._called_ns = launched[order], called_ns[order]
         self._end_ns, lane = items.end_ns[self._item], items.lane[self._item]
         self.lanes = dict(rows_by(lane))
-        """Of each lane: the places of its items in that order."""
+        """Places of each lane's items in that order."""
 
     def before(self, at_ns: int) -> int:
-        """How many were launched before an instant."""
+        """Return the number of items launched before an instant."""
         return int(np.searchsorted(self._called_ns, at_ns))
 
     def last(self, at_ns: int) -> int:
-        """The last item launched before an instant."""
+        """Return the last item launched before an instant."""
         before = self.before(at_ns)
         return int(self._item[before - 1]) if before else -1
 
     def last_on(self, lane: int, at_ns: int) -> int:
-        """Likewise, of one lane."""
+        """Return the last item of a lane launched before an instant."""
         before = int(np.searchsorted(self.lanes[lane], self.before(at_ns)))
         return int(self._item[self.lanes[lane][before - 1]]) if before else -1
 
     def last_ended(self, at_ns: int, until_ns: int) -> int:
-        """Of those launched before `at_ns`, not too long ago, the last to have ended by `until_ns`."""
+        """Return the item that ended last by `until_ns`, among the recent launches before `at_ns`."""
         before = self.before(at_ns)
         recent = slice(max(0, before - _QUEUE_DEPTH * 4), before)
         ends = self._end_ns[recent]
@@ -245,7 +274,7 @@ class _Launches:
 
 
 def stated_streams(trace: Trace, rows: I64) -> I64:
-    """The stream (`stream_keys`) that each of some runtime calls synchronizes, where a record says so; -1 elsewhere."""
+    """Return the stream (`stream_keys`) that each runtime call synchronizes, if a record states it; else -1."""
     syncs = trace.syncs
     stated = syncs.take((syncs.kind == Sync.STREAM) & (syncs.stream >= 0) & (syncs.correlation > 0))
     record = locate(stated.correlation, trace.runtime_calls.correlation[rows])
@@ -253,16 +282,16 @@ def stated_streams(trace: Trace, rows: I64) -> I64:
 
 
 def _paired_events(trace: Trace, calls: Calls) -> dict[int, int]:
-    """For synchronizes of an event: when that was recorded, where the order of the calls leaves no doubt.
+    """Return when the event of each event synchronize was recorded, if the order of the calls leaves no doubt.
 
-    A synchronize names its event, the call that records one does not. Where a thread waits for as many different events
-    as it has recorded since it last waited for any, they are taken to be these, in order.
+    A synchronize names its event, but the call that records an event does not. If a thread waits for as many different
+    events as it has recorded since its last wait, these events are paired in order.
     """
     runtime, syncs = trace.runtime_calls, trace.syncs
-    known = syncs.take((syncs.kind == Sync.EVENT) & (syncs.event >= 0) & (syncs.correlation > 0))
-    event_of = dict(zip(known.correlation.tolist(), known.event.tolist(), strict=True))
+    stated = syncs.take((syncs.kind == Sync.EVENT) & (syncs.event >= 0) & (syncs.correlation > 0))
+    event_of = dict(zip(stated.correlation.tolist(), stated.event.tolist(), strict=True))
     correlation = runtime.correlation[calls.row]
-    waiting = np.flatnonzero(np.isin(correlation, known.correlation))
+    waiting = np.flatnonzero(np.isin(correlation, stated.correlation))
     synced = dict(zip(calls.row[waiting].tolist(), waiting.tolist(), strict=True))
     if not synced:
         return {}
@@ -281,15 +310,15 @@ def _paired_events(trace: Trace, calls: Calls) -> dict[int, int]:
 
 
 def _in_pairs(batch: list[int], recorded: list[int], correlation: I64, event_of: dict[int, int]) -> dict[int, int]:
-    """When the event of each synchronize was recorded; empty where there are more or fewer events than records."""
+    """Return when the event of each synchronize was recorded; empty if the numbers of events and records differ."""
     events = list(dict.fromkeys(event_of[int(correlation[call])] for call in batch))
     if len(events) != len(recorded):
         return {}
     return {call: recorded[events.index(event_of[int(correlation[call])])] for call in batch}
 
 
-def _queue_full(calls: Calls, items: Items) -> tuple[I64, I64]:
-    """Launch calls that took long while very many launches were pending, and what ended right before they returned."""
+def _queue_full(calls: Calls, items: DeviceItems) -> tuple[I64, I64]:
+    """Pair long launch calls made while the queue was full with the item that ended right before they returned."""
     launches = np.zeros(len(calls), np.bool_)
     launches[items.call[(items.call >= 0) & ~items.is_copy]] = True
     long = np.flatnonzero(launches & (calls.length_ns > _LONG_CALL_NS))

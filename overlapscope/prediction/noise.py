@@ -1,8 +1,8 @@
-"""By how much a program's parts differ from one run to the next, which no prediction can know.
+"""Differences between runs of a program, which no prediction can know.
 
-Shares of the times themselves, from two sets of 32 recordings of four programs on an H200 (`docs/evaluation/noise.md`):
-kernels and copies of one program differed little between runs, what the host did much more. Nor is it known what
-threads wait for that nothing ties to the main one: their calls stay, or, in a lucky run, move with its own.
+They are fractions of the times, from two sets of 32 recordings of four programs on an H200
+(`docs/evaluation/noise.md`). Kernels and copies differed little between runs, the host's work much more. It is also
+unknown what untied threads wait for. Their calls stay in place, or in a lucky run, move with the main thread's.
 """
 
 from __future__ import annotations
@@ -14,17 +14,21 @@ from overlapscope.prediction.graph import Calls, Graph
 from overlapscope.prediction.hardware import Stance
 
 KERNELS = {Stance.BEST: -0.01, Stance.WORST: 0.06}
-"""At worst a GPU that idles less clocks lower: all kernels of a training step took 5.6% longer once its batch was
-copied a step ahead (traces/further/training)."""
+"""The worst case includes a GPU with less idle time and a lower clock: all kernels of a training step took 5.6% longer
+once its batch was copied a step ahead (traces/further/training)."""
 COPIES = {Stance.BEST: -0.03, Stance.WORST: 0.03}
 HOST = {Stance.BEST: -0.2, Stance.WORST: 0.2}
-"""Also of copies from and to pageable memory, which the host moves."""
+"""Also for copies from and to pageable memory, which the host moves."""
 HOST_OF_PLAIN = {Stance.BEST: -0.1, Stance.WORST: 0.1}
-"""Where the plain step tells how fast the host was, what differs is which of its work takes how much of it."""
+"""If the plain step shows the host's speed, only the shares of its parts differ."""
 
 
 def spread(graph: Graph, stance: Stance, *, plain: bool) -> Graph:
-    """The graph of a lucky run (`BEST`), or of an unlucky one (`WORST`). `plain` where the plain step is known."""
+    """Return the graph of a lucky run (`BEST`) or an unlucky run (`WORST`).
+
+    Args:
+        plain: The plain step is known.
+    """
     if stance == Stance.EXPECTED:
         return graph
     items, calls = graph.items, graph.calls
@@ -44,7 +48,7 @@ def spread(graph: Graph, stance: Stance, *, plain: bool) -> Graph:
 
 
 def _tied(calls: Calls) -> Calls:
-    """The calls of threads that nothing ties to the main one as if it had handed over to them."""
+    """Return the calls of untied threads as if the main thread had handed over to them."""
     may = (calls.maybe_by >= 0) & (calls.handed_by < 0)
     return replace(
         calls,

@@ -1,8 +1,8 @@
-"""A trace -> the properties of the hardware that it shows.
+"""Properties of the hardware that a trace shows.
 
-Only what nothing else could have caused is measured: a launch's latency where the whole device had nothing to do, a
-gap behind a kernel where the next had been launched long before, a copy's length where no other copy ran. Medians, so
-that a slow first call or an op held by what the trace does not tell changes nothing.
+Only times with a single possible cause count: a launch's latency while the whole device was idle, a gap before a kernel
+that was launched long before, a copy's length while no other copy ran. Medians keep a slow first call, or an op held
+for an unknown reason, from changing the result.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from overlapscope.prediction.steps import lower_median
 from overlapscope.trace.model import F64, Kind, Memory, Trace, stream_keys
 
 LONG_BEFORE_NS = 20_000
-"""An op whose launch call returned this long before was in the queue, and did not come late."""
+"""Minimum time between the return of an op's launch call and the end of the op before it, for the op to have been
+queued."""
 
 FEWEST = 3
-"""Of fewer ops or calls of a kind nothing is said: one may have been held up."""
+"""Minimum number of ops or calls of a kind for a median: a single op may have been held up."""
 
 _QUEUE = 256
-"""Ops in a stream's queue; far below what it holds (1024), so that a call did not wait for room in it."""
+"""Maximum number of ops in a stream's queue for a call not to wait for room; the queue holds 1024."""
 
 _TWO_WAY_NS, _TWO_WAY_SHARE = 50_000, 0.5
-"""Copies at least this long alone, of whose time at least this share ran beside the other direction, tell how both
-slow each other."""
+"""Minimum length alone, and minimum fraction of it beside the other direction, of copies that show the slowdown."""
 
 _ENGINE = np.array([{Kind.COMM: Kind.COMPUTE}.get(kind, kind) for kind in Kind])
-"""What runs each kind of op: kernels of both kinds share the SMs."""
+"""Engine of each kind of op: kernels of both kinds share the SMs."""
 
 QUERY = call_kinds.whole_name(r"(cuda|hip)StreamIsCapturing")
-"""What PyTorch asks at every copy; it reads one field."""
+"""A trivial call, which reads a field; PyTorch makes it at every copy."""
 _GRAPH_LAUNCH = call_kinds.whole_name(r"(cuda|hip|cu)GraphLaunch")
 KERNEL_LAUNCH = call_kinds.whole_name(r"(cuda|cu|hip|hipExt|hipModule)Launch(Cooperative)?Kernel(Ex|ExC)?")
 
 
 def observe(trace: Trace) -> Constants:
-    """The constants that a trace shows; None and empty for those it does not."""
+    """Return the constants that a trace shows; None or empty for the others."""
     if not len(trace.gpu_ops):
         return Constants()
     seen = _Seen(trace)
@@ -75,12 +75,12 @@ def observe(trace: Trace) -> Constants:
 
 
 def _median(values: I64) -> int | None:
-    """The median; None of too few."""
+    """Return the median; None for too few values."""
     return lower_median(values) if len(values) >= FEWEST else None
 
 
 def _positive(values: I64) -> int | None:
-    """The median of times between the host's clock and the device's; None where the clocks contradict each other."""
+    """Return the median of times from the host's clock to the device's; None if the clocks disagree."""
     median = _median(values)
     return median if median is not None and median > 0 else None
 
@@ -90,7 +90,7 @@ def _lengths(trace: Trace, calls: Index) -> I64:
 
 
 class _Seen:
-    """The ops whose launch was recorded, in the order of their launches; columns of equal length."""
+    """The ops with a recorded launch, in the order of the launches; columns of equal length."""
 
     def __init__(self, trace: Trace) -> None:
         ops, calls = trace.gpu_ops, trace.runtime_calls
@@ -113,37 +113,37 @@ class _Seen:
         self.compute: Bool = self.kind == Kind.COMPUTE
         self.graph: Bool = call_kinds.named(calls, _GRAPH_LAUNCH)[self.launch]
         self.kernel: Bool = self.compute & call_kinds.named(calls, KERNEL_LAUNCH)[self.launch]
-        """Kernels launched one by one."""
+        """Mask of the kernels that were launched individually."""
         on_host = ops.host_memory[self.row] == Memory.PINNED
         self.pinned: Bool = ops.is_copy[self.row] & on_host & call_kinds.copies_async(calls)[self.launch]
-        """Asynchronous copies from or to pinned memory, outside graphs."""
+        """Mask of the asynchronous copies from or to pinned memory, outside graphs."""
         self.first: Bool = np.append(True, self.launch[1:] != self.launch[:-1])[: len(self.row)]
-        """The first op of its launch."""
+        """Mask of the first op of each launch."""
         self.reach: I64 = np.maximum.accumulate(self.end)
-        """When everything launched so far has ended."""
+        """Instant at which everything launched so far has ended."""
         busy = union(ops.start_ns, ops.end_ns)
         judged = max(timeline.judged_from_ns for timeline in self.timelines)
         done = np.append(judged, np.maximum(self.reach, judged))[:-1]
         self.idle: Bool = (done <= self.called) & ~contains(busy, self.called)
-        """The devices had nothing to do when the op's launch was called, so that nothing could hold it. Before the
-        first op, and in the lead-in, what they did is not known."""
+        """Mask of the ops whose launch was called while the devices were idle, so that nothing could hold them. The
+        state of the devices before the first op, and in the lead-in, is unknown."""
         self.before: I64 = np.full(len(self.row), -1, np.int64)
-        """The op launched before it on its stream; -1 for none."""
+        """Previous op launched on the stream; -1 for none."""
         self.room: Bool = np.ones(len(self.row), np.bool_)
-        """The stream's queue was far from full."""
+        """Mask of the ops launched while the stream's queue was far from full."""
         for _, on_lane in rows_by(self.lane):
             self.before[on_lane[1:]] = on_lane[:-1]
             ended = np.searchsorted(np.maximum.accumulate(self.end[on_lane]), self.called[on_lane], side="right")
             self.room[on_lane] = np.arange(len(on_lane)) - ended < _QUEUE
         self.event_calls: Index = np.flatnonzero(call_kinds.records_event(calls) | call_kinds.waits_event(calls))
 
-    # -- copies -----------------------------------------------------------------------------------
+    # -- Copies -----------------------------------------------------------------------------------
 
     def copies(self, direction: Kind) -> tuple[SizedTime, ...]:
-        """How long the pinned copies of a direction took beside which no other copy ran, by size.
+        """Return the times of a direction's pinned copies, by size, with no other copy beside them.
 
-        None of uploads where the program pins memory on the way: what the host has just written takes longer to read
-        (85 instead of 75 us for 4 MB, traces/laboratory/pin_strategies).
+        Empty for uploads if the program pins memory during steps: data that the host has just written takes longer to
+        read (85 instead of 75 us for 4 MB, traces/laboratory/pin_strategies).
         """
         if direction == Kind.H2D and len(pinning(self.trace)):
             return ()
@@ -155,7 +155,7 @@ class _Seen:
         counts = np.diff(np.append(begins, len(size)))
         begins, counts = begins[counts >= FEWEST], counts[counts >= FEWEST]
         columns = [size[begins]] + [took[begins + ((counts - 1) * tenths) // 10] for tenths in (5, 1, 9)]
-        # The 90th percentile rounds up, so that of few copies it is the slowest.
+        # The 90th percentile rounds up, so that it is the slowest of few copies.
         columns[3] = took[begins - (-(counts - 1) * 9) // 10]
         return tuple(
             SizedTime(bytes=moved, duration_ns=median, low_ns=low, high_ns=high)
@@ -163,28 +163,28 @@ class _Seen:
         )
 
     def two_way(self, direction: Kind, alone: tuple[SizedTime, ...]) -> float | None:
-        """The rate of copies beside the other direction over their rate alone.
+        """Return the rate of copies beside the other direction, as a fraction of their rate alone.
 
-        A copy that takes `alone` by itself and took `duration`, `beside` of it slower by a factor, did the same work:
-        `duration - beside + factor * beside = alone`.
+        A copy that takes `alone` by itself, and took `duration`, `beside` of it at the rate `factor`, did the same
+        work: `duration - beside + factor * beside = alone`.
         """
-        known = np.array([copy.bytes for copy in alone], np.int64)
+        known_sizes = np.array([copy.bytes for copy in alone], np.int64)
         alone_ns = np.array([copy.duration_ns for copy in alone], np.int64)
         factors: list[F64] = []
         for timeline in self.timelines:
             rows, beside = _pinned_copies(timeline, direction)
             size, took = timeline.ops.bytes[rows], (timeline.ops.end_ns - timeline.ops.start_ns)[rows]
-            place = np.searchsorted(known, size)
-            by_itself = np.where(pick(known, place) == size, pick(alone_ns, place, 0), 0)
+            place = np.searchsorted(known_sizes, size)
+            by_itself = np.where(pick(known_sizes, place) == size, pick(alone_ns, place, 0), 0)
             tells = (by_itself >= _TWO_WAY_NS) & (beside > 0) & (beside >= _TWO_WAY_SHARE * took)
             factors.append(1 - (took - by_itself)[tells] / beside[tells])
         every = np.sort(np.concatenate(factors))
         return float(np.clip(every[len(every) // 2], 0.01, 1.0)) if len(every) >= FEWEST else None
 
-    # -- gaps -------------------------------------------------------------------------------------
+    # -- Gaps -------------------------------------------------------------------------------------
 
     def kernel_gap(self) -> int | None:
-        """Between kernels of one stream with no event between them."""
+        """Return the gap between kernels of a stream with no event between them."""
         events = self.trace.runtime_calls.start_ns[self.event_calls]
         before = self.before
         passed = np.searchsorted(events, self.called)
@@ -193,10 +193,11 @@ class _Seen:
         return self._gap(np.flatnonzero(queued), self.end[before])
 
     def handover(self) -> int | None:
-        """Behind the op on another stream that an event made an op wait for, where nothing else made it wait longer.
+        """Return the gap after the op on another stream that an event wait held an op for, if nothing else held it
+        longer.
 
-        From one engine to another, as between a copy and a kernel, which takes longer than from kernel to kernel; those
-        count where there is nothing else.
+        Gaps between engines, as from a copy to a kernel, are longer than gaps between kernels. Gaps between kernels
+        count only if there are no others.
         """
         ops = self.trace.gpu_ops
         ended, source = (np.full(len(ops), -1, np.int64) for _ in range(2))
@@ -205,7 +206,7 @@ class _Seen:
             edges = edges.take((edges.confidence >= HIGH) & (edges.source >= 0))
             edges = edges.take(np.argsort(edges.source_end_ns, kind="stable"))
             held = np.flatnonzero(ops.device == timeline.device)[edges.held]
-            # Of several, the last to end.
+            # The last of several to end counts.
             ended[held], source[held] = edges.source_end_ns, edges.source_op
         since, before = ended[self.row], np.where(self.before >= 0, self.end[self.before], -1)
         waited = (since >= 0) & ~self.graph & (before <= since) & (self.returned <= since - LONG_BEFORE_NS)
@@ -214,7 +215,7 @@ class _Seen:
         return self._gap(np.flatnonzero(waited), since) if gap is None else gap
 
     def _gap(self, rows: Index, since: I64) -> int | None:
-        """From an instant to each op's start, where its engine did nothing else meanwhile."""
+        """Return the median time from an instant to each op's start, if its engine was idle meanwhile."""
         gaps = [np.empty(0, np.int64)]
         for timeline in self.timelines:
             engines = (
@@ -231,36 +232,37 @@ class _Seen:
         # Dependent launches may overlap their predecessors.
         return None if gap is None else max(gap, 0)
 
-    # -- synchronizes -----------------------------------------------------------------------------
+    # -- Synchronizes -----------------------------------------------------------------------------
 
     def synchronizes(self) -> tuple[int | None, int | None]:
-        """From the end of what a synchronize of the program waited for to its return; and the length of those before
-        which everything had ended."""
+        """Return the usual time from the end of a synchronize's last op to its return, and the usual length without a
+        wait."""
         trace, calls = self.trace, self.trace.runtime_calls
         rows = find_blocking(trace).row
         rows = rows[call_kinds.synchronises(calls)[rows]]
         at, ends = calls.start_ns[rows], calls.end_ns[rows]
-        # When what had been launched before had ended: on the stream waited for, or, where that is not known, at all.
+        # End of everything launched before: on the stream waited for, or on any stream if that is unknown.
         last = pick(self.reach, np.searchsorted(self.called, at) - 1, np.iinfo(np.int64).min)
-        whole = calls.named(lambda name: "Device" in name or "Ctx" in name)[rows]
+        all_streams = calls.named(lambda name: "Device" in name or "Ctx" in name)[rows]
         lanes = distinct(self.lane)
-        known = (whole & (len(trace.devices) == 1)) | (len(lanes) == 1)
+        certain = (all_streams & (len(trace.devices) == 1)) | (len(lanes) == 1)
         stated = stated_streams(trace, rows)
         for lane in lanes:
-            waiting, theirs = np.flatnonzero((stated == lane) & ~whole), self.lane == lane
+            waiting, theirs = np.flatnonzero((stated == lane) & ~all_streams), self.lane == lane
             reach = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(self.end[theirs]))
             last[waiting] = reach[np.searchsorted(self.called[theirs], at[waiting])]
-            known[waiting] = True
+            certain[waiting] = True
         waited = last > at
-        return _positive((ends - last)[known & waited]), _median((ends - at)[~waited])
+        return _positive((ends - last)[certain & waited]), _median((ends - at)[~waited])
 
-    # -- graphs -----------------------------------------------------------------------------------
+    # -- Graphs -----------------------------------------------------------------------------------
 
     def graph_launches(self) -> tuple[int | None, float | None, int | None]:
-        """The length of the launch call of a graph of one op, what each further op adds, and when the first op starts.
+        """Return the length of a graph's launch call with a single op, its growth per further op, and the latency of
+        the first op.
 
-        A line through the medians by size, each with the same relative error. A graph's first op starts about when the
-        call returns, however long that took; so the time between is measured on graphs of any size.
+        The line through the medians by size has the same relative error everywhere. A graph's first op starts about
+        when the call returns, whatever its length, so the time between is measured on graphs of any size.
         """
         launch, ops = np.unique(self.launch[self.graph], return_counts=True)
         sizes = distinct(ops)
@@ -270,14 +272,14 @@ class _Seen:
         medians = np.array([np.median(length[ops == size]) for size in sizes])
         slope, base = np.polyfit(sizes - 1.0, medians, 1, w=1 / np.maximum(medians, 1))
         if slope < 0 or base <= 0:
-            # Not what the length depends on.
+            # The length depends on something else.
             return None, None, None
         behind = _median((self.start - self.returned)[self.idle & self.first & self.graph])
         latency = None if behind is None or base + behind <= 0 else round(base + behind)
         return round(base), float(slope), latency
 
     def graph_gap(self) -> int | None:
-        """Between the ops of graphs that are one chain of kernels."""
+        """Return the gap between the ops of graphs that are a chain of kernels."""
         rows = np.flatnonzero(self.graph)
         if not len(rows):
             return None
@@ -291,8 +293,10 @@ class _Seen:
 
 
 def _pinned_copies(timeline: Timeline, direction: Kind) -> tuple[Index, I64]:
-    """The pinned copies of a direction beside which no other of that direction ran: row of `Timeline.ops`, and for how
-    long the other direction worked meanwhile."""
+    """Return the rows of `Timeline.ops` of pinned copies with no other copy of their direction beside them.
+
+    Also return how long the other direction copied meanwhile.
+    """
     ops = timeline.ops
     rows = np.flatnonzero(ops.kind == direction)
     start, end = ops.start_ns[rows], ops.end_ns[rows]
@@ -305,7 +309,7 @@ def _pinned_copies(timeline: Timeline, direction: Kind) -> tuple[Index, I64]:
 
 
 def _alone(timeline: Timeline, direction: Kind) -> tuple[I64, I64]:
-    """Size and duration of the pinned copies beside which no other copy ran."""
+    """Return size and duration of the pinned copies with no other copy beside them."""
     rows, beside = _pinned_copies(timeline, direction)
     rows = rows[beside == 0]
     return timeline.ops.bytes[rows], (timeline.ops.end_ns - timeline.ops.start_ns)[rows]

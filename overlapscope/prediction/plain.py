@@ -1,12 +1,13 @@
-"""The plain program: a recording's graph without what recording costs the host, with steps as long as they are then.
+"""The plain program: a recording's graph without the host's recording overhead, fitted to the step time without
+recording.
 
-A CPU op, a runtime call or a Python function that is recorded takes the host longer than one that is not. Ops on the
-device hardly change (1% or less on an H200). So a recording is turned into the plain program by taking time off the
-host: from the work between two calls as much as the events in it cost, from each call what recording it costs.
+The host takes longer for a CPU op, runtime call or Python function that is recorded. Ops on the device hardly change
+(1% or less on an H200). So a recording becomes the plain program by shortening the host's work: the work between two
+calls by the overhead of the events in it, each call by its own overhead.
 
-How much that is differs from machine to machine, and from hour to hour on a shared one: 0.7 to 4 us for an op. It shows
-in the recording itself, by how much longer a kernel's launch call is than one that nobody records. Where nobody timed
-or told the plain step, it is estimated by that: an interval.
+The overhead varies between machines, and from hour to hour on a shared machine: 0.7 to 4 us for an op. The recording
+itself shows it, since a recorded launch call of a kernel is longer than a plain one. If the plain step is neither timed
+nor passed by the user, it is estimated from this, as an interval.
 """
 
 from __future__ import annotations
@@ -30,47 +31,48 @@ from overlapscope.prediction.steps import lower_median, step_times
 from overlapscope.trace.model import F64, I64, HostEvents, Trace
 
 _CLOSE = 0.005
-"""A replayed step is as long as the plain one if they differ by less than this share."""
+"""Maximum relative difference between a replayed step and the plain step that counts as equal."""
 _MOST_TIMES = 3.0
-"""What recording cost was up to twice what its launch calls say (`docs/evaluation/plain.md`)."""
+"""Maximum overhead to remove, as a multiple of the overhead by the launch calls; up to 2 was seen
+(`docs/evaluation/plain.md`)."""
 _ALIKE, _DIFFER = 0.015, 0.03
-"""Shares of a step by which the usual cost may miss it, and by which kernels and copies differ at most between runs."""
+"""Maximum relative errors of a step: with the usual overhead, and from differences of kernels and copies between runs.
+"""
 _MOST_PART = 0.98
-"""Of the host's work, which goes at most."""
+"""Maximum fraction of the host's work that may be removed."""
 _TRIES = 8
 _LEAST, _MOST = 0.4, 2.0
-"""Between which multiples of what recording costs by the recording's launch calls its cost lay, for 34 of 37 programs
+"""Range of the overhead for 34 of 37 programs, as multiples of the overhead by the launch calls
 (`docs/evaluation/plain.md`)."""
 _DEVICE, _HOST = 0.03, 0.2
-"""By what shares of the device's and of the host's part of a step programs differ from one process to the next
-(`docs/evaluation/noise.md`)."""
+"""Relative differences between processes of the device's and the host's part of a step (`docs/evaluation/noise.md`)."""
 PLAIN_LAUNCH_NS = 2200.0
-"""A kernel's launch call that nobody records. This and the shares below fit 37 recordings of 22 programs on H200s, each
-of which was timed without a profiler, too (`docs/evaluation/plain.md`)."""
+"""Length of a kernel's launch call without recording. This and the fractions below fit 37 recordings of 22 programs on
+H200s, which were also timed without a profiler (`docs/evaluation/plain.md`)."""
 _OP, _CALL, _AROUND_CALL, _FRAME = 0.8, 0.8, 0.6, 0.3
-"""What recording an op, a call, what is around a call, and a Python function costs, as shares of what it adds to a
-launch call."""
+"""Overhead of an op, of a call, around a call, and of a Python function, as fractions of the overhead of a launch call.
+"""
 _USUAL_ADDED_NS = 2500.0
-"""For recordings with too few launches to tell."""
+"""Overhead of a launch call in recordings with too few launches to measure it."""
 _FEWEST = 20
 _QUICK = 0.1
-"""Quantile of launch calls: others wait for room in a queue, or load a module."""
+"""Quantile of launch calls to use: longer calls wait for room in a queue, or load a module."""
 _LEFT = 0.2
-"""What is left at least of each stretch of host work by what its events cost."""
+"""Minimum fraction of each stretch of host work that remains without the overhead."""
 
 
-def known_step(base: Base, told_ns: int | None) -> PlainStep | None:
-    """What a step takes while nothing is recorded, where that is told or was timed."""
-    return told(told_ns) if told_ns is not None else measured(base.trace.plain_steps, base.recorded.median_ns)
+def known_step(base: Base, user_step_ns: int | None) -> PlainStep | None:
+    """Return the step time without recording, if the user passed it or it was timed."""
+    return told(user_step_ns) if user_step_ns is not None else measured(base.trace.plain_steps, base.recorded.median_ns)
 
 
 def as_plain(base: Base, plain: PlainStep) -> Base:
-    """The plain program: the recording's graph without what recording costs the host, until its step is the plain one.
+    """Return the plain program: the recording's graph, with the host's work shortened until its step is the plain step.
 
-    First the events' cost goes: what it is by the launch calls if that gives the plain step but for what kernels and
-    copies differ by from run to run, else up to `_MOST_TIMES` that much. Where the step is still longer than they
-    explain, a share of all host work goes as well. What then remains is in proportion (`Base.real_ns`), as it is where
-    the plain step is longer than the recorded one.
+    The overhead of events is removed first. The overhead by the launch calls is used if it gives the plain step within
+    the differences between runs; otherwise up to `_MOST_TIMES` as much. If the step is still longer, a fraction of all
+    host work is removed as well. Any remaining difference is scaled away (`Base.real_ns`), as it is if the plain step
+    is longer than the recorded one.
     """
     cost = _host_cost(base)
     usual = _lightened(base, cost, 1.0)
@@ -91,38 +93,55 @@ def as_plain(base: Base, plain: PlainStep) -> Base:
     return replace(fitted, plain=plain)
 
 
-def _searched(base: Base, wanted_ns: int, at: Callable[[float], Base], *, first: float, most: float) -> Base:
-    """The base with its host's work shortened by the amount, from 0 to `most`, that brings its step nearest.
+class _Tried(NamedTuple):
+    """An amount of shortening, and by how much the step is too long with it; negative where it is too short."""
 
-    The step gets no longer as the work gets shorter, and is nearly linear in it: false position, where the value of an
-    end that stays is halved ("Illinois"; Dowell and Jarratt, BIT 11, 1971).
+    amount: float
+    over_ns: float
+
+    @property
+    def half(self) -> _Tried:
+        """The same with half the error, so that the next guess moves towards it."""
+        return self._replace(over_ns=self.over_ns / 2)
+
+
+def _searched(base: Base, wanted_ns: int, at: Callable[[float], Base], *, first: float, most: float) -> Base:
+    """Shorten the host's work by the amount, from 0 to `most`, that brings the step nearest to the wanted one.
+
+    The step gets no longer as the work gets shorter, and is nearly linear in it. So this is false position, with half
+    the error of an end that stays ("Illinois"; Dowell and Jarratt, BIT 11, 1971).
     """
-    low, low_over, amount = 0.0, _over(base, wanted_ns), first
-    high, high_over, above = most, 0.0, True
-    best, best_over = base, low_over
-    for _ in range(_TRIES if low_over > 0 else 0):
+    too_long, too_short = _Tried(0.0, _over(base, wanted_ns)), None
+    best, best_over, amount, was_long = base, too_long.over_ns, first, True
+    for _ in range(_TRIES if too_long.over_ns > 0 else 0):
         reached = at(amount)
-        over = _over(reached, wanted_ns)
-        if abs(over) < abs(best_over):
-            best, best_over = reached, over
-        if over == 0 or (over > 0 and amount >= most):
+        tried = _Tried(amount, _over(reached, wanted_ns))
+        if abs(tried.over_ns) < abs(best_over):
+            best, best_over = reached, tried.over_ns
+        if tried.over_ns == 0 or (tried.over_ns > 0 and amount >= most):
             break
-        if over > 0:
-            gained, since = low_over - over, amount - low
-            high_over /= 1 + above
-            low, low_over, above = amount, over, True
-            # Nothing is too short yet: somewhat further than the last stretch points to.
-            further = min(1.1 * since * over / gained, 3 * amount) if gained > 0 else 3 * amount
+        if tried.over_ns < 0:
+            too_long, too_short = too_long if was_long else too_long.half, tried
+        elif too_short is None:
+            too_long, amount = tried, min(amount + _further(too_long, tried), most)
         else:
-            low_over /= 2 - above
-            high, high_over, above, further = amount, over, False, 0.0
-        bracketed = low + (high - low) * low_over / (low_over - high_over) if high_over else 0.0
-        amount = bracketed if high_over else min(amount + further, most)
+            too_long, too_short = tried, too_short.half if was_long else too_short
+        was_long = tried.over_ns > 0
+        if too_short is not None:
+            low, high = too_long, too_short
+            amount = low.amount + (high.amount - low.amount) * low.over_ns / (low.over_ns - high.over_ns)
     return best
 
 
+def _further(before: _Tried, now: _Tried) -> float:
+    """Return how much to add where nothing is too short yet: somewhat more than the last two points suggest."""
+    gained = before.over_ns - now.over_ns
+    most = 3 * now.amount
+    return min(1.1 * (now.amount - before.amount) * now.over_ns / gained, most) if gained > 0 else most
+
+
 def _lightened(base: Base, cost: _HostCost, times: float, rest: float = 1.0) -> Base:
-    """The recording without so many times that cost, and with the `rest` of what the host then takes, replayed."""
+    """Replay the recording without `times` the overhead, and with the fraction `rest` of the remaining host work."""
     calls = replace(
         base.graph.calls,
         before_ns=_shortened(base.graph.calls.before_ns, times * cost.before_ns, rest),
@@ -135,22 +154,22 @@ def _lightened(base: Base, cost: _HostCost, times: float, rest: float = 1.0) -> 
 
 
 def _over(base: Base, wanted_ns: int) -> float:
-    """By how much the step is too long; 0 where that is next to nothing."""
+    """Return by how much the step is too long; 0 if the difference is negligible."""
     over = base.steps.median_ns - wanted_ns
     return 0.0 if abs(over) <= _CLOSE * wanted_ns else float(over)
 
 
 def estimated(base: Base) -> Base:
-    """The plain program by what events cost by its launch calls; its `plain` has the interval.
+    """Estimate the plain program from the overhead by the launch calls; `plain` of the result has the interval.
 
-    Less and less of the host's work decides the length of a step, the less of it there is: in proportion to what the
-    cost saves, the interval's ends are on the safe side. No step is shorter than what the GPU works for it.
+    The less work the host has, the less it determines the step. So ends of the interval in proportion to the saving are
+    on the safe side. No step is shorter than the GPU's work for it.
     """
     lighter = _lightened(base, _host_cost(base), 1.0)
     recorded_ns, step_ns, busy_ns = base.steps.median_ns, lighter.steps.median_ns, _busy_ns(base)
     saved = recorded_ns - step_ns
     differs = _DEVICE * busy_ns + _HOST * max(0, step_ns - busy_ns)
-    # A replay may order the host's work otherwise and take longer than the recording.
+    # A replay may order the host's work differently and take longer than the recording.
     ends = (recorded_ns - _MOST * saved, recorded_ns - _LEAST * saved)
     low = max(min(ends) - differs, (1 - _DEVICE) * busy_ns)
     high = max(ends) + differs
@@ -158,26 +177,27 @@ def estimated(base: Base) -> Base:
 
 
 def _busy_ns(base: Base) -> int:
-    """For how long the device works in a step (median)."""
+    """Return the median time that the device works per step."""
     items, steps = base.graph.items, base.recorded
-    there = (items.device == base.device) & ~items.gone
-    busy = union(items.start_ns[there], items.end_ns[there])
-    return lower_median(covered(busy, steps.start_ns, steps.end_ns)[: len(steps.known)])
+    on_device = (items.device == base.device) & ~items.gone
+    busy = union(items.start_ns[on_device], items.end_ns[on_device])
+    return lower_median(covered(busy, steps.start_ns, steps.end_ns)[: len(steps.lengths_ns)])
 
 
 class _HostCost(NamedTuple):
-    """What recording added to each call of a graph, in ns."""
+    """Overhead of recording on each call of a graph, in nanoseconds."""
 
     before_ns: F64
-    """To the work before it."""
+    """Overhead on the work before each call."""
     length_ns: float
-    """To the call."""
+    """Overhead on the call."""
 
 
 def _event_cost(trace: Trace, calibrated: Constants) -> tuple[float, float, float, float]:
-    """How much longer the host takes, in ns, for an op that is recorded, inside a call and around it, and for a Python
-    function: by how long the recording's launch calls are; in the proportions of a calibration of the same machine,
-    where there is one."""
+    """Return the overhead, in nanoseconds, of a recorded op, inside a call, around a call, and of a Python function.
+
+    The recording's launch calls determine it, in the proportions of a calibration of the same machine, if there is one.
+    """
     calls = trace.runtime_calls
     launches = np.flatnonzero(call_kinds.named(calls, KERNEL_LAUNCH))
     added = _USUAL_ADDED_NS
@@ -193,7 +213,7 @@ def _event_cost(trace: Trace, calibrated: Constants) -> tuple[float, float, floa
 
 
 def _host_cost(base: Base) -> _HostCost:
-    """The cost of all events that begin in the work before each call, on its thread or on the one that handed over."""
+    """Return the overhead of all events in the work before each call, on its thread or the thread that handed over."""
     graph = base.graph
     trace, calls = graph.trace, graph.calls
     op_ns, call_ns, around_call_ns, frame_ns = _event_cost(trace, base.hardware.calibrated)
@@ -219,6 +239,6 @@ def _host_cost(base: Base) -> _HostCost:
 
 
 def _shortened(lengths: I64, by: F64 | float, rest: float) -> I64:
-    # What is not positive is no work: a thread went on before the one that handed over had returned.
+    # Lengths up to 0 are not work: the thread continued before the thread that handed over had returned.
     shorter = np.where(lengths > 0, np.maximum(lengths - by, _LEFT * lengths) * rest, lengths)
     return np.rint(shorter).astype(np.int64)

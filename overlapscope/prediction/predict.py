@@ -1,4 +1,4 @@
-"""A recording and some interventions -> what a step would take."""
+"""Predicts a step from a recording and interventions."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from overlapscope.prediction.plain import as_plain, known_step
 from overlapscope.prediction.predicted_trace import predicted_times, predicted_trace
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import (
+    AppliedChange,
     Assumption,
-    Change,
     Constant,
     Estimate,
     Fidelity,
@@ -48,30 +48,30 @@ _ALWAYS = ("kernel_gap_ns", "launch_latency_ns", "return_ns")
 
 
 class Outcome(msgspec.Struct, frozen=True, eq=False):
-    """What interventions made of a recording, taken one way."""
+    """Result of interventions on a recording, under given stances."""
 
     applied: tuple[Applied, ...]
     graph: Graph
     replayed: Replay
     steps: StepTimes
     replayed_step_ns: int
-    """What a step takes when many follow each other."""
+    """Step time when many steps follow each other."""
     step_ns: int
-    """What that stands for (`Base.real_ns`)."""
+    """Real step time (`Base.real_ns`)."""
 
 
 class Prediction(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """The result, and the timelines before and after."""
+    """Result of a prediction, with the timelines before and after."""
 
     result: WhatIf
     before: Trace
     expected: Outcome | None
-    """None where nothing can be predicted."""
+    """None if nothing can be predicted."""
     choices: tuple[Choice, ...] = ()
 
     @cached_property
     def after(self) -> Trace | None:
-        """The recording as it would have been, likewise; made when it is first asked for."""
+        """The predicted timeline, built on first use; None if nothing can be predicted."""
         if self.expected is None:
             return None
         by = (*(self.before.predicted_by or ()), *(choice.text for choice in self.choices))
@@ -81,8 +81,12 @@ class Prediction(msgspec.Struct, frozen=True, eq=False, dict=True):
 def apply(
     base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = (), known: Sequence[Applied] = ()
 ) -> tuple[Applied, ...]:
-    """What each choice makes of what the ones before it made, each at its stance; `EXPECTED` where none are given.
-    `known`: what the first of them make, where that is known already."""
+    """Apply each choice to the result of the previous choices.
+
+    Args:
+        stances: Stance of each choice; `EXPECTED` for all by default.
+        known: Results of the first choices, if already computed.
+    """
     applied = [*known]
     each = zip(choices, stances or [Stance.EXPECTED] * len(choices), strict=True)
     for choice, stance in [*each][len(known) :]:
@@ -94,19 +98,19 @@ def apply(
 def outcome(
     base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = (), run: Stance = Stance.EXPECTED
 ) -> Outcome:
-    """Apply each choice, each at its stance, and replay what comes out, as in a run that is lucky or not."""
+    """Apply the choices at their stances, and replay the result as a lucky or unlucky run."""
     return replayed_as(base, apply(base, choices, stances), run)
 
 
 def replayed_as(base: Base, applied: tuple[Applied, ...], run: Stance = Stance.EXPECTED) -> Outcome:
-    """Replay what choices made of a recording (`apply`), as in a run that is lucky or not."""
+    """Replay the result of `apply` as a lucky or unlucky run."""
     graph, changed = base.graph, any(done.touched for done in applied)
     if changed:
         graph = spread(applied[-1].graph, run, plain=base.plain is not None)
     replayed = base.replayed if graph is base.graph and base.replayed is not None else replay(graph)
     steps = step_times(graph, base.device, base.main_stream, base.numbers, replayed.start_ns, replayed.end_ns)
     step_ns = steps.median_ns
-    if changed and not steps.whole:
+    if changed and not steps.is_window:
         step_ns = max(step_ns, engine_ns(graph, base.device, base.numbers, replayed.start_ns, replayed.end_ns))
     return Outcome(applied, graph, replayed, steps, step_ns, base.real_ns(step_ns))
 
@@ -119,36 +123,42 @@ def predict(
     calibration: Calibration | None = None,
     plain_step_ns: int | None = None,
 ) -> Prediction:
-    """What a step would take with the interventions: `pin`, `side-stream`, `no-sync cudaStreamSynchronize`...
+    """Predict the step time with interventions such as `pin`, `side-stream` or `no-sync cudaStreamSynchronize`.
 
-    It is a step of the plain program where the recorder timed one, or `plain_step_ns` tells it; else one of the
-    recording. `device` defaults to the busiest. Constants of the hardware come from the calibration, where one of the
-    trace's GPU is given, else from the trace, else from the table of an H200 that is shipped.
+    The step is the plain program's if the recorder timed it or the user passed `plain_step_ns`; otherwise the
+    recording's. `device` defaults to the busiest. Constants of the hardware come from a calibration of the trace's GPU,
+    then the trace, then the shipped table of an H200.
 
-    Raises UsageError for an intervention that does not exist, lacks what it has to be told, a trace without GPU
-    activity, or one without such a device.
+    Raises:
+        UsageError: An intervention does not exist or lacks its argument, or the trace has no GPU activity or no such
+            device.
     """
     recorded = prepare(trace, device, calibration)
     return conclude(recorded, plain_of(recorded, plain_step_ns), parse(interventions))
 
 
-def plain_of(base: Base, told_ns: int | None) -> Base:
-    """The plain program of a recording that can be replayed, where its step is told or timed; else the recording."""
-    step = known_step(base, told_ns)
+def plain_of(base: Base, user_step_ns: int | None) -> Base:
+    """Return the plain program if its step is known and the recording can be replayed; else the recording."""
+    step = known_step(base, user_step_ns)
     return base if step is None or not base.fidelity.valid else as_plain(base, step)
 
 
 def outcomes(base: Base, choices: Sequence[Choice], expected: Outcome | None = None) -> dict[Stance, Outcome]:
-    """The outcome at each stance, in a run that is as lucky; `expected` where that is known already."""
-    known = {} if expected is None else {Stance.EXPECTED: expected}
-    return {stance: known.get(stance) or outcome(base, choices, [stance] * len(choices), stance) for stance in Stance}
+    """Return the outcome at each stance, in a run that is as lucky. `expected` is used if already computed."""
+    computed = {} if expected is None else {Stance.EXPECTED: expected}
+    return {
+        stance: computed.get(stance) or outcome(base, choices, [stance] * len(choices), stance) for stance in Stance
+    }
 
 
 def conclude(
     recorded: Base, base: Base, choices: Sequence[Choice], taken: Mapping[Stance, Outcome] | None = None
 ) -> Prediction:
-    """Predict from a recording that has been made ready, and from its plain program (`plain_of`); `taken` where the
-    choices' outcomes are known already."""
+    """Predict from a prepared recording and its plain program (`plain_of`).
+
+    Args:
+        taken: Outcomes of the choices by stance, if already computed.
+    """
     if not base.fidelity.valid:
         return Prediction(_unpredicted(base), base.trace, None)
     try:
@@ -186,30 +196,30 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice], taken: Map
 
 
 def interval(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
-    """What a step would take, and between what it may lie."""
+    """Return the predicted step and its interval."""
     expected = taken[Stance.EXPECTED]
     times = [taken[stance].step_ns for stance in Stance]
     if any(done.touched for done in expected.applied):
-        # The steps of one recording differ, too.
+        # The steps of a recording differ among themselves.
         least, most = (part / max(base.recorded.median_ns, 1) for part in base.recorded.spread)
         if base.plain is not None:
-            # What nobody recorded may all have been in what goes.
+            # The overhead of recording may all have been in the time that the changes remove.
             times.append(taken[Stance.BEST].replayed_step_ns)
-            # Lucky or not, all of them are as sure as the plain step is.
+            # At any stance, the result is only as certain as the plain step.
             least, most = (end / base.plain.step_ns for end in (base.plain.low_ns, base.plain.high_ns))
         times += [round(taken[Stance.BEST].step_ns * least), round(taken[Stance.WORST].step_ns * most)]
     return Estimate(value=expected.step_ns, low=min(times), high=max(times))
 
 
 def _of_recording(recorded: Base, base: Base, choices: Sequence[Choice], expected: Outcome) -> int:
-    """What the changes would make of the recording's own steps."""
+    """Return the predicted step of the recording itself, profiler included."""
     if base.plain is None:
         return expected.step_ns
     return outcome(recorded, choices).step_ns
 
 
-def _figures_before(base: Base) -> Figures:
-    """Of the step that predictions are compared with: as recorded, or of the plain program."""
+def _figures_before(base: Base) -> ReplayFigures:
+    """Return the figures to compare predictions with: of the recording, or of the plain program."""
     if base.plain is None or base.replayed is None:
         step_ns = base.recorded.median_ns
         return _figures(build(base.trace, base.device), base.recorded, step_ns, step_ns)
@@ -217,20 +227,20 @@ def _figures_before(base: Base) -> Figures:
     return _figures(ran, base.steps, base.steps.median_ns, base.step_ns)
 
 
-def _figures_of(base: Base, outcome: Outcome) -> Figures:
+def _figures_of(base: Base, outcome: Outcome) -> ReplayFigures:
     ran = _ran(outcome.graph, outcome.replayed, base.device)
     return _figures(ran, outcome.steps, outcome.replayed_step_ns, outcome.step_ns)
 
 
 def _ran(graph: Graph, replayed: Replay, device: int) -> Ran:
-    """When the ops of a device would have run."""
-    there = np.flatnonzero((graph.items.device == device)[graph.item_of_op] & ~graph.items.gone[graph.item_of_op])
+    """Return the predicted times of a device's ops."""
+    ops = np.flatnonzero((graph.items.device == device)[graph.item_of_op] & ~graph.items.gone[graph.item_of_op])
     start, end = predicted_times(graph, replayed)
-    return when_ran(graph.trace.gpu_ops.kind[there], start[there], end[there])
+    return when_ran(graph.trace.gpu_ops.kind[ops], start[ops], end[ops])
 
 
 def _with_doubts(base: Base, constants: Sequence[Constant]) -> Fidelity:
-    """The fidelity, and what else a prediction that used these constants leaves in doubt."""
+    """Return the fidelity, with further doubts about a prediction that used these constants."""
     doubt = base.hardware.doubt
     if doubt is None or all(constant.origin != "table" for constant in constants):
         return base.fidelity
@@ -238,13 +248,13 @@ def _with_doubts(base: Base, constants: Sequence[Constant]) -> Fidelity:
 
 
 def _unpredicted(base: Base) -> WhatIf:
-    """What is to be said of a recording of which nothing is predicted."""
+    """Return the result of a recording without a prediction."""
     return WhatIf(
         source=base.trace.source,
         rank=base.trace.rank,
         device=base.device,
         device_name=base.trace.device_names.get(base.device),
-        steps=0 if base.recorded.whole else len(base.recorded.known),
+        steps=0 if base.recorded.is_window else len(base.recorded.lengths_ns),
         baseline_step_ns=base.recorded.median_ns if base.plain is None else base.plain.step_ns,
         plain=None if base.plain is None else KnownStep(**asdict(base.plain)),
         recorded_step_ns=base.recorded.median_ns,
@@ -263,9 +273,9 @@ def _unpredicted(base: Base) -> WhatIf:
     )
 
 
-def _change(trace: Trace, choice: Choice, done: Applied) -> Change:
+def _change(trace: Trace, choice: Choice, done: Applied) -> AppliedChange:
     title, needs = choice.intervention.words.of(trace.framework)
-    return Change(
+    return AppliedChange(
         intervention=choice.intervention.id,
         argument=choice.argument,
         title=title,
@@ -277,7 +287,7 @@ def _change(trace: Trace, choice: Choice, done: Applied) -> Change:
 
 
 def _places(trace: Trace, rows: I64) -> tuple[str, ...]:
-    """Python lines, or else ops, around the given runtime calls, the most frequent first."""
+    """Return the Python lines, or else ops, around the given runtime calls, the most frequent first."""
     if not len(rows):
         return ()
     sites = sites_of_calls(trace, rows)
@@ -291,7 +301,7 @@ def _places(trace: Trace, rows: I64) -> tuple[str, ...]:
 
 
 def _assumptions(base: Base, choices: Sequence[Choice], expected: Outcome) -> tuple[Assumption, ...]:
-    """What each choice takes for granted, and how much longer the step is where that does not hold."""
+    """Return each choice's assumptions, with the extra step time if they don't hold."""
     assumptions = []
     for number, (choice, done) in enumerate(zip(choices, expected.applied, strict=True)):
         for assumption in choice.intervention.assumptions if done.touched else ():
@@ -300,18 +310,18 @@ def _assumptions(base: Base, choices: Sequence[Choice], expected: Outcome) -> tu
                 stances = [Stance.EXPECTED] * len(choices)
                 stances[number] = Stance.WORST
                 cost = max(0, outcome(base, choices, stances).step_ns - expected.step_ns)
-            shown = done.told.turns if assumption.costed else done.told.needs
+            shown = done.shown.turns if assumption.costed else done.shown.needs
             assumptions.append(
                 Assumption(intervention=choice.intervention.id, text=assumption.text, cost_ns=cost, shown=shown)
             )
-        if done.told.by_shapes:
-            text = BY_SHAPES.format(copies=plural(done.told.by_shapes, "copy"))
+        if done.shown.by_shapes:
+            text = BY_SHAPES.format(copies=plural(done.shown.by_shapes, "copy"))
             assumptions.append(Assumption(intervention=choice.intervention.id, text=text, cost_ns=None, shown=False))
     return tuple(assumptions)
 
 
 def _constants(base: Base, choices: Sequence[Choice], expected: Outcome) -> tuple[Constant, ...]:
-    """The constants that the prediction rests on: those that its interventions read, and those of every replay."""
+    """Return the constants that the interventions or every replay use."""
     used = [
         field
         for choice, done in zip(choices, expected.applied, strict=True)
@@ -328,51 +338,58 @@ def _constants(base: Base, choices: Sequence[Choice], expected: Outcome) -> tupl
     return tuple(dict.fromkeys(constants))
 
 
-class Figures(msgspec.Struct, frozen=True):
-    """Of one timeline."""
+class ReplayFigures(msgspec.Struct, frozen=True):
+    """Figures of a timeline."""
 
     buckets: Buckets
-    """Of the step of median length; they add up to what a step takes."""
+    """Buckets of the step of median length; they add up to the step."""
     overlap: Overlap
-    """Of all steps whose end is known, together: a single one may hold no copy where the host runs ahead."""
+    """Overlap over all steps with a known end, since a single step may hold no copy if the host runs ahead."""
 
 
-def _figures(ran: Ran, steps: StepTimes, step_ns: int, real_ns: int) -> Figures:
-    """The figures of steps in which a device's ops `ran`: each takes `step_ns` when many follow each other, and stands
-    for one of `real_ns` (`base.Base.real_ns`)."""
-    known = len(steps.known)
-    middle = int(np.argsort(steps.known, kind="stable")[(known - 1) // 2])
+def _figures(ran: Ran, steps: StepTimes, step_ns: int, real_ns: int) -> ReplayFigures:
+    """Return the figures of a device's steps.
+
+    Args:
+        ran: Times of the device's ops.
+        step_ns: Length of a step when many follow each other.
+        real_ns: Real length of such a step (`base.Base.real_ns`).
+    """
+    count = len(steps.lengths_ns)
+    middle = int(np.argsort(steps.lengths_ns, kind="stable")[(count - 1) // 2])
     starts = np.append(steps.start_ns[middle], steps.start_ns[0])
-    ends = np.append(steps.end_ns[middle], steps.end_ns[known - 1])
+    ends = np.append(steps.end_ns[middle], steps.end_ns[count - 1])
     ns = {name: values.tolist() for name, values in lengths(ran, starts, ends).items()}
     buckets, _, _ = measured({name: values[0] for name, values in ns.items()})
     _, _, overlap = measured({name: values[1] for name, values in ns.items()})
-    # What a step takes longer than its own window is time in which a copy engine works for it.
+    # The step exceeds its own window while a copy engine works for it.
     beyond = step_ns - int(ends[0] - starts[0])
     buckets = msgspec.structs.replace(buckets, exposed_copy_ns=buckets.exposed_copy_ns + beyond)
-    return Figures(Buckets(**fitted(msgspec.structs.asdict(buckets), "idle_ns", real_ns)), overlap)
+    return ReplayFigures(Buckets(**fitted(msgspec.structs.asdict(buckets), "idle_ns", real_ns)), overlap)
 
 
 K = TypeVar("K", bound=Hashable)
 
 
-def fitted(parts: Mapping[K, int], spare: K, whole: int) -> dict[K, int]:
-    """Lengths that add up to `whole`: what is lacking goes to the spare one, what is too much comes from it, and where
-    that is not enough from all others in proportion."""
+def fitted(parts: Mapping[K, int], spare: K, target: int) -> dict[K, int]:
+    """Adjust lengths so that they add up to `whole`.
+
+    The `spare` length takes the difference. If it is too short, all lengths are reduced in proportion.
+    """
     result = dict(parts)
-    result[spare] = max(0, result[spare] + whole - sum(result.values()))
+    result[spare] = max(0, result[spare] + target - sum(result.values()))
     total, running, given = sum(result.values()), 0, 0
-    if total > whole:
+    if total > target:
         for name, ns in result.items():
             running += ns
-            # The running sum is rounded, so that no nanosecond is lost or made.
-            result[name] = running * whole // total - given
+            # Rounding the running sum loses no nanosecond.
+            result[name] = running * target // total - given
             given += result[name]
     return result
 
 
-def _compared_buckets(before: Figures, after: Sequence[Figures]) -> dict[str, Figure]:
-    """Each bucket, measured and predicted; `after` by stance."""
+def _compared_buckets(before: ReplayFigures, after: Sequence[ReplayFigures]) -> dict[str, Figure]:
+    """Return each bucket, measured and predicted; `after` is by stance."""
     compared = {}
     for name in Buckets.__struct_fields__:
         by_stance = [getattr(analysis.buckets, name) for analysis in after]
@@ -381,13 +398,13 @@ def _compared_buckets(before: Figures, after: Sequence[Figures]) -> dict[str, Fi
     return compared
 
 
-def _compared_percentage(name: str, before: Figures, after: Sequence[Figures]) -> Percentage:
-    """A percentage of the overlap, likewise."""
+def _compared_percentage(name: str, before: ReplayFigures, after: Sequence[ReplayFigures]) -> Percentage:
+    """Return a percentage of the overlap, measured and predicted."""
     values = [getattr(analysis.overlap, name) for analysis in after]
-    known = [value for value in values if value is not None]
+    numbers = [value for value in values if value is not None]
     return Percentage(
         measured=getattr(before.overlap, name),
         predicted=values[Stance.EXPECTED],
-        low=min(known, default=None),
-        high=max(known, default=None),
+        low=min(numbers, default=None),
+        high=max(numbers, default=None),
     )

@@ -1,4 +1,4 @@
-"""A replayed graph as a Trace: the recording with its events where the simulation puts them."""
+"""A replayed graph as a Trace: the recording with its events at their simulated times."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ H = TypeVar("H", bound=HostEvents)
 
 
 def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
-    """The recording as it would have been.
+    """Return the recording with the predicted times.
 
-    What the host did between calls is stretched or shrunk with the time between them. Records of synchronisation and of
-    annotations on the device are left out: they are of the recording's own streams.
+    Host events between calls are stretched or shrunk with the time between them. Records of synchronization and of
+    annotations on the device are left out, since they refer to the recording's own streams.
     """
     trace = graph.trace
     clock = _Clock(graph, replayed)
@@ -52,8 +52,11 @@ def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
 
 
 def plain_trace(base: Base) -> Trace:
-    """The timeline of a recording's plain program. Nothing was moved to another stream, so records of synchronisation
-    stay, at their calls. Python frames, which are nothing but a place in the code, are left out."""
+    """Return the timeline of a recording's plain program.
+
+    Nothing was moved to another stream, so records of synchronization stay, at their calls. Python frames, which only
+    state a place in the code, are left out.
+    """
     assert base.replayed is not None
     trace = base.graph.trace
     lean = replace(trace, python_frames=HostEvents.empty(names=trace.names))
@@ -68,20 +71,20 @@ def plain_trace(base: Base) -> Trace:
 
 
 def _renamed(names: tuple[str, ...], ops: GpuOps, graph: Graph) -> tuple[tuple[str, ...], GpuOps]:
-    """The table of names, with those of copies that have come to be pinned, and the ops with these."""
+    """Return the table of names with those of newly pinned copies, and the ops with these names."""
     if len(ops) == 0:
         return names, ops
-    known = {name: number for number, name in enumerate(names)}
+    number_of = {name: number for number, name in enumerate(names)}
     name_id = ops.name_id.copy()
     pinned = ops.is_copy & (ops.host_memory == Memory.PINNED)
     for number in distinct(name_id[pinned]).tolist():
         name = names[number].replace("Pageable", "Pinned")
-        name_id[pinned & (name_id == number)] = known.setdefault(name, len(known))
-    return tuple(known), replace(ops, name_id=name_id)
+        name_id[pinned & (name_id == number)] = number_of.setdefault(name, len(number_of))
+    return tuple(number_of), replace(ops, name_id=name_id)
 
 
 def _sorted(table: T) -> tuple[T, I64]:
-    """The table by start, longest first; and the new row of each old one."""
+    """Return the table by start, longest first, and the new row of each old row."""
     later, longer = np.diff(table.start_ns), -np.diff(table.end_ns)
     if ((later > 0) | ((later == 0) & (longer >= 0))).all():
         return table, np.arange(len(table))
@@ -92,7 +95,7 @@ def _sorted(table: T) -> tuple[T, I64]:
 
 
 def predicted_times(graph: Graph, replayed: Replay) -> tuple[I64, I64]:
-    """When each GPU op of the recording would have begun and ended."""
+    """Return the predicted start and end of each GPU op."""
     ops, item = graph.trace.gpu_ops, graph.item_of_op
     if len(ops) == len(graph.items):
         # Each op is an item.
@@ -102,17 +105,17 @@ def predicted_times(graph: Graph, replayed: Replay) -> tuple[I64, I64]:
 
 
 def _single(graph: Graph) -> Bool:
-    """Which ops are an item by themselves."""
+    """Return a mask of the ops that are an item by themselves."""
     single: Bool = (np.bincount(graph.item_of_op, minlength=len(graph.items)) == 1)[graph.item_of_op]
     return single
 
 
 def predicted_ops(graph: Graph, replayed: Replay) -> GpuOps:
-    """The GPU ops as they would have run, by start; their launches are rows of the recording's calls."""
+    """Return the GPU ops at their predicted times, by start; their launches are rows of the recording's calls."""
     ops, items = graph.trace.gpu_ops, graph.items
     item = graph.item_of_op
     start, end = predicted_times(graph, replayed)
-    # Only items that an intervention moved are on another lane than they were.
+    # Only items that an intervention moved have another stream.
     streams = np.array([stream for _, stream in graph.streams], np.int64)
     stream = np.where(items.moved[item], streams[items.lane[item]], ops.stream)
     pinned = ops.is_copy & (items.host_memory[item] == Memory.PINNED)
@@ -134,7 +137,7 @@ def predicted_ops(graph: Graph, replayed: Replay) -> GpuOps:
 
 
 def _correlations(graph: Graph) -> I64:
-    """Of each op: that of the call that launches it now."""
+    """Return the correlation id of the call that launches each op now."""
     calls, ops = graph.trace.runtime_calls, graph.trace.gpu_ops
     call = graph.items.call[graph.item_of_op]
     of_call = pick(calls.correlation, pick(graph.calls.row, call, 0), 0)
@@ -142,9 +145,9 @@ def _correlations(graph: Graph) -> I64:
 
 
 def _collectives(graph: Graph, replayed: Replay) -> Collectives:
-    """Collectives with their kernels' new times."""
+    """Return the collectives at their kernels' predicted times."""
     notes, ops = graph.trace.collectives, graph.trace.gpu_ops
-    # A collective stands where its kernel does in the source's list of events.
+    # A collective has the same position in the source's list of events as its kernel.
     row = locate(ops.place, notes.place)
     item = graph.item_of_op[row]
     shift = replayed.start_ns[item] - graph.items.start_ns[item]
@@ -159,7 +162,7 @@ def _collectives(graph: Graph, replayed: Replay) -> Collectives:
 
 
 class _Clock:
-    """When the host did what, in the replay."""
+    """Maps the host's times to those of the replay."""
 
     def __init__(self, graph: Graph, replayed: Replay) -> None:
         calls = graph.calls
@@ -169,11 +172,11 @@ class _Clock:
             measured = np.stack([calls.start_ns[of_thread], calls.end_ns[of_thread]], axis=1).ravel()
             moved = np.stack([replayed.call_start_ns[of_thread], replayed.call_end_ns[of_thread]], axis=1).ravel()
             self._knots[thread] = measured, moved
-        # Threads without calls go with the one that makes most.
+        # Threads without calls follow the thread with the most calls.
         self._main = max(self._knots.values(), key=lambda knots: len(knots[0]), default=None)
 
     def host(self, table: H) -> H:
-        """Host events at their new times."""
+        """Return host events at their new times."""
         start, end = table.start_ns.copy(), table.end_ns.copy()
         for thread in distinct(table.thread).tolist():
             of_thread = table.thread == thread
@@ -186,7 +189,7 @@ class _Clock:
         return replace(table, start_ns=start, end_ns=np.maximum(start, end))
 
     def instant(self, at_ns: int) -> int:
-        """One instant of the recording; -1 stays what it is."""
+        """Return an instant at its new time; -1 stays -1."""
         if at_ns < 0 or self._main is None:
             return at_ns
         return int(self._moved(self._main, np.array([at_ns]))[0])

@@ -1,4 +1,4 @@
-"""The plain program behind a recording: the recording replayed with steps as long as they are when nobody records."""
+"""The plain program of a recording: a replay with steps as long as they are without recording."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from overlapscope.trace.model import PlainSteps, Trace
 P = TypeVar("P", Device, Period)
 
 MOST_OPS = 200_000
-"""Recordings of more GPU ops are not replayed unasked: so many made-up ops take 0.9 s more than the 0.4 s of their
-analysis. `overlapscope whatif` replays any."""
+"""Maximum number of GPU ops to replay by default: 200,000 synthetic ops add 0.9 s to an analysis of 0.4 s.
+`overlapscope whatif` replays any recording."""
 _MOST_DEVICES = 16
 _MOST_LANES = 256
-"""A program has no more streams and threads. Each costs a replay some milliseconds, whatever it does."""
+"""Maximum number of streams and threads to replay by default. Each costs some milliseconds, however little it does."""
 _COPY, _IDLE = "exposed_copy_ns", "idle_ns"
 _UNKNOWN = (_IDLE, "unknown")
 
@@ -34,19 +34,19 @@ class Program(msgspec.Struct, frozen=True, eq=False):
     """The plain program of one trace."""
 
     step: PlainStep | None
-    """None where nobody knows it: what torch.profiler adds to a step can be estimated, what others add cannot."""
+    """None if unknown: the overhead of torch.profiler can be estimated, that of other recorders cannot."""
     recorded: Base
-    """The recording, made ready for predictions."""
+    """The recording, prepared for predictions."""
     base: Base | None
-    """What predictions of the plain program start from; None where the recording cannot be replayed."""
+    """Starting point of predictions for the plain program; None if the recording cannot be replayed."""
     analysis: TraceAnalysis | None
-    """Of the replay's timeline, likewise, where verdict, findings and budgets speak of it instead of the recording: not
-    where its step is only estimated."""
+    """Analysis of the replay's timeline, for verdict, findings and budgets; None if the step is only estimated, or the
+    recording cannot be replayed."""
     estimated: tuple[StepBuckets, ...] = ()
-    """What the replay's steps went to, where their length is an estimate."""
+    """Breakdown of the replay's steps, if their length is an estimate."""
 
     def device(self, ordinal: int) -> Device | None:
-        """The figures of one device of the replay, its steps with the time that they lack (`Base.real_ns`)."""
+        """Return a device's figures in the replay, with missing step time added (`Base.real_ns`)."""
         devices = self.analysis.devices if self.analysis is not None else ()
         result = next((device.result for device in devices if device.result.device == ordinal), None)
         lacking_ns = 0 if self.base is None or self.step is None else self.step.step_ns - self.base.steps.median_ns
@@ -54,7 +54,7 @@ class Program(msgspec.Struct, frozen=True, eq=False):
 
 
 def _longer(device: Device, by_ns: int) -> Device:
-    """The same with each step so much longer by idle time that nothing explains; the windows stay where they are."""
+    """Return the device with each step lengthened by unexplained idle time; the windows keep their places."""
     whole_ns = by_ns * max(1, len(device.steps))
     return msgspec.structs.replace(
         _idle_for(device, whole_ns),
@@ -73,7 +73,7 @@ def _idle_for(part: P, more_ns: int) -> P:
 
 
 def replayed_unasked(trace: Trace) -> bool:
-    """Whether a recording is small enough, in ops and in lanes, to be replayed without being asked to."""
+    """Return whether a recording is small enough, in ops and lanes, to replay it by default."""
     return len(trace.gpu_ops) <= MOST_OPS and _of_few_lanes(trace)
 
 
@@ -84,34 +84,39 @@ def _of_few_lanes(trace: Trace) -> bool:
     return streams + len(distinct(trace.runtime_calls.thread)) <= _MOST_LANES
 
 
-def find_program(analysis: TraceAnalysis, told_ns: int | None, *, estimate: bool) -> Program | None:
-    """The plain program of an analysed recording; `told_ns` is the length of its step where somebody knows it.
+def find_program(analysis: TraceAnalysis, user_step_ns: int | None, *, estimate: bool) -> Program | None:
+    """Return the plain program of an analysed recording.
 
-    None where the step is neither told nor timed, and not asked to be estimated, or the recording is too large for that
-    or cannot be replayed; where it is not told and the recording has more devices, streams and threads than programs
-    do; for a prediction, which is no recording; and without GPU activity.
+    Args:
+        user_step_ns: Length of its step, if the user passed it.
+        estimate: Estimate the step if it is neither passed nor timed.
+
+    Returns:
+        None for a prediction, a trace without GPU activity, a recording that cannot be replayed, and a step that is
+        neither known nor to be estimated. Also None if the recording is too large to estimate its step, or has more
+        devices, streams and threads than programs do while the user passed no step.
     """
     trace = analysis.trace
     if trace.predicted_by is not None or not analysis.devices:
         return None
-    if told_ns is None and not _of_few_lanes(trace):
+    if user_step_ns is None and not _of_few_lanes(trace):
         return None
-    untold = told_ns is None and trace.plain_steps == PlainSteps()
+    untold = user_step_ns is None and trace.plain_steps == PlainSteps()
     if untold and (not estimate or len(trace.gpu_ops) > MOST_OPS):
         return None
     try:
-        return _replayed(analysis, told_ns, estimate)
+        return _replayed(analysis, user_step_ns, estimate)
     except (ArithmeticError, LookupError, MemoryError, ValueError):
         if not untold:
             raise
-        # An estimate must not cost the analysis of a trace that is unlike any seen so far.
+        # An estimate must not break the analysis of an unusual trace.
         return None
 
 
 @kept_in_session
-def _replayed(analysis: TraceAnalysis, told_ns: int | None, estimate: bool) -> Program | None:
+def _replayed(analysis: TraceAnalysis, user_step_ns: int | None, estimate: bool) -> Program | None:
     recorded = prepare(analysis.trace, None, None, with_shapes=False)
-    step = known_step(recorded, told_ns)
+    step = known_step(recorded, user_step_ns)
     if step is None and not estimate:
         return None
     if step is None and analysis.trace.recorder != "kineto":
@@ -131,7 +136,7 @@ def _replayed(analysis: TraceAnalysis, told_ns: int | None, estimate: bool) -> P
 
 
 def summary(recorded: Device, program: Program) -> Plain | None:
-    """What the report says of one device while nothing is recorded; None where nobody knows the plain step."""
+    """Return the report's figures of a device without recording; None if the plain step is unknown."""
     device, step = program.device(recorded.device), program.step
     if step is None:
         return None
@@ -153,13 +158,13 @@ def summary(recorded: Device, program: Program) -> Plain | None:
 
 
 _Parts = dict[tuple[str, str], int]
-"""What divides a step, by bucket and cause; no cause for buckets that have none."""
+"""Parts of a step, by bucket and cause; the cause is empty for buckets without causes."""
 
 
 def _fallback(device: Device, step_ns: int) -> _Parts | None:
-    """Those of the recording's step, with idle time changed by what the plain step takes less or more.
+    """Return the parts of the recording's step, with idle time adjusted to the plain step.
 
-    Nobody knows which idle time then goes. None where the recording's ops alone take longer than the plain step.
+    The adjusted idle time has no known cause. None if the recording's ops alone take longer than the plain step.
     """
     parts = _typical(device)
     busy = {key: ns for key, ns in parts.items() if key[0] != _IDLE}
@@ -171,14 +176,14 @@ def _fallback(device: Device, step_ns: int) -> _Parts | None:
 
 
 def _fitted(parts: _Parts, step_ns: int) -> _Parts:
-    """The parts, adding up to what a step takes."""
+    """Return the parts, scaled to add up to the step."""
     return fitted(parts | {_UNKNOWN: parts.get(_UNKNOWN, 0)}, _UNKNOWN, step_ns)
 
 
 def _typical(device: Device | StepBuckets) -> _Parts:
-    """Of the steps whose end is known, that of median length (`periods.StepTimes`); without steps the window."""
-    known = sorted(device.steps[:-1] or device.steps, key=lambda step: step.span_ns)
-    period = known[(len(known) - 1) // 2] if known else device.judged
+    """Return the parts of the step of median length (`periods.StepTimes`), or of the window without steps."""
+    steps = sorted(device.steps[:-1] or device.steps, key=lambda step: step.span_ns)
+    period = steps[(len(steps) - 1) // 2] if steps else device.judged
     if period is None:
         return {}
     causes = {_COPY: period.exposed_copy_by_cause, _IDLE: period.idle_by_cause}

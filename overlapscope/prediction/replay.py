@@ -1,12 +1,12 @@
 """Discrete-event simulation of a dependency graph.
 
-Threads and lanes are chains: what is on one goes one after another. They advance as far as what they wait for is known;
-that needs no clock, since an item's start is the largest of what precedes it. Where a long stretch of a chain waits for
-nothing but itself and calls that come to be known at one go, it is a running maximum, and numpy's. Only copy engines
-need a clock: two lanes may want one engine, and copies in opposite directions slow each other while both run. So
-whenever nothing else can advance, the earliest of the engines' next events happens: a copy takes a free engine, or one
-ends. That is exact: whatever has not yet been computed depends on a copy that has not ended, and so lies behind the
-earliest event.
+Threads and lanes are chains, which run their members one after another. A chain advances as far as the times it waits
+for are known. Chains need no clock, since an item's start is the latest of the times before it. A long stretch of a
+chain that waits only for itself, and for calls that become known together, is a running maximum, which numpy computes.
+
+Only copy engines need a clock: two lanes may want one engine, and copies in opposite directions slow each other. So
+when nothing else can advance, the earliest of the engines' next events happens: a copy starts or ends. This is exact,
+because every unknown time depends on a copy that has not ended, and is later than that event.
 """
 
 from __future__ import annotations
@@ -19,29 +19,32 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.grouping import distinct, rows_by
+from overlapscope.base.columns import Columns
 from overlapscope.base.intervals import I64, Bool
-from overlapscope.prediction.copy_engines import NEVER, Engine, Pair
-from overlapscope.prediction.graph import Graph, Items
+from overlapscope.prediction.copy_engines import NEVER, Engine, EnginePair, ReadyCopy
+from overlapscope.prediction.graph import DeviceItems, Graph
 from overlapscope.trace.model import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     _Actor = Iterator[list["_Actor"]]
+    _Steps = Generator[list["_Actor"], None, int]
+    """Part of an actor; returns when its last item or call ends."""
 
 _NEVER_NS = 2**61
 _UNKNOWN = 2**62
-"""A time that has not been computed."""
+"""A time that is not computed yet."""
 _NO_ENGINE = 0
-"""A kernel's kind, in place of a copy's."""
+"""Stands for a kernel, which takes no copy engine."""
 _LONG = 48
-"""Of a stretch that numpy computes: from there on it is faster than a loop."""
+"""Minimum length of a stretch for numpy to be faster than a loop."""
 _LARGEST_SUM_NS = 2.0**60
-"""A chain of longer times might have sums that 64 bits do not hold."""
+"""The sums of a longer chain might not fit into 64 bits."""
 
 
 class Replay(Struct, frozen=True, eq=False):
-    """When everything happens. Rows are those of the graph's items and calls; -1 where never."""
+    """Times of a simulated graph. Rows are those of the graph's items and calls; -1 for never."""
 
     start_ns: I64
     end_ns: I64
@@ -50,15 +53,58 @@ class Replay(Struct, frozen=True, eq=False):
 
 
 class Deadlock(Exception):
-    """Things wait for each other in a circle."""
+    """Items and calls that wait for each other in a circle."""
 
 
 def replay(graph: Graph) -> Replay:
-    """Simulate; deterministic.
+    """Simulate a graph; the result is deterministic.
 
-    Raises Deadlock where items and calls wait for each other in a circle, which no recording does.
+    Raises:
+        Deadlock: Items and calls wait for each other in a circle, which no recording does.
     """
     return _Simulation(graph).run()
+
+
+class _Chain(Columns, frozen=True):
+    """Members of a chain, in order. Times count from the origin of the simulation."""
+
+    def rows(self) -> Iterator[tuple[int, ...]]:
+        """Yield the values of each row."""
+        return zip(*(getattr(self, name).tolist() for name in self.__struct_fields__), strict=True)
+
+
+class _LaneItems(_Chain, frozen=True):
+    """Items of a lane, in order."""
+
+    item: I64
+    """Row of `Graph.items`."""
+    call: I64
+    """Index in `_Simulation._call` of the instant that the item waits for."""
+    launch_lag: I64
+    """Minimum time from that instant to its start."""
+    gap: I64
+    """Minimum time from the end of the item before it to its start."""
+    release: I64
+    """Earliest start."""
+    engine: I64
+    """`trace.Kind` of the engine it occupies; `_NO_ENGINE` for none."""
+    length: I64
+    """Length; unused for an item that occupies an engine."""
+
+
+class _ThreadCalls(_Chain, frozen=True):
+    """Calls of a thread, in order."""
+
+    call: I64
+    """Row of `Graph.calls`."""
+    gap: I64
+    """Host work before it."""
+    length: I64
+    """Length without waiting."""
+    handed_by: I64
+    """Call of another thread that it comes after; -1 for none."""
+    release: I64
+    """Earliest start."""
 
 
 class _Simulation:
@@ -66,26 +112,25 @@ class _Simulation:
         items, calls = graph.items, graph.calls
         self._graph = graph
         self._origin = int(min(items.start_ns.min(initial=2**62), calls.start_ns.min(initial=2**62)))
-        # Loops read and write single values of memoryviews, which is faster.
+        # Loops read and write single values, which is faster with memoryviews.
         self._start, self._end = np.full(len(items), _UNKNOWN), np.full(len(items), _UNKNOWN)
         self._starts, self._ends = memoryview(self._start.data), memoryview(self._end.data)
-        # When each call begins, and when it ends; and, last, what an item without a call waits for.
+        # Start and end of each call in turn; the last value is for items without a call.
         self._call = np.append(np.full(2 * len(calls), _UNKNOWN), -_NEVER_NS)
         self._called = memoryview(self._call.data)
-        self._after = np.where(items.call >= 0, 2 * items.call + items.after_call, -1)
-        """Of each item: what it waits for there."""
         self._go = _goes(graph)
-        self._duration = np.rint(np.where(items.gone, 0, items.duration_ns)).astype(np.int64)
         self._before = _by_row(graph.orders.then, graph.orders.first, graph.orders.lag_ns)
         self._waits = _by_row(graph.waits.call, graph.waits.item, graph.waits.lag_ns)
         self._todo: list[_Actor] = []
-        # Those who wait for something go on when it is known.
+        # Actors that wait for a time continue when it is known.
         self._for_item: dict[int, list[_Actor]] = defaultdict(list)
         self._for_call: dict[int, list[_Actor]] = defaultdict(list)
-        known, lag = graph.constants, memoryview(np.maximum(items.engine_lag_ns, 0).data)
+        constants, lag = graph.constants, memoryview(np.maximum(items.engine_lag_ns, 0).data)
         work = memoryview(np.ascontiguousarray(items.duration_ns).data)
-        self._pairs = {
-            device: Pair(Engine(known.h2d_two_way or 1.0, lag), Engine(known.d2h_two_way or 1.0, lag), work)
+        self._engines = {
+            device: EnginePair(
+                Engine(constants.h2d_two_way or 1.0, lag), Engine(constants.d2h_two_way or 1.0, lag), work
+            )
             for device in distinct(items.device).tolist()
         }
 
@@ -107,107 +152,131 @@ class _Simulation:
         return Replay(*(times + self._origin for times in columns))
 
     def _lane(self, rows: I64, shared: Bool) -> _Actor:
-        """Runs the items of a lane in order; yields the list to be put on whenever something is not known yet.
+        """Run the items of a lane in order; yield the list to wait on whenever a time is unknown.
 
-        `shared`: which of them take an engine that others may want, or that others slow.
+        Args:
+            shared: Mask of the items whose engine other lanes use too, or the other direction slows.
         """
-        items, before, todo = self._graph.items, self._before, self._todo
-        called, for_call, for_item = self._called, self._for_call, self._for_item
-        starts, ends, pair = self._starts, self._ends, self._pairs[int(items.device[rows[0]])]
-        after, launch_lag, length = self._after[rows], items.launch_lag_ns[rows], self._duration[rows]
-        gap = items.queue_lag_ns[rows]
-        alone, taken = items.on_engine[rows] & ~shared, np.where(shared, items.kind[rows], _NO_ENGINE)
-        gap[alone] = np.maximum(gap, np.maximum(items.engine_lag_ns[rows], 0))[alone]
-        release = np.maximum(items.release_ns[rows], self._origin - _NEVER_NS) - self._origin
+        lane = self._items_of_lane(rows, shared)
+        engines = self._engines[int(self._graph.items.device[rows[0]])]
         apart = np.isin(rows, self._graph.orders.then)
         ended = -_NEVER_NS
-        for part, long in _stretches(len(Kind) * self._go[after] + taken, apart, gap, length):
-            if long:
-                call, last = int(after[part].max()), int(rows[part][-1])
-                while called[call] == _UNKNOWN:
-                    yield for_call[call]
-                begins = np.maximum(self._call[after[part]] + launch_lag[part], release[part])
-                if kind := int(taken[part][0]):
-                    copies = zip(rows[part].tolist(), gap[part].tolist(), begins.tolist(), strict=True)
-                    for item, queue_lag, ready in copies:
-                        pair.of(kind).want(item, max(ended + queue_lag, ready), copies)
-                        break
-                    while ends[last] == _UNKNOWN:
-                        yield for_item[last]
-                else:
-                    self._start[rows[part]], self._end[rows[part]] = _run(ended, gap[part], begins, length[part])
-                    self._wake(for_item, ends)
-                ended = ends[last]
-                continue
-            columns = (rows, after, launch_lag, gap, release, taken, length)
-            for item, call, lag, queue_lag, earliest, kind, takes in zip(
-                *(column[part].tolist() for column in columns), strict=True
-            ):
-                while (at := called[call]) == _UNKNOWN:
-                    yield for_call[call]
-                ready = max(ended + queue_lag, earliest, at + lag)
-                for first, lag in before.get(item, ()):
-                    while (at := ends[first]) == _UNKNOWN:
-                        yield for_item[first]
-                    if at + lag > ready:
-                        ready = at + lag
-                if kind:
-                    pair.of(kind).want(item, ready, iter(()))
-                    while (at := ends[item]) == _UNKNOWN:
-                        yield for_item[item]
-                    ended = at
-                else:
-                    starts[item] = ready
-                    ends[item] = ended = ready + takes
-                    if item in for_item:
-                        todo += for_item.pop(item)
+        for part, long in _stretches(len(Kind) * self._go[lane.call] + lane.engine, apart, lane.gap, lane.length):
+            run = self._stretch_of_items if long else self._each_item
+            ended = yield from run(lane.take(part), engines, ended)
+
+    def _items_of_lane(self, rows: I64, shared: Bool) -> _LaneItems:
+        items = self._graph.items
+        gap, alone = items.queue_lag_ns[rows], items.on_engine[rows] & ~shared
+        gap[alone] = np.maximum(gap, np.maximum(items.engine_lag_ns[rows], 0))[alone]
+        return _LaneItems(
+            item=rows,
+            call=np.where(items.call >= 0, 2 * items.call + items.after_call, -1)[rows],
+            launch_lag=items.launch_lag_ns[rows],
+            gap=gap,
+            release=self._from_origin(items.release_ns[rows]),
+            engine=np.where(shared, items.kind[rows], _NO_ENGINE),
+            length=np.rint(np.where(items.gone, 0, items.duration_ns))[rows].astype(np.int64),
+        )
+
+    def _stretch_of_items(self, items: _LaneItems, engines: EnginePair, ended: int) -> _Steps:
+        """Run items that wait only for each other and for calls of a single go; return the last end."""
+        # When the last call of a go is known, so are all its calls.
+        last_call, last = int(items.call.max()), int(items.item[-1])
+        while self._called[last_call] == _UNKNOWN:
+            yield self._for_call[last_call]
+        ready = np.maximum(self._call[items.call] + items.launch_lag, items.release)
+        if kind := int(items.engine[0]):
+            copies = zip(items.item.tolist(), items.gap.tolist(), ready.tolist(), strict=True)
+            item, gap, ready_at = next(copies)
+            engines.of(kind).want(ReadyCopy(max(ended + gap, ready_at), item, copies))
+            while self._ends[last] == _UNKNOWN:
+                yield self._for_item[last]
+        else:
+            self._start[items.item], self._end[items.item] = _run(ended, items.gap, ready, items.length)
+            self._wake(self._for_item, self._ends)
+        return self._ends[last]
+
+    def _each_item(self, items: _LaneItems, engines: EnginePair, ended: int) -> _Steps:
+        """Run items in a loop; return the last end."""
+        before, called, starts, ends = self._before, self._called, self._starts, self._ends
+        for_call, for_item = self._for_call, self._for_item
+        for item, call, lag, gap, release, kind, length in items.rows():
+            while (at := called[call]) == _UNKNOWN:
+                yield for_call[call]
+            ready = max(ended + gap, release, at + lag)
+            for first, lag in before.get(item, ()):
+                while (at := ends[first]) == _UNKNOWN:
+                    yield for_item[first]
+                if at + lag > ready:
+                    ready = at + lag
+            if kind:
+                engines.of(kind).want(ReadyCopy(ready, item, iter(())))
+                while (at := ends[item]) == _UNKNOWN:
+                    yield for_item[item]
+                ended = at
+            else:
+                starts[item] = ready
+                ends[item] = ended = ready + length
+                if item in for_item:
+                    self._todo += for_item.pop(item)
+        return ended
 
     def _thread(self, rows: I64) -> _Actor:
-        """Makes the calls of a thread in order; yields likewise."""
-        calls, waits, todo = self._graph.calls, self._waits, self._todo
-        called, ends, for_call, for_item = self._called, self._ends, self._for_call, self._for_item
-        gap, length, handed_by = calls.before_ns[rows], calls.length_ns[rows], calls.handed_by[rows]
-        release = np.maximum(calls.release_ns[rows], self._origin - _NEVER_NS) - self._origin
-        apart = (handed_by >= 0) | np.isin(rows, self._graph.waits.call)
+        """Make the calls of a thread in order; yield the list to wait on whenever a time is unknown."""
+        calls = self._graph.calls
+        release = self._from_origin(calls.release_ns[rows])
+        thread = _ThreadCalls(rows, calls.before_ns[rows], calls.length_ns[rows], calls.handed_by[rows], release)
+        apart = (thread.handed_by >= 0) | np.isin(rows, self._graph.waits.call)
         ended = -_NEVER_NS
-        for part, long in _stretches(self._go[2 * rows], apart, gap, length):
+        for part, long in _stretches(self._go[2 * rows], apart, thread.gap, thread.length):
+            stretch = thread.take(part)
             if long:
-                start, end = _run(ended, gap[part], release[part], length[part])
-                self._call[2 * rows[part]], self._call[2 * rows[part] + 1], ended = start, end, int(end[-1])
-                self._wake(for_call, called)
-                continue
-            columns = (rows, gap, length, handed_by, release)
-            for call, before, takes, other, earliest in zip(
-                *(column[part].tolist() for column in columns), strict=True
-            ):
-                if other >= 0:
-                    while (handed := called[2 * other + 1]) == _UNKNOWN:
-                        yield for_call[2 * other + 1]
-                    at = max(handed + before, ended)
-                else:
-                    at = max(ended + before, earliest)
-                called[2 * call] = at
-                if 2 * call in for_call:
-                    todo += for_call.pop(2 * call)
-                at += takes
-                for item, lag in waits.get(call, ()):
-                    while (over := ends[item]) == _UNKNOWN:
-                        yield for_item[item]
-                    if over + lag > at:
-                        at = over + lag
-                called[2 * call + 1] = ended = at
-                if 2 * call + 1 in for_call:
-                    todo += for_call.pop(2 * call + 1)
+                start, end = _run(ended, stretch.gap, stretch.release, stretch.length)
+                self._call[2 * stretch.call], self._call[2 * stretch.call + 1], ended = start, end, int(end[-1])
+                self._wake(self._for_call, self._called)
+            else:
+                ended = yield from self._each_call(stretch, ended)
 
-    def _wake(self, waiting: dict[int, list[_Actor]], known: memoryview[int]) -> None:
-        """Let those go on who wait for something that has come to be known."""
-        for row in [row for row in waiting if known[row] != _UNKNOWN]:
+    def _each_call(self, calls: _ThreadCalls, ended: int) -> _Steps:
+        """Make calls in a loop; return the last end."""
+        waits, todo, for_call, for_item = self._waits, self._todo, self._for_call, self._for_item
+        called, ends = self._called, self._ends
+        for call, gap, length, giver, release in calls.rows():
+            begin, end = 2 * call, 2 * call + 1
+            if giver >= 0:
+                while (handed_over := called[2 * giver + 1]) == _UNKNOWN:
+                    yield for_call[2 * giver + 1]
+                at = max(handed_over + gap, ended)
+            else:
+                at = max(ended + gap, release)
+            called[begin] = at
+            if begin in for_call:
+                todo += for_call.pop(begin)
+            at += length
+            for item, lag in waits.get(call, ()):
+                while (over := ends[item]) == _UNKNOWN:
+                    yield for_item[item]
+                if over + lag > at:
+                    at = over + lag
+            called[end] = ended = at
+            if end in for_call:
+                todo += for_call.pop(end)
+        return ended
+
+    def _from_origin(self, release_ns: I64) -> I64:
+        return np.maximum(release_ns, self._origin - _NEVER_NS) - self._origin
+
+    def _wake(self, waiting: dict[int, list[_Actor]], times: memoryview[int]) -> None:
+        """Continue the actors that wait for a time that is known now."""
+        for row in [row for row in waiting if times[row] != _UNKNOWN]:
             self._todo += waiting.pop(row)
 
     def _engine_event(self) -> bool:
-        """Let the engines' events happen, the earliest first, up to one that somebody waits for; False if none is."""
+        """Let the engines' events happen in order, up to the first that an actor waits for; return False if none is
+        left."""
         while True:
-            first, *others = sorted(self._pairs.values(), key=attrgetter("next"))
+            first, *others = sorted(self._engines.values(), key=attrgetter("next"))
             if first.next[0] == NEVER:
                 return False
             until = others[0].next[0] if others else NEVER
@@ -218,17 +287,20 @@ class _Simulation:
 
 
 def _by_row(row: I64, other: I64, lag: I64) -> dict[int, list[tuple[int, int]]]:
-    """For each row that waits for any: the others it waits for, each with its lag."""
+    """Return for each row the others that it waits for, each with its lag."""
     by_row: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for one, two, three in zip(row.tolist(), other.tolist(), lag.tolist(), strict=True):
-        by_row[one].append((two, three))
+    for member, awaited, wait_lag in zip(row.tolist(), other.tolist(), lag.tolist(), strict=True):
+        by_row[member].append((awaited, wait_lag))
     return by_row
 
 
-def _on_own_engine(items: Items) -> Bool:
-    """Copies of a lane that holds nothing else and has the engine to itself, while the other direction's rests: no
-    clock is needed for these. Without fractions of nanoseconds: a clock would round their sums. Not where another
-    device copies, too: its engines must know no more of what is to come than a clock would tell them."""
+def _on_own_engine(items: DeviceItems) -> Bool:
+    """Return a mask of the copies that need no clock.
+
+    They are on a lane of nothing but copies, which has the engine to itself while the other direction is idle. Their
+    lengths must be whole nanoseconds, since a clock would round their sums. There must be no copies on another device,
+    whose engines must not look ahead of the clock.
+    """
     copies = items.on_engine
     if not copies.any() or len(distinct(items.device[copies])) > 1:
         return np.zeros(len(items), np.bool_)
@@ -238,14 +310,16 @@ def _on_own_engine(items: Items) -> Bool:
 
 
 def _goes(graph: Graph) -> I64:
-    """Of each time of a call (start, end, start...): the number of the go at which it comes to be known, with all
-    around it on its thread up to the next wait or handover. Last that of no call: -1."""
+    """Return the number of the go in which each time of a call becomes known: start, end, start, and so on.
+
+    A go is all times of a thread up to the next wait or handover. The last value, -1, is for items without a call.
+    """
     calls = graph.calls
     begins = np.zeros((len(calls), 2), np.bool_)
     begins[:, 0] = (calls.handed_by >= 0) | (graph.previous < 0)
     begins[graph.waits.call, 1] = True
     by_thread = [rows for _, rows in graph.by_thread()]
-    # Those of a single thread are in order.
+    # The calls of a single thread are in order.
     order = np.concatenate(by_thread) if len(by_thread) > 1 else slice(None)
     go = np.empty((len(calls), 2), np.int64)
     go[order] = np.cumsum(begins[order].ravel()).reshape(-1, 2)
@@ -253,7 +327,7 @@ def _goes(graph: Graph) -> I64:
 
 
 def _stretches(go: I64, apart: Bool, gap: I64, length: I64) -> Iterator[tuple[slice, bool]]:
-    """A chain in parts: long ones of one go, in which nothing is `apart`, and what is between these."""
+    """Yield a chain in parts: long stretches of a single go without an `apart` member, and the parts between them."""
     if len(go) < _LONG or np.abs(gap).sum(dtype=np.float64) + length.sum(dtype=np.float64) > _LARGEST_SUM_NS:
         yield slice(0, len(go)), False
         return
@@ -266,7 +340,7 @@ def _stretches(go: I64, apart: Bool, gap: I64, length: I64) -> Iterator[tuple[sl
 
 
 def _run(ended_ns: int, gap: I64, ready: I64, length: I64) -> tuple[I64, I64]:
-    """When things on a chain begin and end: each a gap after the one before has ended, and not before it is ready."""
+    """Return when the members of a chain begin and end, each after its gap and not before it is ready."""
     unhindered = np.cumsum(gap + length)
     end = unhindered + np.maximum(np.maximum.accumulate(ready + length - unhindered), ended_ns)
     return end - length, end

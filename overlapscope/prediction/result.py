@@ -1,7 +1,7 @@
-"""What a prediction says, as frozen structures; their names are those of `overlapscope whatif --format json`.
+"""Structures of a prediction, with the names of `overlapscope whatif --format json`.
 
-All times are integer nanoseconds. A step is a `ProfilerStep#N`, and its time the median over the steps whose end is
-known: all but the last, which ends where the recording does. Where the trace has no steps, a step is the window.
+All times are integer nanoseconds. A step is a `ProfilerStep#N`. Its time is the median over the steps with a known end:
+all but the last, which ends where the recording does. In a trace without steps, the step is the window.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from overlapscope.base.shown import Shown
 SCHEMA_VERSION = 1
 
 Origin = Literal["calibration", "trace", "table"]
-"""Where a constant of the hardware comes from: a calibration of this GPU, the trace itself, the shipped table."""
+"""Source of a hardware constant: a calibration of this GPU, the trace itself, or the shipped table."""
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """A predicted length: `low <= value <= high`."""
 
     value: int
-    """If every assumption holds."""
+    """Length if every assumption holds."""
     low: int
-    """The same with the hardware at its fastest, and copies that nothing is shown to need needed by nothing."""
+    """Length with the hardware at its fastest, if no op needs a copy without evidence."""
     high: int
-    """If no assumption that has a cost holds, with the hardware at its slowest. Both ends also hold how much the
-    recorded steps differ among themselves."""
+    """Length if no assumption with a cost holds, with the hardware at its slowest. Both ends include the differences
+    between the recorded steps."""
 
 
 class KnownStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step takes while nothing is recorded."""
+    """Step time without recording."""
 
     step_ns: int
     low_ns: int
@@ -42,15 +42,15 @@ class KnownStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure of the step of median length: as it is, and predicted."""
+    """Figure of the step of median length, measured and predicted."""
 
     measured: int
-    """As recorded; of the plain program where its step is known."""
+    """As recorded; of the plain program if its step is known."""
     predicted: Estimate
 
 
 class Percentage(msgspec.Struct, frozen=True, kw_only=True):
-    """A percentage over all steps whose end is known, likewise; None of nothing."""
+    """Percentage over all steps with a known end; None if there is nothing to divide."""
 
     measured: float | None
     predicted: float | None
@@ -58,78 +58,78 @@ class Percentage(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One intervention that was asked for, and what it did to this trace."""
+class AppliedChange(msgspec.Struct, frozen=True, kw_only=True):
+    """An intervention that was asked for, and its effect on this trace."""
 
     intervention: str
     """Its id: `pin`, `no-sync`."""
     argument: str | None
-    """What it was told: the call of `no-sync`, the range of `graph`."""
+    """Argument: the call of `no-sync`, the range of `graph`."""
     title: str
-    """What it stands for, in a few words: `host memory pinned`."""
+    """Short description: `host memory pinned`."""
     touched: int
-    """Copies, calls or launches it changed; 0 where there was nothing for it to do."""
+    """Number of copies, calls or launches it changed; 0 if it does not apply."""
     what: str
-    """What it changed here, in a sentence: `96 copies of 4.9 GB take 88 ms instead of 402 ms`."""
+    """Effect here, in a sentence: `96 copies of 4.9 GB take 88 ms instead of 402 ms`."""
     advice: str
-    """The code to change."""
+    """Code to change."""
     where: tuple[str, ...] = ()
-    """Python lines, or ops, of what it changed, most of it first; at most five."""
+    """Python lines, or ops, that it changed, the most frequent first; at most five."""
 
 
 class Assumption(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that the trace does not tell, and the prediction rests on."""
+    """An assumption of the prediction that the trace does not confirm in general."""
 
     intervention: str
     text: str
     """A sentence."""
     cost_ns: int | None
-    """How much longer the step takes if it does not hold; None where it was not computed."""
+    """Extra step time if it does not hold; None if not computed."""
     shown: bool
-    """The trace shows it, by shapes for one, so that the interval need not allow for the contrary."""
+    """True if the trace shows it, for example by shapes, so that the interval need not allow for the contrary."""
 
 
 class Constant(msgspec.Struct, frozen=True, kw_only=True):
     """A property of the hardware that the prediction used."""
 
     name: str
-    """In words: `pinned copy of 50 MB to the GPU`."""
+    """Description: `pinned copy of 50 MB to the GPU`."""
     value: float
     unit: str
     origin: Origin
 
 
 class Fidelity(msgspec.Struct, frozen=True, kw_only=True):
-    """How well the dependency graph explains the recording: its unchanged replay, beside what was measured."""
+    """Match between the dependency graph's unchanged replay and the recording."""
 
     valid: bool
-    """Only then is anything predicted."""
+    """True if predictions are possible."""
     reasons: tuple[str, ...]
-    """Why not, a sentence each; where valid, what remains in doubt."""
+    """Reasons for an invalid replay, or doubts about a valid one, a sentence each."""
     step_error_pct: float | None
     """Median over the steps of |replayed - measured| / measured."""
     start_error_ns: int
-    """The most by which an op begins elsewhere in its step than it was measured to."""
+    """Maximum deviation of an op's start within its step."""
     launch_latency_ns: int
-    """From a launch call's start to its op's start where nothing else holds the op: what the error is judged by."""
+    """Time from a launch call's start to its op's start if nothing else holds the op: the tolerance for starts."""
     unexplained_ns: int
-    """Waits that no edge of the graph explains, added up. Where they are at most 2% of the window, the replay keeps
-    them, and `reasons` says so; where they are more, it leaves them out, which shows as an error."""
+    """Sum of waits that no edge of the graph explains. Up to 2% of the window, the replay keeps them, and `reasons`
+    says so. If they are more, the replay leaves them out, and they show as an error."""
 
 
 class Rung(msgspec.Struct, frozen=True, kw_only=True):
-    """One rung of the ladder of gains: the best set of so many interventions."""
+    """A rung of the ladder of gains: the best set of a given size."""
 
     interventions: tuple[str, ...]
     added: str
-    """What this rung has more than the one before."""
+    """Interventions that the previous rung does not have."""
     predicted_step_ns: Estimate
     gain_ns: int
-    """Against the unchanged step: that of the value."""
+    """Gain of the value over the unchanged step."""
 
 
 class WhatIf(Shown, msgspec.Struct, frozen=True, kw_only=True):
-    """What a step would take on one device, had the program been changed."""
+    """Predicted step of a device for a changed program."""
 
     kind: Literal["whatif"] = "whatif"
     schema_version: int = SCHEMA_VERSION
@@ -139,38 +139,37 @@ class WhatIf(Shown, msgspec.Struct, frozen=True, kw_only=True):
     device: int
     device_name: str | None
     steps: int
-    """How many steps the figures are the median of; 0 where the trace has none and the step is the window."""
+    """Number of steps that the figures are the median of; 0 if the trace has none and the step is the window."""
     baseline_step_ns: int
-    """As it is: of the plain program where its step is measured or told, else as recorded."""
+    """Current step: of the plain program if it is timed or passed by the user, else as recorded."""
     plain: KnownStep | None
-    """The plain step, where it is measured or told."""
+    """The plain step, if it is timed or passed by the user."""
     recorded_step_ns: int
     """As recorded."""
     replayed_step_ns: int
-    """By the simulation of the recording with nothing changed."""
+    """Step of the recording's replay without changes."""
     predicted_step_ns: Estimate | None
-    """By the simulation with the interventions, of the same program as `baseline_step_ns`; None where the replay is not
+    """Step of the replay with the interventions, of the same program as `baseline_step_ns`; None if the replay is not
     valid."""
     recorded_predicted_step_ns: int | None
-    """The value for the recording itself."""
+    """Predicted step of the recording itself."""
     gain_ns: Estimate | None
-    """What is saved of the unchanged step by the simulation; its `low` belongs to the prediction's `high`. Negative
-    where the step gets longer."""
+    """Gain over the unchanged step; its `low` belongs to the prediction's `high`. Negative if the step gets longer."""
     gain_pct: float | None
-    """The value's share of that step."""
+    """The gain's value as a percentage of that step."""
     buckets: dict[str, Figure]
-    """`compute_ns`, `exposed_comm_ns`, `exposed_copy_ns`, `exposed_other_ns`, `idle_ns` of the step; empty where
-    nothing is predicted."""
+    """`compute_ns`, `exposed_comm_ns`, `exposed_copy_ns`, `exposed_other_ns`, `idle_ns` of the step; empty without a
+    prediction."""
     hidden_copy_pct: Percentage | None
     efficiency_pct: Percentage | None
-    interventions: tuple[Change, ...]
+    interventions: tuple[AppliedChange, ...]
     assumptions: tuple[Assumption, ...]
     constants: tuple[Constant, ...]
     replay: Fidelity
     ladder: tuple[Rung, ...] = ()
-    """Of `--best` alone: from nothing changed to the best set, one intervention more each time."""
+    """Only with `--best`: from no change to the best set, with another intervention in each rung."""
 
     @property
     def unchanged_step_ns(self) -> int:
-        """What gains are counted from: the plain step, or where it is not known the replayed one."""
+        """Step that gains are counted from: the plain step, or the replayed step if the plain step is unknown."""
         return self.replayed_step_ns if self.plain is None else self.plain.step_ns

@@ -1,7 +1,7 @@
-"""Who may read a tensor of so many elements, by the shapes of the inputs of ops.
+"""Ops that may read a tensor, found by its number of elements.
 
-A tensor and its views have one number of elements, whatever their shapes; a part of it has another. So an op that takes
-a part of such a tensor counts too: what is launched behind it may read that part.
+A tensor and its views have the same number of elements, whatever their shapes, and a part of it has another. So an op
+that takes a part of such a tensor counts too, because later launches may read that part.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ _BESIDES_COPIES = frozenset(
     for name in ("as_strided", "view", "reshape", "_reshape_alias", "flatten", "transpose", "t", "permute", "squeeze")
     + ("unsqueeze", "detach", "alias", "empty", "empty_strided", "empty_like", "to", "_to_copy", "contiguous")
 )
-"""What may stand between a part being taken and its copy."""
+"""Ops that may stand between taking a part and copying it."""
 _LOOK = 16
-"""How many ops before a copy are looked at."""
+"""Maximum number of ops to search before a copy."""
 _NO_OPS = ("autograd::", "torch::")
-"""Nodes of the backward pass: their inputs are gradients alone, what they saved is not among them."""
+"""Nodes of the backward pass: their inputs are only gradients, not the tensors that they saved."""
 
 
 def look_up(trace: Trace) -> Shapes | None:
-    """The shapes of a trace, from its file; None where they are not to be had."""
+    """Return the shapes of a trace, from its file; None if unavailable."""
     inputs = read_inputs(trace)
     return None if inputs is None else Shapes(trace, inputs)
 
 
 class Shapes:
-    """The inputs of a trace's CPU ops, prepared to be asked about launches: rows of `Trace.runtime_calls`."""
+    """The inputs of a trace's CPU ops, for queries about launches: rows of `Trace.runtime_calls`."""
 
     def __init__(self, trace: Trace, inputs: Inputs) -> None:
         self._ops, self._calls, self._number = trace.cpu_ops, trace.runtime_calls, inputs.number
         self._signatures = inputs.signatures
         self._op = around(self._ops, self._calls.thread, self._calls.start_ns)
-        """Of each call: the innermost op around it."""
-        self.known = pick(self._all_known(), self._op, False)
-        """Of each call: whether all tensors that its op can read are known."""
+        """The innermost op around each call."""
+        self.readable = pick(self._all_known(), self._op, False)
+        """Mask of the calls whose op can read only tensors with known shapes."""
         self._having = defaultdict(list)
         for number, signature in enumerate(self._signatures):
             for elements in signature.elements:
@@ -61,9 +61,10 @@ class Shapes:
         self._moved: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def moved(self, call: int, size: int) -> tuple[int, ...]:
-        """How many elements the copy of `size` bytes of a call moves, and the tensors that they may be a part of have.
+        """Return the number of elements that a call's copy of `size` bytes moves, then those of the tensors it may be a
+        part of.
 
-        Empty where that is not known.
+        Empty if unknown.
         """
         if (call, size) not in self._moved:
             op = int(self._op[call])
@@ -72,7 +73,7 @@ class Shapes:
         return self._moved[call, size]
 
     def reading(self, elements: int) -> Bool:
-        """Which calls lie inside an op with an input of so many elements."""
+        """Return a mask of the calls inside an op with an input of this many elements."""
         if elements not in self._reading:
             ops, calls = self._ops, self._calls
             rows = np.flatnonzero(self._with_input(elements))
@@ -87,7 +88,7 @@ class Shapes:
         return self._reading[elements]
 
     def parts_ns(self, elements: int) -> I64:
-        """When parts of a tensor of so many elements were taken, in order."""
+        """Return when parts of a tensor of this many elements were taken, in order."""
         if elements not in self._parts:
             taking = self._ops.named(lambda name: name in _TAKE_PARTS)
             self._parts[elements] = self._ops.start_ns[taking & self._with_input(elements)]
@@ -100,21 +101,21 @@ class Shapes:
         return rows
 
     def _all_known(self) -> Bool:
-        """Of each op: whether its kernels can read nothing but inputs whose shapes are known."""
-        whole = np.array([*(signature.whole for signature in self._signatures), False])[self._number]
+        """Return a mask of the ops whose kernels can read only inputs with known shapes."""
+        complete = np.array([*(signature.whole for signature in self._signatures), False])[self._number]
         unnamed = np.array([*(signature.unnamed for signature in self._signatures), True])[self._number]
-        # Of PyTorch's own ops only those that index take lists of optional tensors, which have no type.
+        # Among PyTorch's own ops, only indexing takes lists of optional tensors, which have no type.
         plain = self._ops.named(lambda name: name.startswith("aten::") and "index" not in name)
         op = self._ops.named(lambda name: "::" in name and not name.startswith(_NO_OPS))
-        known: Bool = whole & op & (plain | ~unnamed)
-        return known
+        all_known: Bool = complete & op & (plain | ~unnamed)
+        return all_known
 
     def _signature(self, op: int) -> Signature | None:
         number = int(self._number[op])
         return self._signatures[number] if number >= 0 else None
 
     def _copied(self, op: int, size: int) -> int:
-        """Elements that the copy made by an op moves; 0 where it does not say."""
+        """Return the number of elements that an op's copy moves; 0 if unknown."""
         inputs = self._signature(op) if op >= 0 and self._ops.name(op) == _COPY else None
         if inputs is None or size <= 0:
             return 0
@@ -125,7 +126,7 @@ class Shapes:
         return size // each if each is not None and inputs.first < 0 and size % each == 0 else 0
 
     def _taken_from(self, op: int) -> set[int]:
-        """Elements of the tensors that parts were taken of right before a copy: `buffer[3].copy_(new)`."""
+        """Return the elements of the tensors that parts were taken of right before a copy: `buffer[3].copy_(new)`."""
         ops, sizes = self._ops, set[int]()
         rows = self._on_thread[int(ops.thread[op])]
         at = int(np.searchsorted(rows, op))

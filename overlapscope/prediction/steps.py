@@ -1,4 +1,4 @@
-"""Steps of a graph: which items belong to which, and how long they take when it is replayed."""
+"""Steps of a graph: the items of each, and their lengths in a replay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from overlapscope.analysis.periods import is_step, judged_steps
 from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64
 from overlapscope.base.kept import kept
-from overlapscope.prediction.graph import Graph, Recorded
+from overlapscope.prediction.graph import Graph, RecordedParts
 from overlapscope.trace.model import Bool, Kind
 
 _NEVER_NS = 2**62
@@ -20,44 +20,44 @@ class StepTimes(Struct, frozen=True, eq=False):
 
     start_ns: I64
     end_ns: I64
-    whole: bool
-    """There are no steps, and this is the window."""
+    is_window: bool
+    """True if the window stands in for missing steps."""
 
     @property
-    def known(self) -> I64:
-        """Lengths of the steps whose end is known: all but the last, which ends where the recording does."""
+    def lengths_ns(self) -> I64:
+        """Lengths of the steps with a known end: all but the last, which ends where the recording does."""
         length = self.end_ns - self.start_ns
         return length[:-1] if len(length) > 1 else length
 
     @property
     def spread(self) -> tuple[int, int]:
-        """Between which lengths half of the steps lie; of three or fewer, all."""
-        length = np.sort(self.known)
+        """Lengths between which half of the steps lie; of three or fewer, all."""
+        length = np.sort(self.lengths_ns)
         aside = (len(length) - 1) // 4
         return int(length[aside]), int(length[len(length) - 1 - aside])
 
     @property
     def median_ns(self) -> int:
-        """The step's time."""
-        return lower_median(self.known)
+        """Step time."""
+        return lower_median(self.lengths_ns)
 
 
 def lower_median(values: I64) -> int:
-    """The median; of two in the middle the lower, so that it is a value that was measured."""
+    """Return the median; of two middle values the lower, so that it is a measured value."""
     middle = (len(values) - 1) // 2
     return int(np.partition(values, middle)[middle])
 
 
 def step_of_items(graph: Graph) -> I64:
-    """Number of the step that each item was launched from; -1 for none."""
+    """Return the number of the step that launched each item; -1 for none."""
     return pick(_step_of_calls(graph.recorded), graph.items.call)
 
 
 @kept()
-def _step_of_calls(recorded: Recorded) -> I64:
+def _step_of_calls(recorded: RecordedParts) -> I64:
     calls, notes = recorded.calls, recorded.trace.annotations
     rows = np.flatnonzero(is_step(notes))
-    # Calls are in order, so those of a step are one stretch: up to its end, and to the next one's start.
+    # Calls are in order, so the calls of a step are a single stretch, up to its end and the next step's start.
     starts = np.searchsorted(calls.start_ns, notes.start_ns[rows])
     ends = np.searchsorted(calls.start_ns, notes.end_ns[rows])
     ends = np.minimum(ends, np.append(starts[1:], len(calls))[: len(ends)])
@@ -68,39 +68,39 @@ def _step_of_calls(recorded: Recorded) -> I64:
 
 
 def _place_of_items(graph: Graph, numbers: I64) -> I64:
-    """The place of each item's step in `numbers`, which ascend; -1 for that of none."""
+    """Return the position of each item's step in the ascending `numbers`; -1 for none."""
     step = _step_of_calls(graph.recorded)
     place = np.full(max(int(numbers.max(initial=-1)), int(step.max(initial=-1))) + 2, -1)
     place[numbers] = np.arange(len(numbers))
-    # The last place is that of no step.
+    # The last position stands for no step.
     return pick(place[step], graph.items.call)
 
 
 def find_steps(graph: Graph, device: int, stream: int, judged_from_ns: int) -> I64:
-    """Numbers of the steps that are judged: behind the recorder's warm-up and the lead-in, as recorded."""
+    """Return the numbers of the judged steps: as recorded, after the recorder's warm-up and the lead-in."""
     items = graph.items
     number = step_of_items(graph)
     warm_up = graph.trace.warm_up_steps if len(judged_steps(graph.trace)) else 0
-    there = (items.device == device) & (number >= warm_up) & _launched_on(graph.recorded, stream)
-    # Items are in order, so the first of a step is the first that begins.
-    steps, first = np.unique(number[there], return_index=True)
-    judged: I64 = steps[items.start_ns[there][first] >= judged_from_ns]
+    candidates = (items.device == device) & (number >= warm_up) & _launched_on(graph.recorded, stream)
+    # Items are in order, so the first item of a step begins first.
+    steps, first = np.unique(number[candidates], return_index=True)
+    judged: I64 = steps[items.start_ns[candidates][first] >= judged_from_ns]
     return judged
 
 
 def step_times(graph: Graph, device: int, stream: int, numbers: I64, start_ns: I64, end_ns: I64) -> StepTimes:
-    """When the given steps run, if the graph's items run as given.
+    """Return when the given steps run, for given starts and ends of the graph's items.
 
-    A step begins with the first of its items on the main stream (`analysis.periods`); where all of them were moved
-    away, with the first that ran there when recorded. Without steps, the window.
+    A step begins with its first item on the main stream (`analysis.periods`). If all of them were moved away, it begins
+    with the first that ran there when recorded. Without steps, the window is returned.
     """
     items = graph.items
     present = (items.device == device) & ~items.gone
     last = int(end_ns[present].max())
     place = _place_of_items(graph, numbers)
-    there = present & _launched_on(graph.recorded, stream) & (place >= 0)
+    on_stream = present & _launched_on(graph.recorded, stream) & (place >= 0)
     begins, begins_moved = np.full((2, len(numbers)), _NEVER_NS)
-    for into, its in ((begins, there & ~items.moved), (begins_moved, there & items.moved)):
+    for into, its in ((begins, on_stream & ~items.moved), (begins_moved, on_stream & items.moved)):
         np.minimum.at(into, place[its], start_ns[its])
     begins = np.where(begins < _NEVER_NS, begins, begins_moved)
     starts = np.sort(begins[begins < _NEVER_NS])
@@ -110,18 +110,17 @@ def step_times(graph: Graph, device: int, stream: int, numbers: I64, start_ns: I
 
 
 @kept(most=1)
-def _launched_on(recorded: Recorded, stream: int) -> Bool:
-    """Items with an op that ran on a stream of that number when recorded."""
+def _launched_on(recorded: RecordedParts, stream: int) -> Bool:
+    """Return a mask of the items with an op that ran on a stream of that number when recorded."""
     launched = np.zeros(int(recorded.item_of_op.max(initial=-1)) + 1, np.bool_)
     launched[recorded.item_of_op[recorded.trace.gpu_ops.stream == stream]] = True
     return launched
 
 
 def engine_ns(graph: Graph, device: int, numbers: I64, start_ns: I64, end_ns: I64) -> int:
-    """How long the busier copy engine works for a step (median): steps that follow each other cannot be shorter.
+    """Return the median time that the busier copy engine works per step, a lower bound for successive steps.
 
-    A recording of few steps may not show it, where copies are left over that run behind its last kernel. 0 without
-    steps.
+    A short recording may not show it, if copies still run after its last kernel. 0 without steps.
     """
     items, place = graph.items, _place_of_items(graph, numbers)
     working = np.flatnonzero(items.on_engine & (items.device == device) & (place >= 0))
@@ -135,14 +134,16 @@ def engine_ns(graph: Graph, device: int, numbers: I64, start_ns: I64, end_ns: I6
 
 
 def least_step_ns(graph: Graph, device: int, stream: int, numbers: I64) -> int:
-    """A length that the step (`StepTimes.median_ns`, or `engine_ns`) is not below, however the graph is replayed: what
-    its copies take, and what runs on the main stream between two steps' beginnings, one after another with the gaps.
+    """Return a lower bound of the step (`StepTimes.median_ns`, `engine_ns`) for any replay of the graph.
 
-    0 where that cannot be told, as without steps.
+    The bound is the time of the step's copies, and the time of the main stream's ops and gaps between the beginnings of
+    two steps. 0 if there is no such bound, as without steps.
     """
-    items, known = graph.items, graph.constants
-    # Rounded times may be shorter by less than 1 ns.
-    alone = items.duration_ns / np.where(items.on_engine, max(1.0, known.h2d_two_way or 1, known.d2h_two_way or 1), 1)
+    items, constants = graph.items, graph.constants
+    # Rounded times may be up to 1 ns shorter.
+    alone = items.duration_ns / np.where(
+        items.on_engine, max(1.0, constants.h2d_two_way or 1, constants.d2h_two_way or 1), 1
+    )
     length = np.floor(np.where(items.gone, 0, alone)).astype(np.int64)
     return max(
         _least_between_begins(graph, device, stream, numbers, length),
@@ -153,18 +154,20 @@ def least_step_ns(graph: Graph, device: int, stream: int, numbers: I64) -> int:
 def _least_between_begins(graph: Graph, device: int, stream: int, numbers: I64, length: I64) -> int:
     items, lane = graph.items, (device, stream)
     place = _place_of_items(graph, numbers)
-    there = (items.device == device) & ~items.gone & ~items.moved & _launched_on(graph.recorded, stream) & (place >= 0)
-    if lane not in graph.streams or (items.lane[there] != graph.streams.index(lane)).any():
+    on_stream = (
+        (items.device == device) & ~items.gone & ~items.moved & _launched_on(graph.recorded, stream) & (place >= 0)
+    )
+    if lane not in graph.streams or (items.lane[on_stream] != graph.streams.index(lane)).any():
         return 0
     rows = np.flatnonzero(items.lane == graph.streams.index(lane))
-    of_steps = np.flatnonzero(there[rows])
+    of_steps = np.flatnonzero(on_stream[rows])
     first = np.full(len(numbers), -1)
-    # Of those of one step, the first is written last.
+    # The first item of each step is written last.
     first[place[rows[of_steps]][::-1]] = of_steps[::-1]
     first = first[first >= 0]
     if len(first) < max(2, len(numbers)) or (np.diff(first) < 0).any():
         return 0
-    # When each would begin if nothing but the one before it on the lane were waited for; and the least from it on.
+    # Start of each item if it waited only for the previous item on its lane, and the minimum over the items after it.
     at = np.cumsum(items.queue_lag_ns[rows] + length[rows]) - length[rows]
     least = np.minimum.accumulate(at[::-1])[::-1]
     between: I64 = least[first[1:]] - at[first[:-1]]

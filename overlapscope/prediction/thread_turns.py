@@ -1,9 +1,8 @@
-"""Which threads take turns: one works while the other waits for it.
+"""Threads that take turns: each works while the other waits for it.
 
-No recording says so, whatever its version: flows join the ops of a forward and a backward pass, not threads. But a
-thread that waits begins nothing, and goes on at once when the other is done. Where two threads never begin anything
-while the other is in the middle of something, and follow each other more rarely and promptly than they would if
-either's times were shifted, they take turns.
+No recording states this: flows join the ops of a forward and a backward pass, not threads. But a waiting thread begins
+nothing, and continues promptly when the other is done. Two threads take turns if neither begins anything during the
+other's work, and if they alternate more rarely and more promptly than with the times of either thread shifted.
 """
 
 from __future__ import annotations
@@ -19,42 +18,43 @@ from overlapscope.base.intervals import I64, Intervals, contains, union
 from overlapscope.trace.model import Trace
 
 _SHIFTS = (np.arange(1, 33) * (np.sqrt(5) - 1) / 2) % 1
-"""Shares of the recording. Multiples of the golden ratio are spread evenly over the steps, however many there are."""
+"""Shifts, as fractions of the recording. Multiples of the golden ratio spread evenly over any number of steps."""
 _CHANCE = 0.1
-"""Threads take turns where at most this share of the shifts looks as if they did."""
+"""Maximum fraction of shifts that may look like taking turns."""
 _OVERLAP = 0.01
-"""So much of the overlap that a shift brings is none: clocks and rounding."""
+"""Fraction of the overlap under a shift that counts as none, because of clocks and rounding."""
 _FEW = 3
-"""So many overlaps may as well be none by chance."""
+"""Maximum number of overlaps that may be absent by chance."""
 _ALIKE = 2
-"""A shift looks like the recording where threads follow each other at most so many times as often, and as late."""
+"""A shift looks like the recording if threads alternate at most this many times as often, and as late."""
 _SAMPLED = 2048
 _MOST_THREADS = 32
-"""Each two of them are compared, some 0.3 ms a pair."""
+"""Maximum number of threads to compare with each other, at about 0.3 ms a pair."""
 
 
 class Relation(IntEnum):
-    """How two threads work."""
+    """Relation between two threads."""
 
     UNKNOWN = 0
-    """They do not overlap, but they might by chance."""
+    """They do not overlap, but this may be chance."""
     TURNS = 1
     BESIDE = 2
 
 
 class _Work(NamedTuple):
-    """What a thread did."""
+    """Work of a thread."""
 
     begins_ns: I64
-    """Of every CPU op and call, ascending."""
+    """Start of every CPU op and call, ascending."""
     inside: Intervals
-    """The ones that hold no other: those that do may hold the wait for another thread, too."""
+    """Ops and calls that contain no other. An outer op may also contain the wait for another thread."""
 
 
 def relations(trace: Trace, threads: Sequence[int]) -> dict[tuple[int, int], Relation]:
-    """How each two of the threads (their ids) work, by their places in the sequence, the lower first.
+    """Return the relation of each pair of threads, given by their ids.
 
-    Of very many threads, the busiest alone: nothing is said of the others, which wait for none of them then.
+    Keys are pairs of positions in the sequence, the lower first. Only the busiest of very many threads are compared.
+    Without a relation, a thread waits for no other.
     """
     if len(threads) < 2:
         return {}
@@ -62,14 +62,14 @@ def relations(trace: Trace, threads: Sequence[int]) -> dict[tuple[int, int], Rel
     begun = np.searchsorted(beginning, threads, side="right") - np.searchsorted(beginning, threads)
     busiest = np.argsort(-begun, kind="stable")[:_MOST_THREADS].tolist()
     works = {number: _work(trace, threads[number]) for number in sorted(busiest)}
-    return {(one, other): _relation(works[one], works[other]) for one, other in combinations(works, 2)}
+    return {(lower, upper): _relation(works[lower], works[upper]) for lower, upper in combinations(works, 2)}
 
 
 def _work(trace: Trace, thread: int) -> _Work:
     ops, calls = trace.cpu_ops, trace.runtime_calls
     start = np.concatenate([ops.start_ns[ops.thread == thread], calls.start_ns[calls.thread == thread]])
     end = np.concatenate([ops.end_ns[ops.thread == thread], calls.end_ns[calls.thread == thread]])
-    # By start, longest first: two tables that are in order make as good as one.
+    # By start, longest first. Sorting two sorted tables is fast, so ends are only compared if there are ties.
     order = np.argsort(start, kind="stable")
     if ((np.diff(start[order]) == 0) & (np.diff(end[order]) > 0)).any():
         order = np.lexsort((-end, start))
@@ -78,38 +78,38 @@ def _work(trace: Trace, thread: int) -> _Work:
     return _Work(start, union(start[innermost], end[innermost]))
 
 
-def _relation(one: _Work, other: _Work) -> Relation:
-    seen = int(contains(other.inside, one.begins_ns).sum() + contains(one.inside, other.begins_ns).sum())
-    if seen > _OVERLAP * (len(one.begins_ns) + len(other.begins_ns)):
+def _relation(work: _Work, peer: _Work) -> Relation:
+    seen = int(contains(peer.inside, work.begins_ns).sum() + contains(work.inside, peer.begins_ns).sum())
+    if seen > _OVERLAP * (len(work.begins_ns) + len(peer.begins_ns)):
         return Relation.BESIDE
-    first = min(one.begins_ns[0], other.begins_ns[0])
-    window = int(max(one.begins_ns[-1], other.begins_ns[-1])) + 1 - first
+    first = min(work.begins_ns[0], peer.begins_ns[0])
+    window = int(max(work.begins_ns[-1], peer.begins_ns[-1])) + 1 - first
     shifts = np.rint(_SHIFTS * window).astype(np.int64)
-    overlaps = _overlaps(one, other, shifts, first, window) + _overlaps(other, one, -shifts, first, window)
+    overlaps = _overlaps(work, peer, shifts, first, window) + _overlaps(peer, work, -shifts, first, window)
     if seen > _OVERLAP * np.median(overlaps):
         return Relation.BESIDE
     apart = shifts[overlaps <= max(seen / _OVERLAP, _FEW)]
     if len(apart) > _CHANCE * len(shifts):
-        changes, took = _handovers(one.begins_ns, other.begins_ns)
-        moved = [_handovers(first + (one.begins_ns - first + by) % window, other.begins_ns) for by in apart]
+        changes, took = _handovers(work.begins_ns, peer.begins_ns)
+        moved = [_handovers(first + (work.begins_ns - first + by) % window, peer.begins_ns) for by in apart]
         alike = [many <= _ALIKE * changes and each <= _ALIKE * took for many, each in moved]
         if sum(alike) > _CHANCE * len(shifts):
             return Relation.UNKNOWN
     return Relation.TURNS
 
 
-def _overlaps(one: _Work, other: _Work, shifts: I64, first: int, window: int) -> I64:
-    """How often one begins something inside the other, for each shift of its own times, in a circle."""
-    every = len(one.begins_ns) // _SAMPLED + 1
-    at = first + (one.begins_ns[::every] - first + shifts[:, None]) % window
-    overlaps: I64 = every * contains(other.inside, at).sum(axis=1)
+def _overlaps(work: _Work, peer: _Work, shifts: I64, first: int, window: int) -> I64:
+    """Return how often a thread begins something during the other's work, for each circular shift of its times."""
+    every = len(work.begins_ns) // _SAMPLED + 1
+    at = first + (work.begins_ns[::every] - first + shifts[:, None]) % window
+    overlaps: I64 = every * contains(peer.inside, at).sum(axis=1)
     return overlaps
 
 
-def _handovers(one_ns: I64, other_ns: I64) -> tuple[int, float]:
-    """How often one thread comes after the other, and how long after, on average for the more prompt of the two."""
-    at = np.concatenate([one_ns, other_ns])
+def _handovers(begins_ns: I64, peer_begins_ns: I64) -> tuple[int, float]:
+    """Return how often two threads alternate, and the mean delay of the more prompt thread."""
+    at = np.concatenate([begins_ns, peer_begins_ns])
     order = np.argsort(at, kind="stable")
-    changes, took = np.diff((order < len(one_ns)).astype(np.int8)), np.diff(at[order])
+    changes, took = np.diff((order < len(begins_ns)).astype(np.int8)), np.diff(at[order])
     each = min(float(took[changes == to].mean()) for to in (-1, 1) if (changes == to).any())
     return int(np.count_nonzero(changes)), each

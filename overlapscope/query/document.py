@@ -89,7 +89,7 @@ def schema() -> Document:
     return Document("Tables of overlapscope query", tuple(blocks))
 
 
-def with_units(column: tables.Column) -> str:
+def with_units(column: tables.SqlColumn) -> str:
     """What a column means, with its unit."""
     unit = tables.unit_of(column.name)
     return f"{column.meaning} ({unit})" if unit and unit != "bytes" else column.meaning

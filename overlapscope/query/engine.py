@@ -14,7 +14,7 @@ import msgspec
 from overlapscope.base.extras import how_to_install, missing
 from overlapscope.base.words import clean, did_you_mean, listed, shorten, size
 from overlapscope.errors import MissingPackage, UsageError
-from overlapscope.query.rows import Job, fill
+from overlapscope.query.rows import QueriedTraces, fill
 from overlapscope.query.tables import OF, TABLES
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Answer(msgspec.Struct, frozen=True, eq=False):
     """Of the statement; `rows` has fewer where fewer were asked for."""
     tables: tuple[str, ...]
     """Those of `TABLES` that it names."""
-    job: Job
+    job: QueriedTraces
 
     def notes(self) -> tuple[str, ...]:
         """What has to be said with it, in sentences: which program figures are of, and which traces are in doubt."""
@@ -101,7 +101,7 @@ def require() -> None:
         raise MissingPackage(f"SQL needs DuckDB and PyArrow. {how_to_install('query')}")
 
 
-def ask(job: Job, statement: str, *, most_rows: int | None = None, timeout_s: float = TIMEOUT_S) -> Answer:
+def ask(job: QueriedTraces, statement: str, *, most_rows: int | None = None, timeout_s: float = TIMEOUT_S) -> Answer:
     """The answer to one SELECT statement, with at most so many rows of it.
 
     Raises UsageError where the statement is refused, fails, takes too long or too much memory, MissingPackage without

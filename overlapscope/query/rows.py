@@ -21,10 +21,9 @@ from overlapscope.analysis.pieces import Pieces
 from overlapscope.analysis.results import Device, Plain, TraceResult
 from overlapscope.base.columns import I64, Integers
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
-from overlapscope.query.tables import Table, Type
+from overlapscope.query.tables import SqlTable, Type
 from overlapscope.report.model import Report, build
-from overlapscope.trace.model import Memory, Trace
-from overlapscope.trace.model import Table as Events
+from overlapscope.trace.model import Memory, Table, Trace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +33,7 @@ Values = Any
 Filled = dict[str, Values]
 
 
-class Job(msgspec.Struct, frozen=True, eq=False, dict=True):
+class QueriedTraces(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The traces that are asked about, analysed once and when a table needs it."""
 
     traces: tuple[Trace, ...]
@@ -49,7 +48,7 @@ class Job(msgspec.Struct, frozen=True, eq=False, dict=True):
         return build(self.analyses)
 
 
-def fill(table: Table, job: Job) -> pa.Table:
+def fill(table: SqlTable, job: QueriedTraces) -> pa.Table:
     """One of `TABLES`, with the rows of all traces, one trace after another."""
     import pyarrow as pa
 
@@ -64,7 +63,7 @@ def fill(table: Table, job: Job) -> pa.Table:
     return pa.concat_tables([schema.empty_table(), *parts])
 
 
-def _parts(table: Table, job: Job) -> Iterator[tuple[int, Filled]]:
+def _parts(table: SqlTable, job: QueriedTraces) -> Iterator[tuple[int, Filled]]:
     """The columns of each trace, or of each device of it, with the number of the trace."""
     for number, done in enumerate(job.analyses):
         if table.name in _FROM_COLUMNS:
@@ -94,7 +93,7 @@ def _column(values: Values, of: pa.DataType) -> pa.Array:
 # -- results, row by row ----------------------------------------------------------------------------
 
 
-def _records(table: Table, rows: Iterable[Mapping[str, Any]]) -> Filled:
+def _records(table: SqlTable, rows: Iterable[Mapping[str, Any]]) -> Filled:
     rows = list(rows)
     return {column.name: [row.get(column.field or column.name) for row in rows] for column in table.columns[2:]}
 
@@ -111,7 +110,7 @@ def _flat(result: msgspec.Struct, **more: Any) -> dict[str, Any]:
     return flat
 
 
-def _results(table: Table, job: Job, number: int) -> Iterable[Mapping[str, Any]]:
+def _results(table: SqlTable, job: QueriedTraces, number: int) -> Iterable[Mapping[str, Any]]:
     if table.name == "findings":
         of = job.traces[number]
         return (_flat(one) for one in job.report.findings if (one.source, one.rank) == (of.source, of.rank))
@@ -178,11 +177,11 @@ def _names(trace: Trace, ids: Integers, said: Callable[[Trace, int], str | None]
     return _words(np.where(ids < 0, -1, place), [said(trace, row) or "" for row in distinct.tolist()])
 
 
-def _times(table: Events | Pieces) -> Filled:
+def _times(table: Table | Pieces) -> Filled:
     return {"start_ns": table.start_ns, "end_ns": table.end_ns, "duration_ns": table.end_ns - table.start_ns}
 
 
-def _events(trace: Trace, table: Events) -> Filled:
+def _events(trace: Trace, table: Table) -> Filled:
     """All columns of a table of the trace, as they lie in memory; names and enumerations are spelled out."""
     filled: Filled = {"id": np.arange(len(table)), "name": _names(trace, table.name_id)}
     for column, values in asdict(table).items():

@@ -27,7 +27,7 @@ def unit_of(column: str) -> str | None:
     return next((unit for end, unit in _UNITS.items() if column.endswith(end)), None)
 
 
-class Column(msgspec.Struct, frozen=True):
+class SqlColumn(msgspec.Struct, frozen=True):
     """One column."""
 
     name: str
@@ -37,22 +37,22 @@ class Column(msgspec.Struct, frozen=True):
     """What the result's structure calls it, where that differs."""
 
 
-class Table(msgspec.Struct, frozen=True):
+class SqlTable(msgspec.Struct, frozen=True):
     """One table."""
 
     name: str
     rows: str
     """What a row is."""
-    columns: tuple[Column, ...]
+    columns: tuple[SqlColumn, ...]
     figures: Figures = "recorded"
 
 
-def _integers(**meanings: str) -> tuple[Column, ...]:
-    return tuple(Column(name, "integer", meaning) for name, meaning in meanings.items())
+def _integers(**meanings: str) -> tuple[SqlColumn, ...]:
+    return tuple(SqlColumn(name, "integer", meaning) for name, meaning in meanings.items())
 
 
-def _texts(**meanings: str) -> tuple[Column, ...]:
-    return tuple(Column(name, "text", meaning) for name, meaning in meanings.items())
+def _texts(**meanings: str) -> tuple[SqlColumn, ...]:
+    return tuple(SqlColumn(name, "text", meaning) for name, meaning in meanings.items())
 
 
 _TRACE: Final = (
@@ -69,7 +69,7 @@ _TIMES: Final = _integers(
 _ID: Final = _integers(id="number of the row within its trace, from 0")
 _GPU_OP: Final = _integers(gpu_op="id in gpu_ops")
 _CALL: Final = _texts(op="the innermost CPU op around the call", call="the call of the CUDA runtime or driver")
-_LINE: Final = Column("line", "text", "the Python line; NULL unless recorded with stacks")
+_LINE: Final = SqlColumn("line", "text", "the Python line; NULL unless recorded with stacks")
 _SITE: Final = (*_CALL, _LINE)
 _CAUSE: Final = _texts(
     cause="the cause: `overlapscope explain CAUSE`",
@@ -92,8 +92,8 @@ _BUCKETS: Final = _integers(
 )
 _OVERLAP: Final = (
     *_integers(copy_ns="the time in which copies ran", hidden_copy_ns="the part of it in which kernels ran"),
-    Column("hidden_copy_pct", "number", "the same as a percentage; NULL without copies"),
-    Column("efficiency_pct", "number", "overlap efficiency; NULL where only one engine worked"),
+    SqlColumn("hidden_copy_pct", "number", "the same as a percentage; NULL without copies"),
+    SqlColumn("efficiency_pct", "number", "overlap efficiency; NULL where only one engine worked"),
 )
 _PERIOD: Final = (
     *_DEVICE,
@@ -101,7 +101,7 @@ _PERIOD: Final = (
     *_integers(start_ns="when it began on the device", end_ns="when it ended", span_ns="its length"),
     *_BUCKETS,
     *_OVERLAP,
-    Column("partial", "boolean", "whether it began in the lead-in and was cut there"),
+    SqlColumn("partial", "boolean", "whether it began in the lead-in and was cut there"),
 )
 _HOST: Final = (
     *_ID,
@@ -112,8 +112,8 @@ _HOST: Final = (
 _CORRELATION: Final = _integers(correlation="joins calls and GPU ops; not unique, as a graph's ops share one")
 
 
-def _table(name: str, rows: str, *columns: tuple[Column, ...], figures: Figures = "recorded") -> Table:
-    return Table(name, rows, (*_TRACE, *(column for group in columns for column in group)), figures)
+def _table(name: str, rows: str, *columns: tuple[SqlColumn, ...], figures: Figures = "recorded") -> SqlTable:
+    return SqlTable(name, rows, (*_TRACE, *(column for group in columns for column in group)), figures)
 
 
 _ALL: Final = (
@@ -207,8 +207,8 @@ _ALL: Final = (
         ),
         _SITE,
         (
-            Column("example_start_ns", "integer", "the longest single case in the recording", field="start_ns"),
-            Column("example_end_ns", "integer", "its end", field="end_ns"),
+            SqlColumn("example_start_ns", "integer", "the longest single case in the recording", field="start_ns"),
+            SqlColumn("example_end_ns", "integer", "its end", field="end_ns"),
         ),
         figures="spoken",
     ),
@@ -245,7 +245,7 @@ _ALL: Final = (
         _texts(direction="h2d or d2h"),
         _TIMES,
         _MEMORY,
-        (Column("gb_per_s", "number", "1e9 bytes per second over its duration"),),
+        (SqlColumn("gb_per_s", "number", "1e9 bytes per second over its duration"),),
         _integers(exposed_ns="time of it in which no kernel ran; of copies side by side, one has it"),
         _texts(cause="what most of that is due to; NULL where nothing is exposed"),
         _SITE,

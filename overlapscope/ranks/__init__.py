@@ -1,1 +1,1 @@
-"""The ranks of one job: each reduced where its file is, then joined into one report."""
+"""Ranks of a job: each reduced where its file is, then joined into one report."""

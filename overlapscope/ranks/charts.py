@@ -1,4 +1,4 @@
-"""The ranks of a job as charts: a place for each rank, with a colour or a bar; two ranks can be read, and thousands."""
+"""Charts of the ranks of a job, with a place for each rank. They work for two ranks and for thousands."""
 
 from __future__ import annotations
 
@@ -11,57 +11,57 @@ from msgspec import Struct
 from overlapscope.base.words import Unit, percent, plural, unit_for
 from overlapscope.documents.colors import HEAT, palette
 from overlapscope.documents.figure import Figure, axis, escape, figure, stacked_bars
-from overlapscope.ranks.metrics import Metric, unit_of
+from overlapscope.ranks.metrics import RankMetric, unit_of
 from overlapscope.ranks.result import RankRow, RanksReport, StepSkew
 from overlapscope.ranks.verdict import row_name
 
 MOST_BARS = 2048
-"""Of more ranks only the maps show each one."""
+"""Maximum number of ranks in the charts that have a bar for each rank."""
 _APART, _BARS_PX = 64, 300
-"""Up to so many bars have gaps between them; how tall they are."""
+"""Maximum number of bars with gaps between them, and the height of the chart."""
 MOST_STEPS, MOST_CELLS = 48, 32_768
-"""Steps in the map of steps, and places in all of them; of more steps, those in which the ranks differ most."""
+"""Maximum number of steps in the map of steps, and of its cells. The steps with the largest differences are kept."""
 _NUMBERED = 64
-"""Up to so many places have their rank and value written into them."""
+"""Maximum number of places that show their rank and value as text."""
 _SPACED = 128
-"""Up to so many places in a line have gaps between them."""
+"""Maximum number of places in a line with gaps between them."""
 _TALLEST_PX, _LEAST_PX, _MOST_PX = 520, 6, 46
 _MARGINS_PX = 60
 _LEAST_RANGE_PCT = 5.0
-"""Colours span at least this share of the largest value, so that what is even looks even."""
+"""Minimum range of the colours as a share of the largest value, so that equal ranks look equal."""
 _LEAST_SKEW_PCT = 2.0
 
 _MAP: Final = {"type": "heatmap", "hoverongaps": False, "hovertemplate": "%{hovertext}<extra></extra>"}
-"""What all maps have in common."""
+"""Options common to all maps."""
 _FIXED: Final = {"fixedrange": True, "ticks": "", "showline": False}
 
 _Matrix = list[list[Any]]
 
 
-def rank_map(report: RanksReport, metric: Metric, dark: bool) -> Figure:
-    """A place for each rank, in lines of a power of two. `slot_at` tells which place is where."""
+def rank_map(report: RanksReport, metric: RankMetric, dark: bool) -> Figure:
+    """Draw a place for each rank, in lines whose length is a power of two. `slot_at` returns the rank of a place."""
     places = slots(report)
     columns = columns_for(len(places))
     values = [None if place.row is None else metric.of(report.ranks[place.row]) for place in places]
-    known = [value for value in values if value is not None]
-    unit = unit_of(metric, known)
+    present = [value for value in values if value is not None]
+    unit = unit_of(metric, present)
     lines = max(1, -(-len(places) // columns))
-    told = [_told(report, place, metric, value, unit) for place, value in zip(places, values, strict=True)]
+    tooltips = [_tooltip(report, place, metric, value, unit) for place, value in zip(places, values, strict=True)]
     scale = unit.ns if metric.measure == "ns" else 1
     scaled = [None if value is None else value / scale for value in values]
     data: list[dict[str, Any]] = []
-    if known:
+    if present:
         data.append(
             {
                 **_heat(metric, [value for value in scaled if value is not None], unit, dark),
                 "z": _folded(scaled, columns, None),
-                "hovertext": _folded(told, columns, ""),
+                "hovertext": _folded(tooltips, columns, ""),
                 **_written(places, values, metric, unit, columns),
             }
         )
     absent = [place.state if value is None else None for place, value in zip(places, values, strict=True)]
     if any(absent):
-        data.append(_absent(absent, told, columns, dark))
+        data.append(_absent(absent, tooltips, columns, dark))
     across = min(columns, max(len(places), 1))
     cell = max(_LEAST_PX, min(_MOST_PX, _TALLEST_PX // lines))
     return figure(
@@ -75,13 +75,13 @@ def rank_map(report: RanksReport, metric: Metric, dark: bool) -> Figure:
 
 
 def _folded(flat: Sequence[Any], columns: int, empty: Any) -> _Matrix:
-    """A list in lines, the last one filled up."""
+    """Split a list into lines, and fill up the last one."""
     padded = [*flat, *[empty] * (-len(flat) % columns)]
     return [padded[start : start + columns] for start in range(0, len(padded), columns)]
 
 
-def _heat(metric: Metric, values: Sequence[float], unit: Unit, dark: bool) -> dict[str, Any]:
-    """What all maps of a figure have in common: the stronger the colour, the worse."""
+def _heat(metric: RankMetric, values: Sequence[float], unit: Unit, dark: bool) -> dict[str, Any]:
+    """Return the options common to all maps of a figure. Stronger colours are worse."""
     low = 0.0 if metric.from_zero else min(values)
     high = max(values)
     least = _LEAST_RANGE_PCT / 100 * abs(high) or 1.0
@@ -95,7 +95,7 @@ def _heat(metric: Metric, values: Sequence[float], unit: Unit, dark: bool) -> di
         "zmax": high,
         "colorscale": _scale(colors),
         **_gaps(len(values)),
-        # Where all are equal the scale would tell of values that there are none of.
+        # With equal values, the scale would show values that don't occur.
         "showscale": max(values) > min(values),
         "colorbar": _colorbar(suffix, dark),
     }
@@ -122,9 +122,9 @@ def _colorbar(unit: str, dark: bool) -> dict[str, Any]:
 
 
 def _written(
-    places: Sequence[Slot], values: Sequence[float | None], metric: Metric, unit: Unit, columns: int
+    places: Sequence[Slot], values: Sequence[float | None], metric: RankMetric, unit: Unit, columns: int
 ) -> dict[str, Any]:
-    """Rank and value in each place, where there is room."""
+    """Return the rank and value of each place as text, if there is room."""
     if len(places) > _NUMBERED:
         return {}
     both = zip(places, values, strict=True)
@@ -132,8 +132,8 @@ def _written(
     return {"text": _folded(texts, columns, ""), "texttemplate": "%{text}", "textfont": {"size": 11}}
 
 
-def _absent(states: Sequence[str | None], told: Sequence[str], columns: int, dark: bool) -> dict[str, Any]:
-    """The places without a figure: grey, with a cross where there should be a trace."""
+def _absent(states: Sequence[str | None], tooltips: Sequence[str], columns: int, dark: bool) -> dict[str, Any]:
+    """Draw the places without a figure in grey, with a cross where a trace is absent."""
     colors = palette(dark)
     crosses = ["" if state in (None, "known") else "×" for state in states]
     return {
@@ -146,19 +146,19 @@ def _absent(states: Sequence[str | None], told: Sequence[str], columns: int, dar
         "text": _folded(crosses, columns, ""),
         "texttemplate": "%{text}",
         "textfont": {"size": 12, "color": colors["text"]},
-        "hovertext": _folded(told, columns, ""),
+        "hovertext": _folded(tooltips, columns, ""),
         **_gaps(len(states)),
     }
 
 
-def _told(report: RanksReport, place: Slot, metric: Metric, value: float | None, unit: Unit) -> str:
-    """What stands beside the mouse."""
+def _tooltip(report: RanksReport, place: Slot, metric: RankMetric, value: float | None, unit: Unit) -> str:
+    """Return the tooltip of a place."""
     if place.row is None:
         why = "no trace is here" if place.state == "missing" else "its trace cannot be read"
         return f"{escape(place.name)}<br>{why}"
     row = report.ranks[place.row]
-    said = f"{metric.title}: {metric.text(value, unit) if value is not None else 'unknown'}"
-    lines = [f"<b>{escape(place.name)}</b>", said]
+    figure = f"{metric.title}: {metric.text(value, unit) if value is not None else 'unknown'}"
+    lines = [f"<b>{escape(place.name)}</b>", figure]
     if row.last_in is not None:
         lines.append(f"last in {row.last_in:,} of {plural(row.meetings, 'collective')}")
     if row.device_name:
@@ -167,7 +167,7 @@ def _told(report: RanksReport, place: Slot, metric: Metric, value: float | None,
 
 
 def _across(places: Sequence[Slot], columns: int, shown: int, dark: bool) -> dict[str, Any]:
-    """Numbers within a line, where they add up to the rank with the one at its beginning."""
+    """Return the axis of places within a line, labelled with the number to add to the line's first rank."""
     counted = all(place.label == str(number) for number, place in enumerate(places))
     every = max(1, columns // 8)
     ticks = list(range(0, shown, every)) if counted and len(places) > columns else []
@@ -183,28 +183,30 @@ def _down(places: Sequence[Slot], columns: int, lines: int, dark: bool) -> dict[
 
 
 def _labelled(dark: bool, at: Sequence[int], labels: Sequence[str], **more: Any) -> dict[str, Any]:
-    """An axis of places, some of which have a label."""
+    """Return an axis of places, some of which have a label."""
     return axis(dark, showgrid=False, tickmode="array", tickvals=at, ticktext=labels, **more)
 
 
-# -- steps ----------------------------------------------------------------------------------------
+# -- Steps -----------------------------------------------------------------------------------------
 
 
 def step_map(report: RanksReport, dark: bool) -> Figure:
-    """A line for each of the `drawn_steps`, a place for each rank: how much longer than the step's median over ranks it
-    took."""
+    """Draw a line for each of the `drawn_steps` and a place for each rank, coloured by the rank's delay.
+
+    The delay is against the median of the step over all ranks.
+    """
     places, drawn = slots(report), drawn_steps(report)
     unit = unit_for(max((report.steps[number].median_ns for number in drawn), default=0))
     cells = [[_skew(report, place, number, unit) for place in places] for number in drawn]
-    known = [value for line in cells for value, _ in line if value is not None]
-    low, high = min(known, default=0.0), max(known, default=0.0)
+    present = [value for line in cells for value, _ in line if value is not None]
+    low, high = min(present, default=0.0), max(present, default=0.0)
     heat = {
         **_MAP,
         "z": [[value for value, _ in line] for line in cells],
         "zmin": low,
         "zmax": max(high, low + _LEAST_SKEW_PCT),
         "colorscale": _scale(HEAT[dark]),
-        "hovertext": [[told for _, told in line] for line in cells],
+        "hovertext": [[tooltip for _, tooltip in line] for line in cells],
         "xgap": 1 if len(places) <= _SPACED else 0,
         "ygap": 1,
         "colorbar": _colorbar("%", dark),
@@ -222,7 +224,7 @@ def step_map(report: RanksReport, dark: bool) -> Figure:
 
 
 def drawn_steps(report: RanksReport) -> list[int]:
-    """Numbers of the steps in the map of steps, in order; none where no two ranks have a step in common."""
+    """Return the numbers of the steps in the map of steps, in order; none if no two ranks have a step in common."""
     most = max(1, min(MOST_STEPS, MOST_CELLS // max(len(slots(report)), 1)))
     compared = [number for number, step in enumerate(report.steps) if step.ranks > 1]
     widest = sorted(compared, key=lambda number: (-_relative(report.steps[number]), number))
@@ -234,7 +236,7 @@ def _relative(step: StepSkew) -> float:
 
 
 def _skew(report: RanksReport, place: Slot, number: int, unit: Unit) -> tuple[float | None, str]:
-    """A place's value, and what stands beside the mouse."""
+    """Return a place's value and tooltip."""
     step = report.steps[number]
     row = report.ranks[place.row] if place.row is not None else None
     span = row.step_spans_ns[number] if row is not None else None
@@ -243,20 +245,20 @@ def _skew(report: RanksReport, place: Slot, number: int, unit: Unit) -> tuple[fl
         return None, f"{name}<br>not recorded, or only in part"
     over = 100 * (span - step.median_ns) / step.median_ns
     than = "longer" if over > 0 else "shorter"
-    said = f"{percent(abs(over))} {than} than the median rank" if over else "as long as the median rank"
-    return over, f"{name}<br>{unit.text(span)}: {said}"
+    comparison = f"{percent(abs(over))} {than} than the median rank" if over else "as long as the median rank"
+    return over, f"{name}<br>{unit.text(span)}: {comparison}"
 
 
-# -- buckets --------------------------------------------------------------------------------------
+# -- Buckets ---------------------------------------------------------------------------------------
 
 
 def has_rank_buckets(report: RanksReport) -> bool:
-    """Whether there are ranks, and no more than bars can be told apart."""
+    """Return whether there are ranks, and few enough for a bar each."""
     return bool(report.ranks) and len(slots(report)) <= MOST_BARS
 
 
 def rank_buckets(report: RanksReport, dark: bool) -> Figure:
-    """Where the time of each rank goes: a stacked bar for each, a gap where there should be one."""
+    """Draw the buckets of each rank as a stacked bar, with a gap for an absent rank."""
     places = slots(report)
     unit = unit_for(max((row.span_ns for row in report.ranks), default=0))
     bars = stacked_bars(
@@ -278,13 +280,13 @@ def rank_buckets(report: RanksReport, dark: bool) -> Figure:
 
 
 def _rank_axis(places: Sequence[Slot], dark: bool, **more: Any) -> dict[str, Any]:
-    """An axis on which places stand in one line."""
+    """Return an axis with all places in one line."""
     ticks = ticks_for(len(places))
     labels = [escape(places[number].label, 24) for number in ticks]
     return _labelled(dark, ticks, labels, title="rank", **more)
 
 
-# -- places: one for each rank that there should be, whether its trace is here or not ----------------
+# -- Places: one for each expected rank, with or without a trace -----------------------------------
 
 State = Literal["known", "missing", "unreadable"]
 _LEAST_COLUMNS = 8
@@ -292,19 +294,21 @@ _LABELS = 16
 
 
 class Slot(Struct, frozen=True):
-    """One place."""
+    """A place for one rank."""
 
     name: str
     label: str
-    """Its name on an axis: the rank's number, or the file."""
+    """Label on an axis: the rank's number, or the file."""
     state: State
     row: int | None
-    """Number of its row in the report; None where it has none."""
+    """Number of the rank's row in the report; None where it has none."""
 
 
 def slots(report: RanksReport) -> tuple[Slot, ...]:
-    """By rank, then device; traces that do not say their rank last. Of several traces of one rank the one that was
-    compared."""
+    """Return the places by rank, then device; traces without a rank come last.
+
+    If a rank has several traces, its place shows the one that was compared.
+    """
     ranked = {rank: [_without_row(rank, "missing")] for rank in report.missing}
     ranked |= {
         trace.rank: [_without_row(trace.rank, "unreadable")] for trace in report.unreadable if trace.rank is not None
@@ -329,7 +333,10 @@ def _without_row(rank: int, state: State) -> Slot:
 
 
 def _used(report: RanksReport) -> list[int]:
-    """Numbers of the rows that stand for their rank: those that were compared; where none was, of its first trace."""
+    """Return the numbers of the rows shown for their ranks.
+
+    These are the rows that were compared. If none of a rank's rows was, they are those of its first trace.
+    """
     compared = {row.rank for row in report.ranks if row.joined}
     first: dict[int | None, str] = {}
     for row in report.ranks:
@@ -342,7 +349,7 @@ def _used(report: RanksReport) -> list[int]:
 
 
 def ticks_for(count: int) -> list[int]:
-    """Which of so many places in one line are labelled: sixteen or fewer, each a multiple of a power of two."""
+    """Return which places of a line have a label: at most 16, each a multiple of a power of two."""
     every = 1
     while count > _LABELS * every:
         every *= 2
@@ -350,14 +357,17 @@ def ticks_for(count: int) -> list[int]:
 
 
 def slot_at(report: RanksReport, x: int, y: int = 0) -> Slot | None:
-    """The place in a line of a map of ranks; all are in the first of a chart that has one line."""
+    """Return the place at these coordinates of a map of ranks. In a chart of one line, all places are in the first."""
     places = slots(report)
     number = y * columns_for(len(places)) + x
     return places[number] if 0 <= number < len(places) else None
 
 
 def columns_for(count: int) -> int:
-    """How many places stand in a line: a power of two, as ranks in a host are, so that a map is no taller than wide."""
+    """Return the number of places in a line.
+
+    It is a power of two, as the number of ranks of a host is, and the map is never taller than wide.
+    """
     columns = _LEAST_COLUMNS
     while columns * columns < count:
         columns *= 2

@@ -1,4 +1,4 @@
-"""The Dask clusters that traces are read by: one of our own on this machine, or one that is there already."""
+"""Dask clusters that read traces: a temporary one on this machine, or one that is already running."""
 
 from __future__ import annotations
 
@@ -22,44 +22,47 @@ if TYPE_CHECKING:
     from distributed import Client, LocalCluster
 
 _DEATHS = 1
-"""How many processes of our own may die of a file before it has to wait, to be tried again alone."""
+"""Number of processes that may die of a file before it is tried again alone."""
 _ANSWER_S = 10.0
-"""How long a scheduler may take to answer."""
+"""Seconds to wait for a scheduler's answer."""
 _START_S = 20.0
-"""How long to wait for the last of our own processes, before the others begin."""
+"""Seconds to wait for the last process to start before the others begin."""
 _POLL_S = 0.05
 _LEAST_LOGGED = logging.CRITICAL + 1
 _KEPT_BYTES, _LARGEST_KEPT_BYTES = 256 << 20, 32 << 20
-"""Of memory that a worker has freed, how much it keeps in all, and the largest piece."""
+"""Maximum amount of freed memory that a worker keeps, and the size of its largest piece."""
 _VERSION = "overlapscope.__version__"
-"""What `pydoc.locate` finds the version by; it returns None where there is no such package, while a function of our own
-could not even be unpickled there."""
+"""Name that `pydoc.locate` finds the version by.
+
+It returns None where the package is missing, while a function of this package could not even be unpickled there.
+"""
 
 
 class Cluster(ABC):
     """Workers, and the connection to them."""
 
     larger: ClassVar[str]
-    """What to use where a worker has too little memory."""
+    """Advice for when a worker has too little memory."""
     _patience_s: ClassVar[float]
-    """How long it may have no worker at all."""
+    """Maximum time without any worker, in seconds."""
 
     def __init__(self, client: Client, *, lost: str, empty: str) -> None:
-        """What to say where the connection to the scheduler is gone, and where there has been no worker for long."""
+        """Set the messages for a lost connection, and for a cluster that has had no worker for too long."""
         self.client = client
         self._lost, self._empty = lost, empty
         self._last_worker_s = time.monotonic()
 
     def threads(self) -> int:
-        """How many files can be read at once, as it is now.
+        """Return the number of files that can be read at once at the moment.
 
-        Raises ClusterFailed where there is no telling, where there has been no worker for long, or one is not fit.
+        Raises:
+            ClusterFailed: If the number is unknown, there has been no worker for too long, or a worker can't be used.
         """
         try:
             threads: dict[str, int] = self.client.nthreads()
             self._look_at(threads)
         except (OSError, RuntimeError, AttributeError):
-            # Whatever a client does that has just lost its connection.
+            # The client raises any of these when it has just lost its connection.
             raise self.lost() from None
         now_s = time.monotonic()
         if threads:
@@ -69,16 +72,16 @@ class Cluster(ABC):
         return sum(threads.values())
 
     def lost(self) -> ClusterFailed:
-        """The connection to the scheduler is gone."""
+        """Return the error of a lost connection."""
         return ClusterFailed(self._lost)
 
     @abstractmethod
     def _look_at(self, threads: Mapping[str, int]) -> None:
-        """Look after the workers, by the threads of each. Raises ClusterFailed where one cannot do this work."""
+        """Check the workers, given the number of threads of each. Raise ClusterFailed if one can't do this work."""
 
 
 class _Own(Cluster):
-    """Processes of our own."""
+    """Worker processes on this machine, for this command only."""
 
     larger = "fewer --workers"
     _patience_s = 60.0
@@ -94,9 +97,9 @@ class _Own(Cluster):
         self._processes = processes
 
     def start(self) -> None:
-        """Returns when all processes are there, or some after a while. Raises ClusterFailed where none is."""
+        """Wait until all processes have started, or for a while until some have. Raise ClusterFailed if none has."""
         patience_s = time.monotonic() + _START_S
-        while (there := self.threads()) < self._processes and not (there and time.monotonic() > patience_s):
+        while (ready := self.threads()) < self._processes and not (ready and time.monotonic() > patience_s):
             time.sleep(_POLL_S)
 
     def _look_at(self, threads: Mapping[str, int]) -> None:
@@ -105,7 +108,7 @@ class _Own(Cluster):
             loop.add_callback(self._start_again)
 
     def _start_again(self) -> None:
-        """Dask starts a process again that died, but gives it up if it dies while it is started."""
+        """Restart processes that Dask gave up: it restarts a process that died, unless that dies while it starts."""
         from distributed.core import Status
 
         workers = self._cluster.workers
@@ -115,10 +118,10 @@ class _Own(Cluster):
 
 
 class _Foreign(Cluster):
-    """A cluster that others look after."""
+    """A cluster managed by others."""
 
     larger = "workers with more memory"
-    # They may have to be started first.
+    # Its workers may have to be started first.
     _patience_s = 300.0
 
     def __init__(self, client: Client, address: str) -> None:
@@ -129,10 +132,10 @@ class _Foreign(Cluster):
         )
         self._address = address
         self._known: set[str] = set()
-        """Workers that are fit."""
+        """Workers that were checked."""
 
     def _look_at(self, threads: Mapping[str, int]) -> None:
-        """Dask would take a worker that lacks a package for one that died of its task."""
+        """Check new workers, because Dask treats a worker without a package as if its task had killed it."""
         self._compare_new(threads.keys() - self._known)
         self._known |= threads.keys()
 
@@ -140,12 +143,12 @@ class _Foreign(Cluster):
         if not workers:
             return
         if not self._known:
-            # It unpickles the tasks, too.
+            # The scheduler unpickles the tasks too.
             self._compare({"its scheduler": self.client.run_on_scheduler(pydoc.locate, _VERSION)})
         answers = self.client.run(pydoc.locate, _VERSION, workers=list(workers), on_error="return")
-        # One that is gone by now answers with an error.
-        there = {address: answer for address, answer in answers.items() if not isinstance(answer, BaseException)}
-        self._compare({f"worker {address}": answer for address, answer in there.items()})
+        # A worker that is gone by now answers with an error.
+        present = {address: answer for address, answer in answers.items() if not isinstance(answer, BaseException)}
+        self._compare({f"worker {address}": answer for address, answer in present.items()})
 
     def _compare(self, versions: Mapping[str, object]) -> None:
         here = overlapscope.__version__
@@ -153,19 +156,21 @@ class _Foreign(Cluster):
         if not wrong:
             return
         who, version = wrong[0]
-        there = "no overlapscope" if version is None else f"overlapscope {version}"
+        installed = "no overlapscope" if version is None else f"overlapscope {version}"
         more = f", and {len(wrong) - 1} more do not match either" if len(wrong) > 1 else ""
         raise ClusterFailed(
-            f"{self._address}: {who} has {there}{more}; install overlapscope {here} on the scheduler and on all "
+            f"{self._address}: {who} has {installed}{more}; install overlapscope {here} on the scheduler and on all "
             "workers, as here."
         )
 
 
 @contextmanager
 def own(workers: int | None, files: int) -> Iterator[Cluster]:
-    """Processes of one thread each, on this machine and for nobody else: `workers`, or one for each core and file.
+    """Start worker processes of one thread each: `workers`, or one for each core and file.
 
-    Raises MissingPackage without Dask, ClusterFailed where the processes cannot be started.
+    Raises:
+        MissingPackage: Without Dask.
+        ClusterFailed: If the processes can't be started.
     """
     _require_dask()
     import dask
@@ -177,31 +182,31 @@ def own(workers: int | None, files: int) -> Iterator[Cluster]:
     config = {
         "distributed.scheduler.allowed-failures": _DEATHS,
         "distributed.scheduler.worker-saturation": 1.0,
-        # What a worker keeps is nothing beside the trace it reads. To stop taking tasks would not make that less.
+        # A worker keeps little besides the trace it reads, and to stop taking tasks would not free it.
         "distributed.worker.memory.target": False,
         "distributed.worker.memory.spill": False,
         "distributed.worker.memory.pause": False,
-        # A hundred times a second Dask looks where a task is, and fifty times whether it is itself late. Nobody asks.
+        # Dask samples tasks a hundred times a second, and its own delay fifty times. Both are unused here.
         "distributed.worker.profile.enabled": False,
         "distributed.admin.tick.interval": "1s",
-        # Dask has them give back all memory at once. To get it again for each trace takes a third of a worker's time.
+        # Dask makes workers return all memory at once. Getting it back takes a third of a worker's time for each trace.
         "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": _KEPT_BYTES,
         "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": _LARGEST_KEPT_BYTES,
     }
     with ExitStack() as stack:
         stack.enter_context(_silence())
-        # As long as processes may be started, which is when one has died, too.
+        # This must last as long as processes may be started, which includes restarts.
         stack.enter_context(dask.config.set(config))
         try:
             with _interrupts_later():
-                # The processes are started afterwards, where it does not matter if one dies at once.
+                # Processes are started later, when it doesn't matter if one of them dies at once.
                 cluster = LocalCluster(
                     n_workers=0,
                     threads_per_worker=1,
                     processes=True,
                     memory_limit=MEMORY_LIMIT // processes,
                     host="127.0.0.1",
-                    # Dask serves its figures by HTTP in any case; a port of its own keeps two runs apart.
+                    # Dask serves its dashboard over HTTP in any case. Port 0 keeps two runs apart.
                     dashboard_address="127.0.0.1:0",
                     silence_logs=_LEAST_LOGGED,
                     scheduler_kwargs={"dashboard": False},
@@ -217,9 +222,11 @@ def own(workers: int | None, files: int) -> Iterator[Cluster]:
 
 @contextmanager
 def connected(address: str) -> Iterator[Cluster]:
-    """The cluster whose scheduler listens at this address.
+    """Connect to the scheduler that listens at this address.
 
-    Raises MissingPackage without Dask, ClusterFailed where no scheduler answers.
+    Raises:
+        MissingPackage: Without Dask.
+        ClusterFailed: If no scheduler answers.
     """
     _require_dask()
     from distributed import Client
@@ -237,7 +244,7 @@ def connected(address: str) -> Iterator[Cluster]:
 
 
 def scratch() -> str | None:
-    """Where this process may leave files, if it is a worker: what it leaves there goes when it dies."""
+    """Return the directory of a worker, which is removed when the worker dies; None outside workers."""
     if sys.modules.get("distributed") is None:
         return None
     from distributed import get_worker
@@ -249,7 +256,7 @@ def scratch() -> str | None:
 
 
 def has_dask() -> bool:
-    """Whether there can be a cluster."""
+    """Return whether Dask is installed."""
     try:
         import distributed  # noqa: F401
     except ImportError:
@@ -264,12 +271,11 @@ def _require_dask() -> None:
 
 @contextmanager
 def _interrupts_later() -> Iterator[None]:
-    """Holds an interrupt back, in the threads started meanwhile and their processes for good.
+    """Block interrupts in threads that start meanwhile, and in their processes for good.
 
-    Ctrl-C reaches all processes of a terminal. Ending the workers is for this one to do; by themselves each would print
-    where it was.
+    Ctrl-C reaches all processes of a terminal. This process must end the workers; each of them would print a traceback.
     """
-    # Started later, Python's tracker of semaphores would let interrupts through again.
+    # If started later, Python's tracker of semaphores would let interrupts through again.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -280,7 +286,7 @@ def _interrupts_later() -> Iterator[None]:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keeps to itself what Dask logs of workers that die and connections that break: it is said once, by us."""
+    """Silence Dask's log of workers that die and connections that break, which this module reports itself."""
     handlers = logging.getLogger("distributed").handlers
     before = [handler.level for handler in handlers]
     for handler in handlers:

@@ -1,5 +1,4 @@
-"""Ranks compared: which of their collectives are the same, how their clocks stand, who waited for whom; and what of
-that could not be known, in sentences."""
+"""Comparison of ranks: common collectives, clocks, waits, and notes on anything unknown."""
 
 from __future__ import annotations
 
@@ -17,27 +16,27 @@ from overlapscope.ranks.clocks import SHARED_NS, Offsets, find_offsets
 from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.reduced import ReducedRank
 from overlapscope.ranks.result import Clocks, Matching
-from overlapscope.ranks.waits import Waits, find_waits
+from overlapscope.ranks.waits import RankWaits, find_waits
 
 _PART = re.compile(r"@\d+$")
-"""Behind a file's name: which of the recordings in it."""
+"""Suffix of a file's name: number of the recording in the file."""
 
 
 class Comparison(Struct, frozen=True, eq=False):
-    """What came of it. Arrays of ranks, and `reference`, go by the place in `ranks`."""
+    """Result of a comparison. Arrays of ranks, and `reference`, go by the place in `ranks`."""
 
     ranks: Sequence[ReducedRank]
     met: Meetings
     symmetric: Meetings
-    """Those in which every member waits for every other: clocks and waits were found from them."""
+    """Meetings in which every member waits for every other. Clocks and waits were found from them."""
     offsets: Offsets
-    waits: Waits
+    waits: RankWaits
     contradicted: bool
-    """Whether matches by name alone were given up again."""
+    """True if matches by name alone were dropped again."""
 
     @property
     def reference(self) -> int | None:
-        """The place of the rank that most clocks were compared with; None where nothing matched."""
+        """Place of the rank that most clocks were compared with; None where nothing matched."""
         references = self.offsets.reference[self.offsets.reference >= 0]
         if not len(references):
             return None
@@ -46,14 +45,14 @@ class Comparison(Struct, frozen=True, eq=False):
 
     @property
     def clocked(self) -> Bool:
-        """Of each rank, whether its clock is known against that of `reference`."""
+        """Mask of the ranks whose clock is known against that of `reference`."""
         offsets = self.offsets
         known: Bool = offsets.error_ns >= 0
         return known if offsets.status == "shared" else known & (offsets.reference == self.reference)
 
     @property
     def matching(self) -> Matching:
-        """How much could be compared."""
+        """Counts of the communication that could be compared."""
         met, kernels = self.met, len(self.met.kernels)
         return Matching(
             kernels=kernels,
@@ -74,7 +73,7 @@ def compare(ranks: Sequence[ReducedRank]) -> Comparison:
     impossible = _one_clock(ranks) and bool((np.abs(offsets.apart_ns) > SHARED_NS).any())
     contradicted = (impossible or not offsets.consistent) and met.by in ("kernel-names", "both")
     if contradicted:
-        # Kernels of equal names in equal numbers, but of several groups or turns: they do not end together.
+        # Kernels that agree in name and number but not in group or order don't end together.
         met = met.recorded()
         symmetric = met.symmetric()
         offsets = find_offsets(symmetric, len(ranks))
@@ -82,12 +81,12 @@ def compare(ranks: Sequence[ReducedRank]) -> Comparison:
 
 
 def _one_clock(ranks: Sequence[ReducedRank]) -> bool:
-    """Whether all were recorded into one file, and so by one clock."""
+    """Return whether all ranks were recorded into one file, and so by one clock."""
     return len({_PART.sub("", rank.source) for rank in ranks}) == 1
 
 
 def clock_words(comparison: Comparison) -> Clocks:
-    """How the clocks stand, and what that rests on."""
+    """Return the state of the clocks, and a sentence on its basis."""
     offsets, reference = comparison.offsets, comparison.reference
     if reference is None:
         return Clocks(
@@ -137,7 +136,7 @@ def _why_unknown(comparison: Comparison) -> str:
 
 
 def notes(ranks: Sequence[ReducedRank], comparison: Comparison) -> tuple[str, ...]:
-    """What could not be known of all ranks, compared or not, and why."""
+    """Return notes on what could not be determined, and why, for all ranks, compared or not."""
     return (*_of_traces(ranks, comparison), *_of_kernels(comparison), *_of_meetings(comparison))
 
 
@@ -162,7 +161,7 @@ def _of_traces(ranks: Sequence[ReducedRank], comparison: Comparison) -> Iterator
 
 
 def _by_device(ranks: Sequence[ReducedRank]) -> bool:
-    """Whether the ranks are the GPUs of one process, whose trace states no rank."""
+    """Return whether the ranks are the GPUs of one process, whose trace states no rank."""
     return len({rank.source for rank in ranks}) == 1 and len({rank.rank for rank in ranks} - {None}) > 1
 
 
@@ -212,7 +211,7 @@ def _of_meetings(comparison: Comparison) -> Iterator[str]:
 
 
 def _incomplete(meetings: Meetings) -> int:
-    """In how many meetings some member of the group has no kernel."""
+    """Return the number of meetings in which some member of the group has no kernel."""
     group_sizes = np.array([kind.group_size for kind in meetings.kernels.kinds], np.int64)
     return int((np.diff(meetings.first) < group_sizes[meetings.kind]).sum()) if len(meetings) else 0
 

@@ -1,4 +1,4 @@
-"""What a report of ranks consists of when it is shown: the answer, maps, tables, ranks worth a look, clocks."""
+"""Document of a report of ranks: the verdict, maps, tables, ranks worth a look, and clocks."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ _MOST_FINDINGS: Final = 3
 
 
 class Extent(Struct, frozen=True):
-    """How much of a report is shown; the JSON has all."""
+    """Extent of a shown report. The JSON has everything."""
 
     rows: int = tables.FEW
-    """Of a list."""
+    """Maximum number of rows of a list."""
     each: int = tables.EVERY_RANK
-    """Up to so many ranks have a row each, also where others are listed."""
+    """Maximum number of ranks with a row each, even where other tables are cut."""
     named: int = tables.NAMED
-    """Ranks that are named in a cell."""
+    """Maximum number of ranks named in a cell."""
     looks: int | None = None
-    """Ranks worth a look."""
+    """Maximum number of ranks worth a look; None for all."""
     folded: bool = False
-    """Whether tables besides those that answer are folded away."""
+    """True if all tables except the main ones are folded."""
 
 
 TERMINAL: Final = Extent(named=1, looks=4)
@@ -55,7 +55,7 @@ PAGE: Final = Extent(rows=10, each=2048)
 
 
 def document(report: RanksReport, extent: Extent) -> Document:
-    """The report from top to bottom."""
+    """Return the document of a report."""
     title = f"overlapscope ranks: {_how_many(report)}"
     devices = sorted({clean(row.device_name, 60) for row in report.ranks if row.device_name})
     blocks: list[Block] = [Heading(", ".join((title, *devices[:3])), 1), _answer(report)]
@@ -76,7 +76,7 @@ def _how_many(report: RanksReport) -> str:
 
 def _answer(report: RanksReport) -> Section:
     verdict = judge(report)
-    blocks: list[Block] = [Text(verdict.first, badge=verdict.level)]
+    blocks: list[Block] = [Text(verdict.lead, badge=verdict.level)]
     if verdict.rest:
         blocks.append(Text("\n".join(verdict.rest)))
     if report.ranks:
@@ -107,23 +107,23 @@ def _further(report: RanksReport, extent: Extent) -> Iterator[Block]:
 
 
 def _findings(report: RanksReport) -> Iterator[Block]:
-    """What was found on the ranks that stand out: each rule once, with the ranks that it is about."""
+    """Yield the findings on the ranks that stand out: each rule once, with its ranks."""
     by_rule: defaultdict[str, list[Finding]] = defaultdict(list)
     for rank in report.worst:
         for finding in rank.findings:
             by_rule[finding.rule].append(finding)
-    costliest = {rule: max(found, key=lambda one: one.cost_ns) for rule, found in by_rule.items()}
-    said = []
+    costliest = {rule: max(found, key=lambda finding: finding.cost_ns) for rule, found in by_rule.items()}
+    items = []
     for rule, worst in sorted(costliest.items(), key=lambda item: -item[1].cost_ns):
-        ranks = sorted({one.rank for one in by_rule[rule] if one.rank is not None})
+        ranks = sorted({finding.rank for finding in by_rule[rule] if finding.rank is not None})
         of = f"{'ranks' if len(ranks) > 1 else 'rank'} {runs(ranks)}"
         most = f"; figures of rank {worst.rank}" if len(ranks) > 1 else ""
         advice = clean_lines(worst.advice, 400).partition("\n")[0]
         head = Span(f"{clean(rule, 60)} ({of}{most})", strong=True)
-        said.append((head, f": {clean(worst.title, 400)}\n", Span(advice, "accent")))
-    if said:
+        items.append((head, f": {clean(worst.title, 400)}\n", Span(advice, "accent")))
+    if items:
         how = Text(with_code("`overlapscope explain RULE` says how to fix each."), "muted")
-        yield panel("Findings", Items(tuple(said[:_MOST_FINDINGS])), how)
+        yield panel("Findings", Items(tuple(items[:_MOST_FINDINGS])), how)
 
 
 def _looks(report: RanksReport, most: int | None) -> Iterator[Block]:
@@ -134,7 +134,7 @@ def _looks(report: RanksReport, most: int | None) -> Iterator[Block]:
         yield panel(look.title, *(Text(sentence, tone="muted") for sentence in look.sentences))
 
 
-# -- ranks worth a look, each with what explains it --------------------------------------------------
+# -- Ranks worth a look, each with an explanation --------------------------------------------------
 
 _WHY: Final = {
     "makes-others-wait": "delays the others",
@@ -145,27 +145,27 @@ _EXCESSES = 4
 
 
 class Look(Struct, frozen=True):
-    """One of them, in words."""
+    """A rank worth a look, in words."""
 
     title: str
-    """`Rank 5 makes the others wait`."""
+    """Title, such as `Rank 5 makes the others wait`."""
     source: str
     device: int
     more: str
-    """What it has more of than the median rank; empty where there is nothing."""
+    """Time that it spends beyond the median rank; empty if there is none."""
     causes: str
-    """What its exposed copies and idle time are due to; empty where it has none."""
+    """Causes of its exposed copies and idle time; empty if there are none."""
     findings: tuple[str, ...]
-    """Each with its rule and what it costs."""
+    """Findings, each with its rule and cost."""
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What stands between the title and the findings."""
+        """Sentences between the title and the findings."""
         return tuple(filter(None, (self.more, self.causes)))
 
 
 def looks(report: RanksReport, *, most: int | None = None) -> tuple[Look, ...]:
-    """In the report's order, up to `most`."""
+    """Return at most `most` ranks worth a look, in the report's order."""
     return tuple(_look(rank) for rank in report.worst[:most])
 
 
@@ -177,10 +177,10 @@ def _look(rank: WorstRank) -> Look:
 
 
 def _causes(causes: Sequence[CauseTime]) -> str:
-    known = [cause for cause in causes if cause.time_ns]
-    unit = unit_for(max((cause.time_ns for cause in known), default=0))
-    told = [f"{_of(cause.subject, cause.cause)} {unit.text(cause.time_ns)}" for cause in known]
-    return f"Over its whole window: {'; '.join(told)}." if told else ""
+    lasting = [cause for cause in causes if cause.time_ns]
+    unit = unit_for(max((cause.time_ns for cause in lasting), default=0))
+    parts = [f"{_of(cause.subject, cause.cause)} {unit.text(cause.time_ns)}" for cause in lasting]
+    return f"Over its whole window: {'; '.join(parts)}." if parts else ""
 
 
 def _more(excess: Sequence[Excess], over: str) -> str:
@@ -188,9 +188,9 @@ def _more(excess: Sequence[Excess], over: str) -> str:
     if not parts:
         return ""
     unit = unit_for(max(part.more_ns for part in parts))
-    told = [_excess(part, unit) for part in parts[:_EXCESSES]]
+    texts = [_excess(part, unit) for part in parts[:_EXCESSES]]
     of = "the same steps" if over == "steps" else "its window"
-    return f"More than the median rank in {of}: {'; '.join(told)}."
+    return f"More than the median rank in {of}: {'; '.join(texts)}."
 
 
 def _excess(excess: Excess, unit: Unit) -> str:

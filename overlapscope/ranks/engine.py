@@ -1,9 +1,9 @@
-"""Many traces reduced at once by a Dask cluster: one of our own on this machine, or one that is there already.
+"""Reduction of many traces at once by a Dask cluster, on this machine or elsewhere.
 
-Without Dask this process reads them one after another, to the same result. Else one task is one file. Few more tasks
-than the workers can start on are handed out at a time, so that ten thousand files are as well as eight, and results
-come back as they are made. What a trace is reduced to is small; neither this process nor the scheduler ever holds a
-trace.
+Without Dask, this process reads the traces one after another, with the same result. Otherwise each file is a task.
+Only a few more tasks than the workers can start are submitted at a time, so that ten thousand files work as well as
+eight, and results are yielded as they arrive. A reduced trace is small; neither this process nor the scheduler ever
+holds a whole one.
 """
 
 from __future__ import annotations
@@ -31,17 +31,20 @@ if TYPE_CHECKING:
     from distributed import Future
 
 Outcome: TypeAlias = tuple[ReducedRank, ...] | Unreadable
-"""What came of one file: its devices, or why there are none."""
+"""Outcome of one file: its devices, or why there are none."""
 
 _RETRIES = 2
-"""Of what may be passing: a network that fails, memory that is short."""
+"""Number of retries after failures that may be temporary, such as a network failure or a shortage of memory."""
 _AHEAD = 4
-"""Tasks handed out per thread of the cluster. Dask keeps them at the scheduler until a worker is free, if they are more
-than twice its threads; with fewer, a worker would hold two, and its death would count against both."""
+"""Tasks submitted per thread of the cluster.
+
+If there are more than twice as many tasks as threads, Dask keeps the others at the scheduler until a worker is free.
+With fewer, a worker would hold two tasks, and its death would count against both.
+"""
 _LOOK_S = 1.0
-"""How often the cluster is looked at."""
+"""Seconds between checks of the cluster."""
 _TRANSFER_S = 5.0
-"""A result that takes longer to fetch was lost with its worker."""
+"""A result that takes longer than this to transfer, in seconds, was lost with its worker."""
 
 
 def reduce_all(
@@ -51,16 +54,22 @@ def reduce_all(
     workers: int | None = None,
     limit_bytes: int = LIMIT_BYTES,
 ) -> Generator[Outcome, None, None]:
-    """One outcome for each location, in the order in which they come.
+    """Yield one outcome for each location, in the order of completion.
 
-    `scheduler` is the address of a Dask scheduler (`tcp://host:8786`), whose workers read the files where they are.
-    Without one, as many processes as this machine has cores, or as `workers` says, read them here; a single file needs
-    no other process, and without Dask there is no other unless `workers` asks for several. A file that cannot be read
-    is an outcome; so is one that workers die of, if they do so again when nothing else is being read. Closing it, as an
-    interrupt does, ends all processes that it started.
+    Closing the generator, as an interrupt does, ends all processes that it started. A single file is read in this
+    process. A file that can't be read is an outcome, and so is a file that kills its workers again when nothing else is
+    being read.
 
-    Raises ClusterFailed where there is no cluster to work with, or it is lost; MissingPackage without Dask where a
-    scheduler or several workers are asked for.
+    Args:
+        locations: The traces.
+        scheduler: Address of a Dask scheduler (`tcp://host:8786`), whose workers read the files where they are.
+        workers: Number of processes on this machine without a scheduler. By default one per core, or only this process
+            if Dask is missing.
+        limit_bytes: Maximum size of an unpacked trace.
+
+    Raises:
+        ClusterFailed: If there is no usable cluster, or it is lost.
+        MissingPackage: If a scheduler or several workers are requested without Dask.
     """
     needless = len(locations) == 1 or (workers in (None, 1) and not has_dask())
     if scheduler is None and needless:
@@ -72,9 +81,9 @@ def reduce_all(
 
 
 def reduce_one(location: Location, limit_bytes: int) -> Outcome:
-    """What came of one file. This runs on a worker.
+    """Reduce one file on a worker.
 
-    What trying again would not change is an outcome; anything else is raised.
+    Failures that a retry can't fix are outcomes; anything else is raised.
     """
     opened = location.source
     try:
@@ -85,17 +94,16 @@ def reduce_one(location: Location, limit_bytes: int) -> Outcome:
                     f"the file does not exist on {socket.gethostname()}, which should read it; put it where every "
                     "worker can see it, or name it by a URL."
                 )
-            # Each is read once, so it would only push out of the cache what is read again. The reader asks no further
-            # processes for help in a worker, whose tasks run beside other threads.
+            # Each trace is read once, so caching it would only evict traces that are read again. The reader starts no
+            # helper processes here, because a worker's tasks run beside other threads.
             trace = load(path, limit_bytes=limit_bytes, progress=False, cache=False, periodic=False)
         return reduce(replace(trace, source=location.source))
     except OverlapscopeError as error:
-        reason = str(error).replace(opened, location.source).removeprefix(f"{location.source}: ")
-        return Unreadable(source=location.source, reason=reason)
+        return Unreadable(source=location.source, reason=error.reason.replace(opened, location.source))
 
 
 def _reduce_here(location: Location, limit_bytes: int) -> Outcome:
-    """What came of one file, tried as often as by a cluster."""
+    """Reduce one file in this process, with as many retries as on a cluster."""
     for _ in range(_RETRIES):
         with suppress(Exception):
             return reduce_one(location, limit_bytes)
@@ -111,7 +119,7 @@ def _given_up(location: Location, error: Exception) -> Unreadable:
 
 
 class _Run:
-    """Files on their way through a cluster."""
+    """A run of files through a cluster."""
 
     def __init__(self, cluster: Cluster, limit_bytes: int) -> None:
         self._cluster = cluster
@@ -121,13 +129,13 @@ class _Run:
         """Files whose workers died."""
 
     def outcomes(self, locations: Sequence[Location]) -> Iterator[Outcome]:
-        """One for each location."""
+        """Yield one outcome for each location."""
         yield from self._together(locations)
         for location in self._deadly:
             yield from self._together([location], alone=True)
 
     def _together(self, locations: Sequence[Location], *, alone: bool = False) -> Iterator[Outcome]:
-        """The outcomes, but for files that are better tried again `alone`."""
+        """Yield the outcomes, except those of files that must be tried again `alone`."""
         waiting = deque(locations)
         running: dict[Key, Location] = {}
         threads, look_s = self._cluster.threads(), time.monotonic() + _LOOK_S
@@ -142,12 +150,12 @@ class _Run:
                 try:
                     outcome = self._outcome(future, running[future.key], alone=alone)
                 except TimeoutError:
-                    # The result was lost with its worker, and the file is read again.
+                    # The result was lost with its worker, so the file is read again.
                     future.add_done_callback(self._done.put)
                     outcome = None
                 else:
                     del running[future.key]
-                # Dask keeps what a future stands for as long as the future.
+                # Dask keeps a result as long as its future exists.
                 del future
                 if outcome is not None:
                     yield outcome
@@ -158,7 +166,11 @@ class _Run:
         return self._cluster.client.submit(reduce_one, location, self._limit_bytes, pure=False, retries=_RETRIES)
 
     def _outcome(self, future: Future[Outcome], location: Location, *, alone: bool) -> Outcome | None:
-        """None where the file is to be tried again alone. Raises TimeoutError where no worker has the result."""
+        """Return the outcome; None if the file must be tried again alone.
+
+        Raises:
+            TimeoutError: If no worker has the result.
+        """
         from distributed import CancelledError, KilledWorker
 
         try:

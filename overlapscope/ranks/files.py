@@ -1,7 +1,7 @@
-"""The traces that paths, patterns and URLs stand for, and each of them as a local file where it is to be read.
+"""Traces named by paths, patterns and URLs, and their download where they are read.
 
-URLs are the business of fsspec and its plugins; nothing here knows one protocol from another, but for what fsspec
-leaves to its callers about HTTP.
+fsspec and its plugins handle URLs. This module knows no protocol, except for what fsspec leaves to its callers about
+HTTP.
 """
 
 from __future__ import annotations
@@ -40,34 +40,36 @@ _PLUGINS = {
     "smb": "smbprotocol",
     "ssh": "paramiko",
 }
-"""What to install for the protocols of fsspec that most data lies behind."""
+"""Packages to install for the most common protocols of fsspec."""
 _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
-"""Azure names a container where other URLs name a user."""
+"""Protocols of Azure, which have a container where other URLs have a user."""
 _LONGEST_NAME = 200
 _LONGEST_WORDS = 300
 _SILENCE_S = 60.0
-"""A web server that sends nothing for so long is given up; how long a whole file takes is its own affair."""
+"""Maximum silence of a web server, in seconds. The time for a whole file is not limited."""
 
 
 class Location(Struct, frozen=True):
-    """Where one trace is. It travels to whoever reads it."""
+    """Location of one trace, sent to the process that reads it."""
 
     source: str
-    """As it is shown and reported: the path as given, or the URL without what may be secret in it."""
+    """Name for messages and reports: the path as given, or the URL without secrets."""
     path: str
-    """For `filesystem`; an absolute path where there is none."""
+    """Path in `filesystem`, or an absolute local path without one."""
     filesystem: bytes | None = None
-    """The pickled filesystem of fsspec. As bytes, so that a machine that lacks its plugin can say so."""
+    """Pickled filesystem of fsspec. It stays bytes so that a machine without its plugin can report that."""
 
 
 def expand_urls(sources: str | Path | Iterable[str | Path]) -> tuple[Location, ...]:
-    """The traces that files, directories, glob patterns and URLs of all these stand for, each once, in the order given.
+    """Return the traces that files, directories, patterns and URLs stand for, each once, in the given order.
 
-    What has `://` in it is a URL. A directory stands for the traces right inside it; it and a pattern yield theirs in
-    natural order. Whether a single trace behind a URL exists is left to whoever reads it.
+    Anything with `://` in it is a URL. A directory stands for the traces directly in it; the traces of directories and
+    patterns are in natural order. A single URL is checked when it is read.
 
-    Raises UnreadableTrace where there is no trace or a place cannot be looked at, UsageError for a protocol that
-    nothing knows, MissingPackage where fsspec or its plugin is missing.
+    Raises:
+        UnreadableTrace: If there is no trace, or a place can't be accessed.
+        UsageError: If a protocol is unknown.
+        MissingPackage: If fsspec or its plugin is missing.
     """
     if isinstance(sources, str | Path):
         sources = [sources]
@@ -79,7 +81,7 @@ def expand_urls(sources: str | Path | Iterable[str | Path]) -> tuple[Location, .
 
 
 def is_url(source: str) -> bool:
-    """What has `://` in it is one."""
+    """Return whether a source is a URL: anything with `://` in it."""
     return "://" in source
 
 
@@ -87,12 +89,16 @@ def is_url(source: str) -> bool:
 def fetched(
     location: Location, *, limit_bytes: int = LIMIT_BYTES, directory: str | Path | None = None
 ) -> Iterator[Path]:
-    """The trace as a local file: the file itself, or a copy that is gone afterwards, under its own name.
+    """Provide the trace as a local file: the file itself, or a temporary copy under the same name.
 
-    A copy lies in `directory`, or where temporary files do, and is given up at `limit_bytes`.
+    Args:
+        location: The trace.
+        limit_bytes: Size at which a download is aborted.
+        directory: Place for the copy; by default that of temporary files.
 
-    Raises UnreadableTrace where trying again would not help, MissingPackage where the plugin is missing here;
-    whatever else the plugin raises may be passing.
+    Raises:
+        UnreadableTrace: If a retry would not help. Anything else that a plugin raises may be temporary.
+        MissingPackage: If the plugin is missing here.
     """
     if location.filesystem is None:
         yield Path(location.path)
@@ -102,27 +108,27 @@ def fetched(
         try:
             _download(location, target, limit_bytes)
         except FileNotFoundError:
-            raise UnreadableTrace(f"{location.source}: the file does not exist; check the URL.") from None
+            raise UnreadableTrace(location.source, "the file does not exist; check the URL.") from None
         except PermissionError as error:
             raise UnreadableTrace(
-                f"{location.source}: access is denied ({said(error)}); check the credentials on the machine that "
-                "reads it."
+                location.source,
+                f"access is denied ({said(error)}); check the credentials on the machine that reads it.",
             ) from None
         yield target
 
 
 def shown_url(url: str) -> str:
-    """The URL without user, password, query and fragment: each may be a secret."""
+    """Return the URL without user, password, query and fragment, each of which may be a secret."""
     protocol, separator, rest = url.rpartition("://")
-    own = protocol.rpartition(":")[2]
-    rest = re.split(r"[?#]" if own in _WEB else r"[?&][\w.-]+=", rest, maxsplit=1)[0]
-    if own not in _CONTAINERS:
+    last_protocol = protocol.rpartition(":")[2]
+    rest = re.split(r"[?#]" if last_protocol in _WEB else r"[?&][\w.-]+=", rest, maxsplit=1)[0]
+    if last_protocol not in _CONTAINERS:
         rest = re.sub(r"^[^/@]*@", "", rest)
     return f"{re.sub(r'//[^/@]*@', '//', protocol)}{separator}{rest}"
 
 
 def said(error: BaseException) -> str:
-    """What an error of a library says, in one line, not too long, and without the secrets of URLs in it."""
+    """Return a library's error as a short line without the secrets of URLs."""
     text = re.sub(r"[\w.+-]+://[^\s'\"<>]+", lambda url: shown_url(url[0]), " ".join(str(error).split()))
     return f"{type(error).__name__}: {shorten(text, _LONGEST_WORDS)}" if text else type(error).__name__
 
@@ -130,10 +136,10 @@ def said(error: BaseException) -> str:
 def _of_path(source: str | Path) -> list[Location]:
     paths = expand([source])
     if Path(source).is_dir():
-        # A report that was written beside its traces is none of them.
+        # A report of ranks may lie beside its traces.
         paths = [path for path in paths if kind_of(path) != "ranks"]
         if not paths:
-            raise UnreadableTrace(f"{source}: this directory has a report of ranks, but no trace; name another.")
+            raise UnreadableTrace(source, "this directory has a report of ranks, but no trace; name another.")
     return [Location(str(path), str(place(path, LIMIT_BYTES).absolute())) for path in paths]
 
 
@@ -143,7 +149,7 @@ def _of_url(url: str) -> list[Location]:
     if "file" in _protocols(filesystem):
         return _of_path(path)
     web = not _protocols(filesystem).isdisjoint(_WEB)
-    # On the web a `?` begins the query, and is no pattern.
+    # On the web, a `?` begins the query instead of being part of a pattern.
     name = re.split(r"[?#]", path)[0] if web else path
     try:
         if glob.has_magic(name):
@@ -160,28 +166,30 @@ def _of_url(url: str) -> list[Location]:
             ]
             wrong = f"no trace in this directory; traces end in {', '.join(SUFFIXES)}, or name the file"
     except Exception as error:
-        # Each plugin has errors of its own. For the web, "not found" may as well mean that no server answered.
+        # Plugins raise errors of their own. On the web, "not found" may also mean that no server answered.
         if isinstance(error, FileNotFoundError) and error.__cause__ is None:
-            raise UnreadableTrace(f"{shown}: the file or directory does not exist; check the URL.") from None
+            raise UnreadableTrace(shown, "the file or directory does not exist; check the URL.") from None
         error = error.__cause__ if isinstance(error.__cause__, Exception) else error
         raise UnreadableTrace(
-            f"{shown}: cannot be accessed ({said(error)}); check the URL and the credentials."
+            shown, f"cannot be accessed ({said(error)}); check the URL and the credentials."
         ) from None
     if not paths:
-        raise UnreadableTrace(f"{shown}: {wrong}.")
+        raise UnreadableTrace(shown, f"{wrong}.")
     return [_location(filesystem, entry, url, path) for entry in sorted(paths, key=lambda entry: natural(Path(entry)))]
 
 
 def filesystem_of(url: str) -> tuple[Any, str]:
-    """The filesystem of fsspec behind a URL, and the path in it.
+    """Return the filesystem of fsspec for a URL, and the path in it.
 
-    Raises UsageError for a protocol that nothing knows, MissingPackage where fsspec or its plugin is missing,
-    UnreadableTrace where it cannot be reached.
+    Raises:
+        UsageError: If the protocol is unknown.
+        MissingPackage: If fsspec or its plugin is missing.
+        UnreadableTrace: If the filesystem can't be reached.
     """
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        raise MissingPackage(f"{shown_url(url)}: URLs need fsspec. {how_to_install('cluster')}") from None
+        raise MissingPackage(shown_url(url), f"URLs need fsspec. {how_to_install('cluster')}") from None
     protocol = url.partition("://")[0].rpartition("::")[2]
     try:
         filesystem, path = url_to_fs(url, **_options(protocol))
@@ -194,19 +202,19 @@ def filesystem_of(url: str) -> tuple[Any, str]:
         ) from None
     except Exception as error:
         raise UnreadableTrace(
-            f"{shown_url(url)}: cannot be reached ({said(error)}); check the URL and the credentials."
+            shown_url(url), f"cannot be reached ({said(error)}); check the URL and the credentials."
         ) from None
     return filesystem, path
 
 
 def _options(protocol: str) -> dict[str, Any]:
-    """What has to be said to fsspec: it gives up any web download after five minutes, however well it goes."""
+    """Return options for fsspec, which aborts any web download after five minutes by default."""
     if protocol not in _WEB:
         return {}
     try:
         from aiohttp import ClientTimeout
     except ImportError:
-        # Said by fsspec, and passed on.
+        # fsspec reports the missing package.
         return {}
     return {"client_kwargs": {"timeout": ClientTimeout(total=None, sock_connect=_SILENCE_S, sock_read=_SILENCE_S)}}
 
@@ -214,7 +222,7 @@ def _options(protocol: str) -> dict[str, Any]:
 def _no_plugin(shown: str, protocol: str, error: ImportError) -> MissingPackage:
     plugin = _PLUGINS.get(protocol)
     remedy = f"pip install {plugin}" if plugin else "install the missing package"
-    return MissingPackage(f"{shown}: fsspec lacks its plugin for {protocol}:// here ({said(error)}); {remedy}.")
+    return MissingPackage(shown, f"fsspec lacks its plugin for {protocol}:// here ({said(error)}); {remedy}.")
 
 
 def _protocols(filesystem: Any) -> set[str]:
@@ -223,9 +231,12 @@ def _protocols(filesystem: Any) -> set[str]:
 
 
 def _is_directory(filesystem: Any, path: str, *, web: bool) -> bool:
-    """On the web a directory is a page with links. fsspec would download whatever is there to look for some.
+    """Return whether a path is a directory.
 
-    Raises FileNotFoundError where nothing is.
+    On the web, a directory is a page with links, and fsspec would download any file to look for links in it.
+
+    Raises:
+        FileNotFoundError: If there is nothing at the path.
     """
     if web and path.endswith("/"):
         return True
@@ -234,14 +245,14 @@ def _is_directory(filesystem: Any, path: str, *, web: bool) -> bool:
 
 
 def _location(filesystem: Any, path: str, url: str, asked: str) -> Location:
-    """Of one file at `path`; `asked` is the path of the URL that it was found by."""
+    """Return the location of a file at `path`, which was found by the URL whose path is `asked`."""
     base = url.removesuffix(asked) if url.endswith(asked) else None
     full = path if "://" in path else f"{base}{path}" if base is not None else filesystem.unstrip_protocol(path)
     return Location(shown_url(full), path, pickle.dumps(filesystem))
 
 
 def _file_name(location: Location) -> str:
-    """The name of the copy: the rank may stand in it."""
+    """Return the name of the copy, which may contain the rank."""
     name = unquote(PurePosixPath(location.source).name)
     return re.sub(r"[/\0]", "_", name)[-_LONGEST_NAME:] or "trace"
 
@@ -256,13 +267,13 @@ def _download(location: Location, target: Path, limit_bytes: int) -> None:
 
 
 def _limit(source: str, limit_bytes: int) -> Any:
-    """A callback of fsspec that ends a download which is too large to be read."""
+    """Return a callback of fsspec that aborts a download that is too large."""
     from fsspec.callbacks import Callback
 
     def check(total: int | None, done: int, **_: Any) -> None:
         if max(total or 0, done) > limit_bytes:
             raise UnreadableTrace(
-                f"{source}: holds more than {size(limit_bytes)}; raise --max-size if the trace really is that large."
+                source, f"holds more than {size(limit_bytes)}; raise --max-size if the trace really is that large."
             )
 
     return Callback(hooks={"limit": check})

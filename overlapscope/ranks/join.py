@@ -1,4 +1,4 @@
-"""Reduced ranks, as they come in, joined into one report."""
+"""Joining of reduced ranks into one report, as they arrive."""
 
 from __future__ import annotations
 
@@ -18,23 +18,20 @@ from overlapscope.ranks.summary import spreads, step_skew, top_causes, worst_ran
 from overlapscope.reading.files import rank_in_name
 
 MOST_RANKS = 1_000_000
-"""A stated world size beyond it is taken for damage."""
+"""Larger world sizes are treated as damage."""
 
 
 class Joined:
-    """Takes what came of each trace, in any order, and says what they are together.
-
-    The report is the same whatever the order.
-    """
+    """Builder of a report from the outcomes of traces, which may arrive in any order."""
 
     def __init__(self, *, expected: int | None = None) -> None:
-        """`expected` is how many ranks there should be; else the traces' word is taken."""
+        """Set the expected number of ranks; by default the traces state it."""
         self._expected = expected
         self._ranks: list[ReducedRank] = []
         self._unreadable: list[Unreadable] = []
 
     def add(self, rank: ReducedRank | Unreadable) -> None:
-        """Take in one device of one rank, or a trace that could not be read; that one's rank is taken from its name."""
+        """Add one device of a rank, or a trace that could not be read, whose rank is taken from its name."""
         if isinstance(rank, Unreadable):
             number = rank.rank if rank.rank is not None else rank_in_name(rank.source)
             self._unreadable.append(Unreadable(source=rank.source, reason=rank.reason, rank=number))
@@ -42,7 +39,7 @@ class Joined:
             self._ranks.append(rank)
 
     def report(self) -> RanksReport:
-        """The report on all that was added so far."""
+        """Return the report on everything added so far."""
         ranks = sorted(self._ranks if self._unreadable else _numbered(self._ranks), key=_order)
         unreadable = tuple(sorted(self._unreadable, key=lambda trace: (trace.source, trace.reason)))
         numbers = _compared(ranks)
@@ -75,9 +72,11 @@ class Joined:
 
 
 def _numbered(ranks: Sequence[ReducedRank]) -> Sequence[ReducedRank]:
-    """Ranks of one trace that states none, where its process drives several GPUs: each that has collectives is the rank
-    of its number. Their collectives go by their order in the whole recording, since the steps are the process': one GPU
-    may be launched for later in them than another.
+    """Number the GPUs of one process as ranks.
+
+    If a single trace states no rank and its process drives several GPUs, each GPU with collectives becomes the rank of
+    its number. Their collectives are matched by order over the whole recording: steps belong to the process, and one
+    GPU may get its launches in a later step than another.
     """
     devices = {rank.device for rank in ranks if len(rank.comm)} - {-1}
     if len({rank.source for rank in ranks}) != 1 or len(devices) < 2 or ranks[0].rank is not None:
@@ -97,14 +96,14 @@ def _order(rank: ReducedRank) -> tuple[bool, int, int, str]:
 
 
 def _compared(ranks: Sequence[ReducedRank]) -> list[int]:
-    """Numbers of those that are compared: with a rank, and of several traces of one rank the first by name."""
+    """Return the numbers of the ranks to compare: those with a rank, and of its traces only the first by name."""
     first: dict[int, str] = {}
     for rank in ranks:
         if rank.rank is not None:
             first[rank.rank] = min(first.get(rank.rank, rank.source), rank.source)
     kept, seen = [], set()
     for number, rank in enumerate(ranks):
-        # One source that was given twice is a duplicate as well.
+        # A source that was given twice is a duplicate as well.
         if rank.rank is not None and rank.source == first[rank.rank] and (rank.rank, rank.device) not in seen:
             seen.add((rank.rank, rank.device))
             kept.append(number)
@@ -132,7 +131,7 @@ def _step_names(ranks: Sequence[ReducedRank]) -> tuple[str, ...]:
 
 
 def _world_size(ranks: Sequence[ReducedRank]) -> int | None:
-    """What most traces state, the larger where as many state another."""
+    """Return the world size that most traces state; the larger one in a tie."""
     stated = Counter(rank.world_size for rank in ranks if rank.world_size and 0 < rank.world_size <= MOST_RANKS)
     return min(stated, key=lambda size: (-stated[size], -size)) if stated else None
 
@@ -140,26 +139,31 @@ def _world_size(ranks: Sequence[ReducedRank]) -> int | None:
 def _rows(
     ranks: Sequence[ReducedRank], compared: Sequence[int], comparison: Comparison, step_names: Sequence[str]
 ) -> list[RankRow]:
-    """A row for each rank; `compared` has the numbers of those in the comparison, in its order."""
+    """Return a row for each rank. `compared` has the numbers of the ranks in the comparison, in its order."""
     rows = [_row(rank, step_names) for rank in ranks]
     waits, offsets, clocked = comparison.waits, comparison.offsets, comparison.clocked
     for place, number in enumerate(compared):
-        told: dict[str, object] = {"joined": True, "meetings": int(waits.judged[place])}
+        compared_fields: dict[str, object] = {
+            "joined": True,
+            "meetings": int(waits.judged[place]),
+            "unjudged_comm_ns": int(waits.unjudged_ns[place]),
+        }
         if waits.judged[place]:
-            told["waited_ns"] = int(waits.waited_ns[place])
-            told["waited_exposed_ns"] = int(waits.exposed_ns[place])
-            told["made_wait_ns"] = int(waits.made_wait_ns[place])
-            told["last_in"] = int(waits.last_in[place])
+            compared_fields["waited_ns"] = int(waits.waited_ns[place])
+            compared_fields["waited_exposed_ns"] = int(waits.exposed_ns[place])
+            compared_fields["made_wait_ns"] = int(waits.made_wait_ns[place])
+            compared_fields["last_in"] = int(waits.last_in[place])
         if clocked[place]:
-            told["clock_offset_ns"] = int(offsets.offset_ns[place])
-            told["clock_error_ns"] = int(offsets.error_ns[place])
-        rows[number] = replace(rows[number], **told)
+            compared_fields["clock_offset_ns"] = int(offsets.offset_ns[place])
+            compared_fields["clock_error_ns"] = int(offsets.error_ns[place])
+        rows[number] = replace(rows[number], **compared_fields)
     return rows
 
 
 def _row(rank: ReducedRank, step_names: Sequence[str]) -> RankRow:
-    """What can be said of a rank by itself."""
+    """Return the row of a rank without any comparison."""
     spans = rank.steps.whole_spans()
+    doubts = [check for check in rank.trust.checks if check.status != "ok"]
     return RankRow(
         rank=rank.rank,
         source=rank.source,
@@ -167,7 +171,8 @@ def _row(rank: ReducedRank, step_names: Sequence[str]) -> RankRow:
         device_name=rank.device_name,
         joined=False,
         trust=rank.trust.verdict,
-        doubts=tuple(check.detail for check in rank.trust.checks if check.status != "ok"),
+        doubts=tuple(check.detail for check in doubts),
+        doubt_ids=tuple(check.id for check in doubts),
         span_ns=rank.span_ns,
         lead_in_ns=rank.lead_in_ns,
         buckets=rank.buckets,

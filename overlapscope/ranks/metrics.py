@@ -1,4 +1,4 @@
-"""The figures by which ranks are coloured and compared, and those at the head of a report, each with what it means."""
+"""Figures that colour and compare ranks, and those at the head of a report, each with its meaning."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from overlapscope.ranks.verdict import lost, spread
 from overlapscope.ranks.verdict import unit_of as unit_of_steps
 
 
-class Metric(Struct, frozen=True):
-    """One figure of a rank."""
+class RankMetric(Struct, frozen=True):
+    """A figure of a rank."""
 
     key: str
     title: str
@@ -25,40 +25,40 @@ class Metric(Struct, frozen=True):
     of: Callable[[RankRow], float | None]
     worse: Literal["more", "less"] = "more"
     from_zero: bool = True
-    """Whether its colours begin at zero; where ranks hardly differ that would make them all alike."""
+    """True if its colours begin at zero. If ranks hardly differ, that makes them all look alike."""
 
     def text(self, value: float | None, unit: Unit) -> str:
-        """A value with its unit."""
+        """Return a value with its unit."""
         if self.measure == "pct":
             return percent(value)
         return unit.text(None if value is None else round(value))
 
 
-METRICS: Final[dict[str, Metric]] = {
+METRICS: Final[dict[str, RankMetric]] = {
     metric.key: metric
     for metric in (
-        Metric(
+        RankMetric(
             "made-wait",
             "made others wait",
             "ns",
             "How long all other ranks together waited for this rank, in the collectives in which it came last.",
             lambda row: row.made_wait_ns,
         ),
-        Metric(
+        RankMetric(
             "waited",
             "waited",
             "ns",
             "How long its collectives ran before the last rank arrived.",
             lambda row: row.waited_ns,
         ),
-        Metric(
+        RankMetric(
             "exposed-comm",
             "exposed communication",
             "pct",
             "Share of its time in which it communicated without computing, including waiting.",
             lambda row: row.exposed_comm_pct,
         ),
-        Metric(
+        RankMetric(
             "efficiency",
             "overlap efficiency",
             "pct",
@@ -67,38 +67,38 @@ METRICS: Final[dict[str, Metric]] = {
             worse="less",
             from_zero=False,
         ),
-        Metric("step", "step time", "ns", "Its median step.", lambda row: row.median_step_ns, from_zero=False),
+        RankMetric("step", "step time", "ns", "Its median step.", lambda row: row.median_step_ns, from_zero=False),
     )
 }
 
 
-def known(report: RanksReport, metric: Metric) -> list[float]:
-    """The values of the ranks that have one."""
+def known(report: RanksReport, metric: RankMetric) -> list[float]:
+    """Return the values of the ranks that have one."""
     return [value for row in report.ranks if (value := metric.of(row)) is not None]
 
 
-def shown(report: RanksReport) -> tuple[Metric, ...]:
-    """Those of which at least one rank has a value, the most telling first."""
+def shown(report: RanksReport) -> tuple[RankMetric, ...]:
+    """Return the metrics that at least one rank has, the most useful first."""
     return tuple(metric for metric in METRICS.values() if known(report, metric))
 
 
-def first(report: RanksReport) -> Metric | None:
-    """The one to look at first: who makes others wait where anybody does, else the first that says anything."""
-    told = shown(report)
-    return next((metric for metric in told if any(known(report, metric))), next(iter(told), None))
+def first(report: RanksReport) -> RankMetric | None:
+    """Return the metric to show first: waiting for others if there is any, otherwise the first that isn't zero."""
+    metrics = shown(report)
+    return next((metric for metric in metrics if any(known(report, metric))), next(iter(metrics), None))
 
 
-def unit_of(metric: Metric, values: Iterable[float]) -> Unit:
-    """One unit for all values; for percentages any."""
+def unit_of(metric: RankMetric, values: Iterable[float]) -> Unit:
+    """Return one unit for all values; any unit for percentages."""
     longest = max((abs(value) for value in values), default=0) if metric.measure == "ns" else 0
     return unit_for(round(longest))
 
 
-# -- at the head of a report ---------------------------------------------------------------------
+# -- Head of a report ------------------------------------------------------------------------------
 
 
 def headlines(report: RanksReport) -> tuple[Card, ...]:
-    """The most telling first."""
+    """Return the headline figures, the most useful first."""
     return (_ranks(report), _waiting(report), *_shares(report), _skew(report), _clocks(report))
 
 

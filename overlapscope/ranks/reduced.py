@@ -1,7 +1,7 @@
-"""One rank reduced to what the others have to know of it: made where its file is, small enough to travel.
+"""Reduction of a rank to the data that the comparison needs, made where the file is and small enough to send.
 
-Nothing of single ops goes along but the communication kernels and the instants at which communication was exposed, so
-that waiting can be measured once the clocks are known.
+The only single ops it keeps are the communication kernels and the intervals of exposed communication, so that waiting
+can be measured once the clocks are known.
 """
 
 from __future__ import annotations
@@ -29,34 +29,35 @@ from overlapscope.trace.model import Collectives, GpuOps, Kind, Trace
 __all__ = ["CommKernels", "CommKind", "ReducedRank", "StepFigures", "Unreadable", "reduce"]
 
 LARGEST_RANK = 2**31 - 1
-"""A number beyond it, or below 0, is no rank."""
+"""Largest valid rank; larger or negative numbers are ignored."""
 FINDINGS = 5
-"""How many findings travel."""
+"""Maximum number of findings kept."""
 
 _NCCL = re.compile(r"(nccl\w+)\(")
 _STEP_NUMBER = re.compile(r"ProfilerStep#(\d{1,18})")
 
 
 class CommKind(Struct, frozen=True):
-    """What a communication kernel said of itself. Kernels of one kind on one rank are told apart by their order."""
+    """Metadata of a communication kernel. Kernels of the same kind on a rank are distinguished by their order."""
 
     collective: str
-    """As recorded (`allreduce`); where the kernel says nothing, its name, without what NCCL's all have as arguments."""
+    """Name of the collective as recorded (`allreduce`). Without metadata, the kernel's name, without the arguments that
+    all NCCL kernels have."""
     group: str = ""
     """Name of the process group."""
     ranks: str = ""
-    """Text of the group's ranks, shortened by torch where there are many."""
+    """Ranks of the group as text, shortened by torch if there are many."""
     group_size: int = -1
-    """-1 where not recorded."""
+    """Size of the group; -1 where not recorded."""
     recorded: bool = True
-    """False where the kernel's name is all there is."""
+    """True if the kernel has metadata beyond its name."""
 
 
 class CommKernels(Columns, frozen=True):
-    """The communication kernels of one device by start, as columns of equal length."""
+    """Communication kernels of one device by start, one row each."""
 
     kinds: tuple[CommKind, ...]
-    """Each once; not a column."""
+    """All kinds, each once; not a column."""
     start_ns: I64
     end_ns: I64
     kind: I64
@@ -64,41 +65,41 @@ class CommKernels(Columns, frozen=True):
     step: I64
     """Number of the profiler step whose host part launched it; -1 where the launch or the step was not recorded."""
     elements: I64
-    """Sent by this rank; -1 where not recorded."""
+    """Number of elements sent by this rank; -1 where not recorded."""
     sequence: I64
     """The process group's own count; -1 where not recorded."""
 
 
 class StepFigures(Struct, frozen=True, eq=False):
-    """The steps of one device by start."""
+    """Steps of one device by start."""
 
     names: tuple[str, ...]
     whole: Bool
-    """Not cut by the lead-in, and not the last one where there are others: that one has no end of its own."""
+    """Mask of the steps that are neither cut by the lead-in nor the last of several, which has no end of its own."""
     span_ns: I64
     buckets_ns: I64
-    """(steps, 5), in the order of `Buckets`."""
+    """Time in each bucket, of shape (steps, 5), in the order of `Buckets`."""
     copy_causes_ns: I64
-    """(steps, causes), in the order of `COPY_CAUSES`."""
+    """Exposed copy time by cause, of shape (steps, causes), in the order of `COPY_CAUSES`."""
     idle_causes_ns: I64
-    """(steps, causes), in the order of `IDLE_CAUSES`."""
+    """Idle time by cause, of shape (steps, causes), in the order of `IDLE_CAUSES`."""
 
     def whole_names(self) -> list[str]:
-        """Names of the whole steps."""
+        """Return the names of the whole steps."""
         return [name for name, whole in zip(self.names, self.whole.tolist(), strict=True) if whole]
 
     def whole_spans(self) -> dict[str, int]:
-        """Length of each whole step by its name; of a name that comes twice the first."""
-        whole = zip(self.names, self.span_ns.tolist(), self.whole.tolist(), strict=True)
+        """Return the length of each whole step by its name; of the first one where a name occurs twice."""
+        steps = zip(self.names, self.span_ns.tolist(), self.whole.tolist(), strict=True)
         spans: dict[str, int] = {}
-        for name, span, kept in whole:
+        for name, span, kept in steps:
             if kept:
                 spans.setdefault(name, span)
         return spans
 
 
 class ReducedRank(Struct, frozen=True, eq=False):
-    """One device of one rank. Times are those of its own trace."""
+    """One device of one rank. Times are by the clock of its own trace."""
 
     source: str
     rank: int | None
@@ -109,9 +110,9 @@ class ReducedRank(Struct, frozen=True, eq=False):
     span_ns: int
     lead_in_ns: int | None
     judged_from_ns: int
-    """Where the lead-in ends."""
+    """End of the lead-in."""
     end_ns: int
-    """Where the window ends."""
+    """End of the window."""
     buckets: Buckets
     engines: Engines
     overlap: Overlap
@@ -119,26 +120,27 @@ class ReducedRank(Struct, frozen=True, eq=False):
     idle_by_cause: dict[str, int]
     steps: StepFigures
     findings: tuple[Finding, ...]
-    """Up to five, costliest first."""
+    """Up to `FINDINGS` findings, costliest first."""
     comm: CommKernels
     exposed_comm: Intervals
-    """When communication ran and nothing computed."""
+    """Intervals in which communication ran and nothing computed."""
     predicted: bool = False
-    """Whether `overlapscope whatif` predicted it, so that it is no recording."""
+    """True if `overlapscope whatif` predicted the trace instead of recording it."""
 
 
 def reduce(trace: Trace) -> tuple[ReducedRank, ...]:
-    """One for each device of the trace, which is one for each rank of nearly every job.
+    """Reduce a trace to one rank for each of its devices; nearly every job has one device per rank.
 
-    Raises UnreadableTrace where nothing ran on a GPU, so that there is nothing to compare.
+    Raises:
+        UnreadableTrace: If nothing ran on a GPU, so that there is nothing to compare.
     """
     if trace.rank is not None and not 0 <= trace.rank <= LARGEST_RANK:
         trace = replace(trace, rank=None)
     analysis = analyze_trace(trace)
     trust = analysis.result.trust
     if trust.verdict == "unusable":
-        said = [check.detail for check in trust.checks if check.status == "fail"]
-        raise UnreadableTrace(f"{trace.source}: {' '.join(said)}")
+        failures = [check.detail for check in trust.checks if check.status == "fail"]
+        raise UnreadableTrace(trace.source, " ".join(failures))
     findings = find_all([analysis], replayed=False)
     return tuple(_reduced(analysis, device, findings) for device in analysis.devices)
 
@@ -193,10 +195,10 @@ def _table(rows: list[list[int]], columns: int) -> I64:
 
 def _comm_kernels(trace: Trace, ops: GpuOps) -> CommKernels:
     ops = ops.take(ops.kind == Kind.COMM)
-    said = trace.collectives
-    row = _described(said, ops)
-    columns = [pick(column, row) for column in (said.name_id, said.group, said.ranks, said.group_size)]
-    # A kernel of which nothing is said is told by its own name.
+    recorded = trace.collectives
+    row = _described(recorded, ops)
+    columns = [pick(column, row) for column in (recorded.name_id, recorded.group, recorded.ranks, recorded.group_size)]
+    # A kernel without metadata is identified by its name.
     columns.append(np.where(row < 0, ops.name_id, -1))
     distinct, which = np.unique(np.column_stack(columns), axis=0, return_inverse=True)
     kinds: dict[CommKind, int] = {}
@@ -207,8 +209,8 @@ def _comm_kernels(trace: Trace, ops: GpuOps) -> CommKernels:
         end_ns=ops.end_ns,
         kind=np.array(number, np.int64)[which.ravel()],
         step=_launched_in(trace, ops),
-        elements=pick(said.elements_in, row),
-        sequence=pick(said.sequence, row),
+        elements=pick(recorded.elements_in, row),
+        sequence=pick(recorded.sequence, row),
     )
 
 
@@ -220,9 +222,9 @@ def _kind(names: Sequence[str], collective: int, group: int, ranks: int, group_s
     return CommKind(names[collective], group_name, group_ranks, group_size)
 
 
-def _described(said: Collectives, ops: GpuOps) -> I64:
-    """For each communication kernel the row in `Trace.collectives` that speaks of it, or -1."""
-    rows = {key: row for row, key in enumerate(_keys(said))}
+def _described(recorded: Collectives, ops: GpuOps) -> I64:
+    """Return for each communication kernel its row in `Trace.collectives`, or -1."""
+    rows = {key: row for row, key in enumerate(_keys(recorded))}
     return np.array([rows.get(key, -1) for key in _keys(ops)], np.int64)
 
 
@@ -232,10 +234,10 @@ def _keys(table: Collectives | GpuOps) -> Iterator[tuple[int, ...]]:
 
 
 def _launched_in(trace: Trace, ops: GpuOps) -> I64:
-    """The number of the profiler step during which the host launched each op, or -1.
+    """Return the number of the profiler step during which the host launched each op, or -1.
 
-    Where an op lies on the device does not decide it: what is launched for a step may run before the step's first
-    compute on one rank and after it on another.
+    The op's place on the device would not do: an op launched for a step may run before the step's first compute on one
+    rank and after it on another.
     """
     notes = trace.annotations
     rows = np.flatnonzero(is_step(notes))

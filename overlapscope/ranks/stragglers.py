@@ -1,4 +1,4 @@
-"""Who made the others wait, and in which meetings: waits as results."""
+"""Results on waiting: the ranks that made others wait, and in which meetings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from overlapscope.analysis.results import Window
 from overlapscope.base.intervals import I64
 from overlapscope.ranks.reduced import CommKind, ReducedRank
 from overlapscope.ranks.result import LateIn, Meeting, Straggler, Waiting
-from overlapscope.ranks.waits import Waits, sum_by
+from overlapscope.ranks.waits import RankWaits, sum_by
 
 STRAGGLERS = 20
 MEETINGS = 20
@@ -20,13 +20,16 @@ COLLECTIVES = 5
 WORST = 3
 
 
-def find_stragglers(ranks: Sequence[ReducedRank], waits: Waits) -> tuple[Straggler, ...]:
-    """Those that others waited for, what it cost without what was passed on first. All ranks have a number."""
+def find_stragglers(ranks: Sequence[ReducedRank], waits: RankWaits) -> tuple[Straggler, ...]:
+    """Return the ranks that others waited for, the costliest first, without passed-on time.
+
+    All ranks must have a number.
+    """
     pairs, count = waits.pairs, len(ranks)
-    made, exposed = waits.made_wait_ns, sum_by(pairs.late, pairs.exposed_ns, count)
+    made_wait, exposed = waits.made_wait_ns, sum_by(pairs.late, pairs.exposed_ns, count)
     passed = sum_by(pairs.late, pairs.passed_on_ns, count)
-    order = np.lexsort((np.arange(count), -made, -(exposed - passed)))
-    late = [place for place in order.tolist() if made[place]][:STRAGGLERS]
+    order = np.lexsort((np.arange(count), -made_wait, -(exposed - passed)))
+    late = [place for place in order.tolist() if made_wait[place]][:STRAGGLERS]
     if not late:
         return ()
     median_ns = median_low(rank.end_ns - rank.judged_from_ns for rank in ranks)
@@ -37,13 +40,13 @@ def find_stragglers(ranks: Sequence[ReducedRank], waits: Waits) -> tuple[Straggl
     )
 
 
-def worst_meetings(ranks: Sequence[ReducedRank], waits: Waits) -> tuple[Meeting, ...]:
-    """The meetings in which most was waited."""
+def worst_meetings(ranks: Sequence[ReducedRank], waits: RankWaits) -> tuple[Meeting, ...]:
+    """Return the meetings with the longest waits."""
     return tuple(_meeting(ranks, waits, number) for number in _costliest(waits, None)[:MEETINGS])
 
 
 def _straggler(
-    ranks: Sequence[ReducedRank], waits: Waits, place: int, *, others: int, steps: int, median_ns: int
+    ranks: Sequence[ReducedRank], waits: RankWaits, place: int, *, others: int, steps: int, median_ns: int
 ) -> Straggler:
     rank, pairs = ranks[place], waits.pairs.take(waits.pairs.late == place)
     exposed, passed = int(pairs.exposed_ns.sum()), int(pairs.passed_on_ns.sum())
@@ -74,17 +77,16 @@ def _number(rank: ReducedRank) -> int:
     return rank.rank
 
 
-def _steps(waits: Waits) -> int:
-    """In how many steps ranks met."""
+def _steps(waits: RankWaits) -> int:
+    """Return the number of steps in which ranks met."""
     meetings = waits.arrivals.meetings
     steps = np.unique(meetings.kernels.step[meetings.row])
     return int((steps >= 0).sum())
 
 
-def _others(waits: Waits, places: Sequence[int]) -> dict[int, int]:
-    """How many ranks each of the places met."""
-    meetings, meeting = waits.arrivals.meetings, waits.arrivals.meeting
-    rank = meetings.kernels.rank[meetings.row]
+def _others(waits: RankWaits, places: Sequence[int]) -> dict[int, int]:
+    """Return the number of ranks that each place met."""
+    meetings, meeting, rank = waits.arrivals.meetings, waits.arrivals.meeting, waits.arrivals.rank
     result = {}
     for place in places:
         met = np.zeros(len(meetings), np.bool_)
@@ -93,13 +95,16 @@ def _others(waits: Waits, places: Sequence[int]) -> dict[int, int]:
     return result
 
 
-def _costliest(waits: Waits, place: int | None) -> list[int]:
-    """Numbers of the meetings in which somebody, or the rank at a place, came last, the costliest first."""
+def _costliest(waits: RankWaits, place: int | None) -> list[int]:
+    """Return the numbers of the meetings with waits, the costliest first.
+
+    With a place, only meetings in which that rank arrived last.
+    """
     arrivals = waits.arrivals
     count = len(arrivals.meetings)
     waited = sum_by(arrivals.meeting, arrivals.waited_ns, count)
-    exposed = sum_by(arrivals.meeting, arrivals.exposed_ns, count)
-    who = arrivals.meetings.kernels.rank[arrivals.meetings.row[arrivals.late]]
+    exposed = sum_by(arrivals.meeting, waits.exposed_by_arrival_ns, count)
+    who = arrivals.rank[arrivals.latest]
     which = np.flatnonzero((waited > 0) & ((who == place) & (arrivals.together > 0) if place is not None else True))
     order = np.lexsort((which, -waited[which], -exposed[which]))
     numbers: list[int] = which[order].tolist()
@@ -107,7 +112,7 @@ def _costliest(waits: Waits, place: int | None) -> list[int]:
 
 
 def _longest(ranks: Sequence[ReducedRank], places: I64, waited: I64, exposed: I64) -> tuple[Waiting, ...]:
-    """Those of the ranks at these places that waited longest."""
+    """Return the ranks at these places that waited longest."""
     order = np.lexsort((places, -waited, -exposed))[:WAITING]
     return tuple(
         Waiting(rank=_number(ranks[int(places[row])]), waited_ns=int(waited[row]), exposed_ns=int(exposed[row]))
@@ -115,33 +120,33 @@ def _longest(ranks: Sequence[ReducedRank], places: I64, waited: I64, exposed: I6
     )
 
 
-def _collectives(waits: Waits, numbers: list[int]) -> tuple[LateIn, ...]:
+def _collectives(waits: RankWaits, numbers: list[int]) -> tuple[LateIn, ...]:
     arrivals = waits.arrivals
     meetings = arrivals.meetings
     waited = sum_by(arrivals.meeting, arrivals.waited_ns, len(meetings))[numbers]
     kind = meetings.kind[numbers]
     late_in = [
         LateIn(
-            collective=known.collective,
-            group=known.group,
-            group_ranks=known.ranks,
+            collective=recorded.collective,
+            group=recorded.group,
+            group_ranks=recorded.ranks,
             count=int((kind == number).sum()),
             made_wait_ns=int(waited[kind == number].sum()),
         )
         for number in np.unique(kind).tolist()
-        for known in [meetings.kernels.kinds[number]]
+        for recorded in [meetings.kernels.kinds[number]]
     ]
-    return tuple(sorted(late_in, key=lambda known: -known.made_wait_ns)[:COLLECTIVES])
+    return tuple(sorted(late_in, key=lambda late: -late.made_wait_ns)[:COLLECTIVES])
 
 
-def _meeting(ranks: Sequence[ReducedRank], waits: Waits, number: int) -> Meeting:
+def _meeting(ranks: Sequence[ReducedRank], waits: RankWaits, number: int) -> Meeting:
     arrivals = waits.arrivals
     meetings, kernels = arrivals.meetings, arrivals.meetings.kernels
     entries = np.arange(meetings.first[number], meetings.first[number + 1])
-    late = int(meetings.row[arrivals.late[number]])
+    late = int(meetings.row[arrivals.latest[number]])
     kind: CommKind = kernels.kinds[int(kernels.kind[late])]
     entries = entries[arrivals.waited_ns[entries] > 0]
-    waited, exposed = arrivals.waited_ns[entries], arrivals.exposed_ns[entries]
+    waited, exposed = arrivals.waited_ns[entries], waits.exposed_by_arrival_ns[entries]
     step, elements = int(kernels.step[late]), int(kernels.elements[late])
     return Meeting(
         collective=kind.collective,
@@ -153,10 +158,10 @@ def _meeting(ranks: Sequence[ReducedRank], waits: Waits, number: int) -> Meeting
         elements=elements if elements >= 0 else None,
         late_rank=_number(ranks[int(kernels.rank[late])]),
         together=int(arrivals.together[number]),
-        late_ns=int(arrivals.late_ns[number]),
+        late_ns=int(arrivals.spread_ns[number]),
         waited_ns=int(waited.sum()),
         waited_exposed_ns=int(exposed.sum()),
-        waiting=_longest(ranks, kernels.rank[meetings.row[entries]], waited, exposed),
+        waiting=_longest(ranks, arrivals.rank[entries], waited, exposed),
         waiting_ranks=len(entries),
         window=Window(start_ns=int(kernels.start_ns[late]), end_ns=int(kernels.end_ns[late])),
     )

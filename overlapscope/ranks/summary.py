@@ -1,4 +1,4 @@
-"""How the ranks' figures spread, how their steps differ, and which ranks are worth a look."""
+"""Spread of the ranks' figures, differences between their steps, and ranks worth a look."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ import numpy as np
 from overlapscope.base.intervals import I64
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES, CopyCause, IdleCause
 from overlapscope.ranks.reduced import ReducedRank
-from overlapscope.ranks.result import CauseTime, Excess, RankRow, Spread, StepSkew, Straggler, WorstRank
+from overlapscope.ranks.result import CauseTime, Excess, RankRow, RankSpread, StepSkew, Straggler, WorstRank
 
 WORST = 8
 OF_EACH = 3
-"""How many ranks are named for each reason."""
+"""Maximum number of ranks named for each reason."""
 EXCESS = 5
 FINDINGS = 3
 CAUSES = 4
 LEAST_SHARE = 0.01
-"""Of the time compared: what a rank has more of than the others is told from there."""
+"""Minimum excess to report, as a share of the time compared."""
 SLOW = 1.05
-"""Steps this much longer than the median rank's are slow."""
+"""Factor over the median rank's step from which steps are slow."""
 INEFFICIENT_PCT = 5.0
-"""Points below the median rank's efficiency."""
+"""Points below the median rank's efficiency from which a rank is inefficient."""
 
 Why = Literal["makes-others-wait", "slowest-steps", "least-efficient"]
 
 
 def top_causes(rank: ReducedRank) -> tuple[CauseTime, ...]:
-    """What most of a rank's exposed copy and idle time went to, behind the lead-in."""
+    """Return the main causes of a rank's exposed copy and idle time after its lead-in."""
     times = [
         *(CauseTime(subject="exposed-copy", cause=c, time_ns=ns) for c, ns in rank.exposed_copy_by_cause.items()),
         *(CauseTime(subject="idle", cause=c, time_ns=ns) for c, ns in rank.idle_by_cause.items()),
     ]
-    told = [time for time in times if time.time_ns and time.cause not in (CopyCause.LEAD_IN, IdleCause.LEAD_IN)]
-    return tuple(sorted(told, key=lambda time: (-time.time_ns, time.subject, time.cause))[:CAUSES])
+    explained = [time for time in times if time.time_ns and time.cause not in (CopyCause.LEAD_IN, IdleCause.LEAD_IN)]
+    return tuple(sorted(explained, key=lambda time: (-time.time_ns, time.subject, time.cause))[:CAUSES])
 
 
-def spreads(rows: Sequence[RankRow]) -> tuple[Spread, ...]:
-    """Each figure over the ranks that have it; figures that none has are left out."""
-    told: list[Spread] = []
+def spreads(rows: Sequence[RankRow]) -> tuple[RankSpread, ...]:
+    """Return each figure over the ranks that have it."""
+    result: list[RankSpread] = []
 
     def add(name: str, unit: Literal["ns", "pct"], values: Iterable[float | None]) -> None:
-        known = sorted(
+        values_by_rank = sorted(
             (value, row.rank)
             for value, row in zip(values, rows, strict=True)
             if value is not None and row.rank is not None
         )
-        if known:
-            told.append(_spread(name, unit, known))
+        if values_by_rank:
+            result.append(_spread(name, unit, values_by_rank))
 
     add("span", "ns", [row.span_ns for row in rows])
     names = list(rows[0].buckets.named()) if rows else []
@@ -64,30 +64,30 @@ def spreads(rows: Sequence[RankRow]) -> tuple[Spread, ...]:
     add("hidden copy", "pct", [row.hidden_copy_pct for row in rows])
     add("exposed comm share", "pct", [row.exposed_comm_pct for row in rows])
     add("idle share", "pct", [100 * row.buckets.idle_ns / row.span_ns if row.span_ns else None for row in rows])
-    return tuple(told)
+    return tuple(result)
 
 
-def _spread(name: str, unit: Literal["ns", "pct"], known: list[tuple[float, int]]) -> Spread:
+def _spread(name: str, unit: Literal["ns", "pct"], values_by_rank: list[tuple[float, int]]) -> RankSpread:
     def at(pct: int) -> float:
-        return known[(len(known) - 1) * pct // 100][0]
+        return values_by_rank[(len(values_by_rank) - 1) * pct // 100][0]
 
-    return Spread(
+    return RankSpread(
         name=name,
         unit=unit,
-        ranks=len(known),
-        min=known[0][0],
+        ranks=len(values_by_rank),
+        min=values_by_rank[0][0],
         p25=at(25),
         median=at(50),
         p75=at(75),
         p95=at(95),
-        max=known[-1][0],
-        min_rank=known[0][1],
-        max_rank=min(rank for value, rank in known if value == known[-1][0]),
+        max=values_by_rank[-1][0],
+        min_rank=values_by_rank[0][1],
+        max_rank=min(rank for value, rank in values_by_rank if value == values_by_rank[-1][0]),
     )
 
 
 def step_skew(rows: Sequence[RankRow], names: Sequence[str]) -> tuple[StepSkew, ...]:
-    """Each step over the ranks that have it whole."""
+    """Return each step over the ranks that have it whole."""
     skews = []
     for number, name in enumerate(names):
         spans = sorted(
@@ -111,9 +111,9 @@ def step_skew(rows: Sequence[RankRow], names: Sequence[str]) -> tuple[StepSkew, 
 def worst_ranks(
     ranks: Sequence[ReducedRank], rows: Sequence[RankRow], stragglers: Sequence[Straggler]
 ) -> tuple[WorstRank, ...]:
-    """Ranks that are worth a look, those that make others wait first, and what they have more of than the rest.
+    """Return the ranks worth a look, those that make others wait first, and their excess time.
 
-    `rows` are those of `ranks`, in their order.
+    `rows` are those of `ranks`, in the same order.
     """
     if len(ranks) < 2:
         return ()
@@ -151,18 +151,23 @@ def _slow(rows: Sequence[RankRow]) -> list[int]:
 
 
 def _inefficient(rows: Sequence[RankRow]) -> list[int]:
-    known = sorted((row.efficiency_pct, number) for number, row in enumerate(rows) if row.efficiency_pct is not None)
-    if not known:
+    efficiencies = sorted(
+        (row.efficiency_pct, number) for number, row in enumerate(rows) if row.efficiency_pct is not None
+    )
+    if not efficiencies:
         return []
-    usual, _ = median_low(known)
-    return [number for efficiency, number in known[:OF_EACH] if efficiency < usual - INEFFICIENT_PCT]
+    usual, _ = median_low(efficiencies)
+    return [number for efficiency, number in efficiencies[:OF_EACH] if efficiency < usual - INEFFICIENT_PCT]
 
 
 _Name = tuple[Literal["bucket", "exposed-copy", "idle"], str]
 
 
 def _compared(ranks: Sequence[ReducedRank]) -> tuple[Literal["steps", "window"], list[_Name], I64]:
-    """The time each rank (row) spent on each thing (column), over the steps that all have whole or their windows."""
+    """Return the time each rank (row) spent on each thing (column).
+
+    It is measured over the steps that all ranks have whole, or over their windows if there are none.
+    """
     names: list[_Name] = [
         *(("bucket", name) for name in ranks[0].buckets.named()),
         *(("exposed-copy", str(cause)) for cause in COPY_CAUSES),

@@ -1,6 +1,6 @@
-"""The tables of a report of ranks.
+"""Tables of a report of ranks.
 
-However many ranks there are, a table has a few rows: the worst, and how the others spread. The JSON has all.
+However many ranks there are, a table has a few rows: the worst ranks, and how the others spread. The JSON has all.
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ from msgspec.structs import replace
 
 from overlapscope.base.words import NOTHING, Unit, bare_percent, bare_share, clean, plural, unit_for
 from overlapscope.documents.table import Cell, Column, Table, Tone, table_of, words
-from overlapscope.ranks.result import Meeting, RankRow, RanksReport, Spread, StepSkew, Straggler, Waiting
+from overlapscope.ranks.result import Meeting, RankRow, RankSpread, RanksReport, StepSkew, Straggler, Waiting
 from overlapscope.ranks.verdict import NAME_LIMIT, collective, late_name, meeting_name, row_name, unit_of
 
 FEW, NAMED = 5, 3
-"""Rows of a list, and ranks that are named in a cell, where nothing else is said."""
+"""Default maximum number of rows of a list, and of ranks named in a cell."""
 EVERY_RANK = 16
-"""Up to so many ranks each has a row of its own, also where only a few rows are wanted."""
+"""Maximum number of ranks with a row each, even where other tables are cut."""
 EACH: Final = "each"
-"""The id of their table."""
+"""Id of the table of each rank."""
 _QUARTILES_FROM = 8
-"""With fewer ranks quantiles say no more than the extremes do."""
+"""Minimum number of ranks for which quartiles are shown besides the extremes."""
 _WAITS_LONGEST: Final = Column("longest waits", number=False, flexible=True, spare=1)
 _TRUST: Final[dict[str, Tone]] = {"degraded": "fair", "unusable": "poor"}
 
 
 def answering(report: RanksReport, *, rows: int = FEW, named: int = NAMED) -> list[Table]:
-    """The tables that answer: who delays the others, and the ranks beside one another, each or in quantiles; lists have
-    up to `rows`, cells up to `named` ranks."""
+    """Return the main tables: who delays the others, and a comparison of the ranks, each or in quantiles.
+
+    Lists have up to `rows` rows, cells up to `named` ranks.
+    """
     beside = each_rank(report) if len(report.ranks) <= EVERY_RANK else spreads(report)
     return [table for table in (stragglers(report, rows=rows, named=named), beside) if table.rows]
 
@@ -39,7 +41,7 @@ def answering(report: RanksReport, *, rows: int = FEW, named: int = NAMED) -> li
 def further(
     report: RanksReport, *, rows: int = FEW, named: int = NAMED, each: int = EVERY_RANK
 ) -> list[tuple[str, Table]]:
-    """The other tables, each with what it is in a word or two; up to `each` ranks have a row each."""
+    """Return the other tables, each with a short title; up to `each` ranks have a row each."""
     few, all_listed = len(report.ranks) <= EVERY_RANK, len(report.ranks) <= each
     others = [
         ("collectives", meetings(report, rows=rows, named=named)),
@@ -50,11 +52,11 @@ def further(
     return [(what, table) for what, table in others if table.rows]
 
 
-# -- who waits for whom ---------------------------------------------------------------------------
+# -- Waiting ---------------------------------------------------------------------------------------
 
 
 def stragglers(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
-    """Who makes the others wait, and whom in what."""
+    """Return the table of ranks that make the others wait, and in which collectives."""
     stragglers = [late for late in report.stragglers if late.made_wait_ns]
     by_step = all(late.lost_per_step_ns is not None for late in stragglers)
     passed = any(late.passed_on_ns for late in stragglers)
@@ -100,15 +102,15 @@ def _mostly(late: Straggler) -> str:
 
 
 def _waiting(waiting: Sequence[Waiting], ranks: int, most: int) -> str:
-    """The ranks that waited longest, each with how long."""
+    """Return the ranks that waited longest, each with its time."""
     unit = unit_for(max((rank.waited_ns for rank in waiting), default=0))
     named = [f"{rank.rank} ({unit.text(rank.waited_ns)})" for rank in waiting[:most]]
-    left = ranks - len(named)
-    return ", ".join([*named, *([f"{left:,} more"] if left > 0 else [])]) or NOTHING
+    others = ranks - len(named)
+    return ", ".join([*named, *([f"{others:,} more"] if others > 0 else [])]) or NOTHING
 
 
 def meetings(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
-    """The single collectives in which most was waited."""
+    """Return the table of single collectives with the longest waits."""
     meetings = report.meetings
     unit = unit_for(max((meeting.late_ns for meeting in meetings), default=0))
     total = unit_for(max((meeting.waited_ns for meeting in meetings), default=0))
@@ -130,11 +132,11 @@ def meetings(report: RanksReport, *, rows: int, named: int = NAMED) -> Table:
     )
 
 
-# -- how they differ ------------------------------------------------------------------------------
+# -- Differences -----------------------------------------------------------------------------------
 
 
 def steps(report: RanksReport, *, rows: int) -> Table:
-    """Each step over all ranks; of many those that spread most."""
+    """Return the table of steps over all ranks; of many steps, those with the largest spread."""
     steps = [step for step in report.steps if step.ranks > 1]
     shown = steps
     if len(steps) > 2 * rows:
@@ -163,12 +165,12 @@ def steps(report: RanksReport, *, rows: int) -> Table:
 
 
 def spreads(report: RanksReport) -> Table:
-    """Each figure over all ranks."""
+    """Return the table of figures over all ranks."""
     spreads = [spread for spread in report.spreads if spread.ranks > 1 and spread.max]
     quantiles = any(spread.ranks >= _QUARTILES_FROM for spread in spreads)
 
-    def value(of: Callable[[Spread], float]) -> Callable[[Spread], Cell]:
-        def cell(spread: Spread) -> Cell:
+    def value(of: Callable[[RankSpread], float]) -> Callable[[RankSpread], Cell]:
+        def cell(spread: RankSpread) -> Cell:
             number = of(spread)
             return Cell(bare_percent(number) if spread.unit == "pct" else _unit(spread).number(round(number)))
 
@@ -189,19 +191,19 @@ def spreads(report: RanksReport) -> Table:
     )
 
 
-def _unit(spread: Spread) -> Unit:
+def _unit(spread: RankSpread) -> Unit:
     return unit_for(round(spread.max))
 
 
-def _unit_name(spread: Spread) -> str:
+def _unit_name(spread: RankSpread) -> str:
     return "%" if spread.unit == "pct" else _unit(spread).name
 
 
-# -- each rank ------------------------------------------------------------------------------------
+# -- Each rank -------------------------------------------------------------------------------------
 
 
 def each_rank(report: RanksReport) -> Table:
-    """A row for each rank."""
+    """Return the table with a row for each rank."""
     rows = report.ranks
     unit = unit_for(max((row.span_ns for row in rows), default=0))
     name = _names(rows)
@@ -231,7 +233,7 @@ def each_rank(report: RanksReport) -> Table:
 
 
 def _names(rows: Sequence[RankRow]) -> Callable[[RankRow], str]:
-    """What each is called: with its device where its trace has several."""
+    """Return a function that names rows: with the device where a trace has several."""
     devices = Counter((row.rank, row.source) for row in rows)
     return lambda row: row_name(row, device=devices[row.rank, row.source] > 1)
 
@@ -241,7 +243,7 @@ def _last_in(row: RankRow) -> str:
 
 
 _Says = tuple[Column, Callable[[RankRow], Cell]]
-"""A column, and what it says of a rank."""
+"""A column, and the function that fills it."""
 
 
 def _time(unit: Unit, id: str, title: str, width: int, of: Callable[[RankRow], int | None]) -> _Says:
@@ -263,7 +265,7 @@ def _text(
 
 
 def every_rank(report: RanksReport) -> Table:
-    """The same with more figures, to be sorted."""
+    """Return the table with all figures of each rank, to be sorted."""
     unit = unit_for(max((row.span_ns for row in report.ranks), default=0))
     name = _names(report.ranks)
     longest = max((len(name(row)) for row in report.ranks), default=0)

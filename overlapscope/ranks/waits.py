@@ -1,15 +1,14 @@
-"""Who waited for whom, in which collective, once the clocks are known.
+"""Waiting between ranks: who waited for whom, and in which collective, once the clocks are known.
 
-In a collective in which every member needs every other, a member waits from its own arrival (its kernel's start) until
-the last arrival. That waiting is charged to the member that came last. Members that came last together, no further
-apart than the clocks' error, share it: each is charged an equal part of that stretch of time; where that are more than
-eight, or all, nobody is.
+In a collective in which every member needs every other, a member waits from its own arrival (the start of its kernel)
+until the last arrival. The waiting is charged to the member that arrived last. If several members arrive last within
+the clocks' error of each other, each of them is charged an equal part of that stretch of time. If more than `TOGETHER`
+of them do, or all members, no member is charged.
 
-A rank can be late because another group had made it wait. The last part of a wait, as long as the late rank had itself
-waited with nothing to compute since this group last met, is what it may only have passed on.
+A rank may be late because another group made it wait. The end of a wait counts as passed on, for as long as the late
+rank had itself waited without computing since this group last met.
 
-For lengths that must not count anything twice all ranks' windows are laid one behind another on one line of time, and
-what is added up on it are unions.
+So that unions count nothing twice, the windows of all ranks are laid end to end on one axis (`_Axis`).
 """
 
 from __future__ import annotations
@@ -19,210 +18,223 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from overlapscope.analysis.grouping import group_starts
 from overlapscope.base.columns import Columns
-from overlapscope.base.intervals import I64, Bool, Intervals, covered, intersect, union
+from overlapscope.base.intervals import I64, Bool, Intervals, covered, intersect, subtract, union
 from overlapscope.ranks.clocks import Offsets
 from overlapscope.ranks.collectives import Meetings
 from overlapscope.ranks.reduced import ReducedRank
 
 TOGETHER = 8
-"""Members that may come last together and still be named: the devices of one machine."""
+"""Maximum number of members that can arrive last together and still be named: the devices of the same machine."""
 
 
 class Arrivals(Struct, frozen=True, eq=False):
-    """The judged meetings, and by entry of `meetings.row` who came when."""
+    """Arrivals at the judged meetings.
+
+    The first arrays have one row for each member of each meeting, as `Meetings.row`, so that the rows of a meeting are
+    contiguous. The last three have one row for each meeting.
+    """
 
     meetings: Meetings
     meeting: I64
-    """Of each entry."""
+    rank: I64
+    arrival_ns: I64
+    """Start of the member's kernel by the reference clock."""
     waited_ns: I64
-    """Of each entry: until the last member came, at most the kernel's length."""
-    exposed_ns: I64
-    """The part of it during which the rank computed nothing."""
-    late: I64
-    """Of each meeting: the entry that came last."""
-    late_ns: I64
-    """Of each meeting: from the first arrival to the last."""
+    """Time until the last member arrived, at most the length of the kernel."""
+    last: Bool
+    """True if the member may have arrived last, as far as the clocks tell."""
+    latest: I64
+    """Row of the last arrival."""
+    spread_ns: I64
+    """Time from the first to the last arrival."""
     together: I64
-    """Of each meeting: how many came last together; 0 where nobody can be named."""
+    """Number of members that arrived last together; 0 where none of them can be named."""
 
 
 class Pairs(Columns, frozen=True):
-    """What one rank waited for another, over all meetings; columns of equal length."""
+    """Waiting of one rank for another over all meetings, one row for each pair."""
 
     late: I64
-    """Place of the rank that came last."""
+    """Place of the rank that arrived last."""
     waiting: I64
-    """Place of the one that waited."""
+    """Place of the rank that waited."""
     waited_ns: I64
     exposed_ns: I64
+    """Part of `waited_ns` during which the waiting rank computed nothing."""
     passed_on_ns: I64
-    """The part of `exposed_ns` that the late rank may only have passed on."""
+    """Part of `exposed_ns` that the late rank may only have passed on."""
 
 
-class Waits(Struct, frozen=True, eq=False):
-    """Everything about waiting. `by rank` arrays go by the rank's place."""
+class RankWaits(Struct, frozen=True, eq=False):
+    """Waiting by meeting, by pair of ranks and by rank. Arrays of ranks go by the rank's place."""
 
     arrivals: Arrivals
+    exposed_by_arrival_ns: I64
+    """Part of each arrival's wait during which the rank computed nothing."""
     pairs: Pairs
     judged: I64
-    """By rank: in how many judged meetings it was."""
+    """Number of judged meetings of each rank."""
     waited_ns: I64
-    """By rank: the union of its waits."""
+    """Union of each rank's waits."""
     exposed_ns: I64
-    """By rank: the part of it during which it computed nothing."""
+    """Part of `waited_ns` during which the rank computed nothing."""
     made_wait_ns: I64
-    """By rank: what all others waited for it."""
+    """Time that all other ranks waited for each rank."""
     last_in: I64
-    """By rank: in how many meetings its coming last is charged to it."""
+    """Number of meetings in which each rank is charged for arriving last."""
+    unjudged_ns: I64
+    """Each rank's exposed communication after its lead-in, outside the kernels of judged meetings."""
 
 
-def find_waits(ranks: Sequence[ReducedRank], met: Meetings, offsets: Offsets) -> Waits:
-    """Compare arrivals in the symmetric meetings that lie behind every member's lead-in. `offsets` were found from
-    the same meetings.
+def find_waits(ranks: Sequence[ReducedRank], met: Meetings, offsets: Offsets) -> RankWaits:
+    """Compare arrivals in the symmetric meetings after every member's lead-in.
+
+    Args:
+        ranks: The ranks compared.
+        met: Symmetric meetings of these ranks.
+        offsets: The clocks, found from the same meetings.
     """
     judged_from = np.array([rank.judged_from_ns for rank in ranks], np.int64)
     judged = _judged(met, judged_from, offsets)
-    meetings = met.take(judged)
-    line = _Line(ranks)
-    arrivals, charges = _arrivals(meetings, offsets, offsets.within_ns[judged], line)
-    kernels, row = meetings.kernels, meetings.row
-    waits = union(*line.put(kernels.rank[row], kernels.start_ns[row], kernels.start_ns[row] + arrivals.waited_ns))
-    exposed_waits = intersect(waits, line.exposed)
-    pairs = _pairs(arrivals, charges, line, exposed_waits)
-    return Waits(
+    arrivals = _arrivals(met.take(judged), offsets, offsets.within_ns[judged])
+    axis = _Axis(ranks)
+    start = arrivals.meetings.start_ns + axis.shift[arrivals.rank]
+    judged_kernels = union(start, arrivals.meetings.end_ns + axis.shift[arrivals.rank])
+    after_lead_in = union(np.clip(judged_from + axis.shift, axis.begin[:-1], axis.begin[1:]), axis.begin[1:])
+    waits = union(start, start + arrivals.waited_ns)
+    exposed_waits = intersect(waits, axis.exposed)
+    charges = _charges(arrivals, start)
+    pairs = _pairs(arrivals, charges, axis, _waited_before(arrivals, start, axis, exposed_waits))
+    return RankWaits(
         arrivals=arrivals,
+        exposed_by_arrival_ns=covered(axis.exposed, start, start + arrivals.waited_ns),
         pairs=pairs,
-        judged=np.bincount(kernels.rank[row], minlength=len(ranks)),
-        waited_ns=line.of_each_rank(waits),
-        exposed_ns=line.of_each_rank(exposed_waits),
+        judged=np.bincount(arrivals.rank, minlength=len(ranks)),
+        waited_ns=axis.by_rank(waits),
+        exposed_ns=axis.by_rank(exposed_waits),
         made_wait_ns=sum_by(pairs.late, pairs.waited_ns, len(ranks)),
-        last_in=np.bincount(kernels.rank[row[np.unique(charges.late)]], minlength=len(ranks)),
+        last_in=np.bincount(arrivals.rank[np.unique(charges.late)], minlength=len(ranks)),
+        unjudged_ns=axis.by_rank(subtract(intersect(axis.exposed, after_lead_in), judged_kernels)),
     )
 
 
 def sum_by(place: I64, values: I64, count: int) -> I64:
-    """The sum of the values of each place. Exact, which weights of `bincount` are not."""
+    """Return the exact sum of the values of each place; `np.bincount` would round them to floats."""
     result = np.zeros(count, np.int64)
     np.add.at(result, place, values)
     return result
 
 
 def _judged(met: Meetings, judged_from: I64, offsets: Offsets) -> Bool:
-    if not len(met):
-        return np.zeros(0, np.bool_)
-    rank = met.kernels.rank[met.row]
-    good = (met.kernels.start_ns[met.row] >= judged_from[rank]) & (offsets.error_ns[rank] >= 0)
+    """Select the meetings after every member's lead-in whose members all have a known clock."""
+    good = (met.start_ns >= judged_from[met.rank]) & (offsets.error_ns[met.rank] >= 0)
     return np.logical_and.reduceat(good, met.first[:-1]) & ~offsets.odd
 
 
-class _Line:
-    """All ranks' windows one behind another."""
+class _Axis:
+    """One time axis with the windows of all ranks end to end, so that no two ranks overlap on it."""
 
     def __init__(self, ranks: Sequence[ReducedRank]) -> None:
         spans = [rank.span_ns + 1 for rank in ranks]
         self.begin = np.append(0, np.cumsum(spans)).astype(np.int64)
-        own = np.array([rank.end_ns - rank.span_ns for rank in ranks], np.int64)
-        self.shift: I64 = self.begin[:-1] - own
-        counts = [len(rank.exposed_comm.starts) for rank in ranks]
-        shift = np.repeat(self.shift, counts)
+        """Start of each rank's window on the axis, and end of the last window."""
+        window_starts = np.array([rank.end_ns - rank.span_ns for rank in ranks], np.int64)
+        self.shift: I64 = self.begin[:-1] - window_starts
+        """Number to add to each rank's own times."""
+        shift = np.repeat(self.shift, [len(rank.exposed_comm.starts) for rank in ranks])
         starts = np.concatenate([np.empty(0, np.int64), *(rank.exposed_comm.starts for rank in ranks)])
         ends = np.concatenate([np.empty(0, np.int64), *(rank.exposed_comm.ends for rank in ranks)])
         self.exposed = Intervals(starts + shift, ends + shift)
+        """Exposed communication of all ranks."""
 
-    def put(self, rank: I64, starts: I64, ends: I64) -> tuple[I64, I64]:
-        """Times of ranks' own clocks on the line."""
-        return starts + self.shift[rank], ends + self.shift[rank]
-
-    def of_each_rank(self, times: Intervals) -> I64:
-        """Length of a set on the line that falls to each rank."""
+    def by_rank(self, times: Intervals) -> I64:
+        """Return the length of each rank's part of a set on the axis."""
         return covered(times, self.begin[:-1], self.begin[1:])
 
 
-class _Charges(Struct, frozen=True, eq=False):
-    """Stretches of waiting, each charged to one member that came last. Columns of equal length."""
+def _arrivals(meetings: Meetings, offsets: Offsets, within_ns: I64) -> Arrivals:
+    """Compare the arrivals at each meeting. `within_ns` bounds the clocks' error between members of each meeting."""
+    rank, meeting, first = meetings.rank, meetings.meeting, meetings.first[:-1]
+    arrival = meetings.start_ns - offsets.offset_ns[rank]
+    latest = np.lexsort((rank, arrival, meeting))[meetings.first[1:] - 1]
+    ahead = arrival[latest][meeting] - arrival
+    # Two arrivals are indistinguishable if they differ by no more than the error of either clock.
+    error = offsets.error_ns[rank]
+    last = ahead <= np.minimum(np.maximum(error, error[latest][meeting]), within_ns[meeting])
+    together = np.add.reduceat(last.astype(np.int64), first)
+    return Arrivals(
+        meetings=meetings,
+        meeting=meeting,
+        rank=rank,
+        arrival_ns=arrival,
+        waited_ns=np.clip(ahead, 0, meetings.end_ns - meetings.start_ns),
+        last=last,
+        latest=latest,
+        spread_ns=arrival[latest] - np.minimum.reduceat(arrival, first),
+        together=np.where((together <= TOGETHER) & (together < np.diff(meetings.first)), together, 0),
+    )
+
+
+class _Charges(Columns, frozen=True):
+    """Parts of waits, each charged to a member that arrived last."""
 
     late: I64
-    """Entry of the member charged."""
+    """Row in `Arrivals` of the member charged."""
     waiting: I64
-    """Entry of the member that waited."""
+    """Row in `Arrivals` of the member that waited."""
     start_ns: I64
-    """On the line, as the waiting rank's time."""
+    """Start on the axis, as the waiting rank's time."""
     end_ns: I64
 
 
-def _arrivals(meetings: Meetings, offsets: Offsets, within: I64, line: _Line) -> tuple[Arrivals, _Charges]:
-    kernels, row, meeting = meetings.kernels, meetings.row, meetings.meeting
-    first = meetings.first[:-1]
-    rank, start, end = kernels.rank[row], kernels.start_ns[row], kernels.end_ns[row]
-    arrival = start - offsets.offset_ns[rank]
-    if not len(row):
-        none = np.empty(0, np.int64)
-        return Arrivals(meetings, none, none, none, none, none, none), _Charges(none, none, none, none)
-    latest = np.maximum.reduceat(arrival, first)
-    waited = np.clip(latest[meeting] - arrival, 0, end - start)
-    # Members by arrival; the last of each meeting is the late one.
-    order = np.lexsort((rank, arrival, meeting))
-    late = order[meetings.first[1:] - 1]
-    doubt = np.minimum(np.maximum(offsets.error_ns[rank], offsets.error_ns[rank[late]][meeting]), within[meeting])
-    last = latest[meeting] - arrival <= doubt
-    together = np.add.reduceat(last.astype(np.int64), first)
-    members = np.diff(meetings.first)
-    together = np.where((together <= TOGETHER) & (together < members), together, 0)
-    begin, _ = line.put(rank, start, start)
-    exposed = covered(line.exposed, begin, begin + waited)
-    # Each wait is cut into as many parts as members came last together, one for each of them.
-    waiting = np.flatnonzero(~last & (waited > 0) & (together[meeting] > 0))
-    parts = together[meeting[waiting]]
-    which = np.repeat(waiting, parts)
-    part = np.arange(len(which)) - np.repeat(np.cumsum(parts) - parts, parts)
-    cut = waited[which]
-    sharing = together[meeting[which]]
-    by_lateness = np.lexsort((arrival, last, meeting))
-    charges = _Charges(
-        late=by_lateness[meetings.first[1:][meeting[which]] - sharing + part] if len(which) else which,
-        waiting=which,
-        start_ns=begin[which] + cut * part // sharing,
-        end_ns=begin[which] + cut * (part + 1) // sharing,
-    )
-    spread = latest - np.minimum.reduceat(arrival, first)
-    return Arrivals(meetings, meeting, waited, exposed, late, spread, together), charges
+def _charges(arrivals: Arrivals, start: I64) -> _Charges:
+    """Cut each wait into equal parts, one for each member that arrived last together, in order of arrival.
+
+    `start` is the start of each arrival's wait on the axis.
+    """
+    together = arrivals.together[arrivals.meeting]
+    waits = np.flatnonzero(~arrivals.last & (arrivals.waited_ns > 0) & (together > 0))
+    parts = together[waits]
+    waiting, sharing = np.repeat(waits, parts), np.repeat(parts, parts)
+    part = np.arange(len(waiting)) - np.repeat(np.cumsum(parts) - parts, parts)
+    # Within a meeting, those that arrived last together come at the end.
+    order = np.lexsort((arrivals.arrival_ns, arrivals.last, arrivals.meeting))
+    late = order[arrivals.meetings.first[1:][arrivals.meeting[waiting]] - sharing + part]
+    begin, waited = start[waiting], arrivals.waited_ns[waiting]
+    return _Charges(late, waiting, begin + waited * part // sharing, begin + waited * (part + 1) // sharing)
 
 
-def _pairs(arrivals: Arrivals, charges: _Charges, line: _Line, exposed_waits: Intervals) -> Pairs:
-    kernels, row = arrivals.meetings.kernels, arrivals.meetings.row
-    rank = kernels.rank[row]
-    ranks = len(line.shift)
-    pair = rank[charges.late] * ranks + rank[charges.waiting]
-    held = np.minimum(_held(arrivals, line, exposed_waits)[charges.late], charges.end_ns - charges.start_ns)
-    pairs, number = np.unique(pair, return_inverse=True)
-    waited, exposed = _lengths(number, len(pairs), charges.start_ns, charges.end_ns, line)
-    _, own = _lengths(number, len(pairs), charges.start_ns, charges.end_ns - held, line)
-    return Pairs(pairs // max(ranks, 1), pairs % max(ranks, 1), waited, exposed, exposed - own)
-
-
-def _held(arrivals: Arrivals, line: _Line, exposed_waits: Intervals) -> I64:
-    """For each entry, how long its rank had waited with nothing to compute since it last met with the same group."""
-    meetings = arrivals.meetings
-    kernels, row = meetings.kernels, meetings.row
-    if not len(row):
-        return np.empty(0, np.int64)
-    rank, group = kernels.rank[row], meetings.group[arrivals.meeting]
-    start, end = line.put(rank, kernels.start_ns[row], kernels.end_ns[row])
+def _waited_before(arrivals: Arrivals, start: I64, axis: _Axis, exposed_waits: Intervals) -> I64:
+    """Return how long each arrival's rank had waited without computing since it last met with the same group."""
+    rank, group = arrivals.rank, arrivals.meetings.group[arrivals.meeting]
     order = np.lexsort((start, group, rank))
-    same = np.append(False, (rank[order][1:] == rank[order][:-1]) & (group[order][1:] == group[order][:-1]))
-    since = np.empty(len(row), np.int64)
-    since[order] = np.where(same, np.append(0, end[order][:-1]), line.begin[rank[order]])
+    end = arrivals.meetings.end_ns + axis.shift[rank]
+    since = np.empty(len(rank), np.int64)
+    since[order] = np.append(0, end[order])[:-1]
+    first = order[group_starts(rank[order], group[order])]
+    since[first] = axis.begin[rank[first]]
     return covered(exposed_waits, since, start)
 
 
-def _lengths(number: I64, count: int, start: I64, end: I64, line: _Line) -> tuple[I64, I64]:
-    """For each number the length of the union of its stretches, and the part of it that is exposed communication."""
-    # Times are replaced by their places among all times, so that unions of many numbers fit on one line.
+def _pairs(arrivals: Arrivals, charges: _Charges, axis: _Axis, waited_before: I64) -> Pairs:
+    """Sum up the charges of each pair of ranks."""
+    ranks = max(len(axis.shift), 1)
+    pairs, number = np.unique(arrivals.rank[charges.late] * ranks + arrivals.rank[charges.waiting], return_inverse=True)
+    waited, exposed = _union_lengths(number, len(pairs), charges.start_ns, charges.end_ns, axis)
+    passed_on = np.minimum(waited_before[charges.late], charges.end_ns - charges.start_ns)
+    _, own = _union_lengths(number, len(pairs), charges.start_ns, charges.end_ns - passed_on, axis)
+    return Pairs(pairs // ranks, pairs % ranks, waited, exposed, exposed - own)
+
+
+def _union_lengths(number: I64, count: int, start: I64, end: I64, axis: _Axis) -> tuple[I64, I64]:
+    """Return for each number the length of the union of its stretches, and of the exposed communication in it."""
+    # Ranks among all times stand for the times, so that the unions of many numbers fit on one axis.
     times = np.sort(np.concatenate([start, end]))
     wide = len(times) + 1
     merged = union(np.searchsorted(times, start) + number * wide, np.searchsorted(times, end) + number * wide)
     which = merged.starts // wide
     begin, stop = times[merged.starts % wide], times[merged.ends % wide]
-    exposed = covered(line.exposed, begin, stop)
+    exposed = covered(axis.exposed, begin, stop)
     return sum_by(which, stop - begin, count), sum_by(which, exposed, count)

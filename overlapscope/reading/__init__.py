@@ -1,4 +1,4 @@
-"""From files to Traces, whatever recorded them (`sources`)."""
+"""Traces from files, whatever recorded them (`sources`)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from overlapscope.base import disk
 from overlapscope.base.session import read_once
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import jax
@@ -19,7 +20,7 @@ from overlapscope.reading._crew import Crew
 from overlapscope.reading._progress import Progress
 from overlapscope.reading.files import LIMIT_BYTES, file_and_part, is_pipe, named
 from overlapscope.reading.own_period import periodic_steps
-from overlapscope.reading.source import Request
+from overlapscope.reading.source import ReadRequest
 from overlapscope.reading.sources import SUFFIXES, is_trace_name, parts, read
 from overlapscope.reading.steps import named_steps
 from overlapscope.trace.model import Trace
@@ -27,12 +28,12 @@ from overlapscope.trace.model import Trace
 _BEGINS_LIKE_A_TRACE = re.compile(rb"\x1f\x8b|\x28\xb5\x2f\xfd|\s*[\[{]")
 _HEAD_BYTES = 64
 _TOLD_OF = 8
-"""Files left out that are told of one by one."""
+"""Maximum left-out files to name."""
 
 __all__ = [
     "LIMIT_BYTES",
     "SUFFIXES",
-    "Found",
+    "FoundFiles",
     "expand",
     "is_trace_name",
     "load",
@@ -53,30 +54,35 @@ def load(
     periodic: bool = True,
     meanwhile: Callable[[], object] | None = None,
 ) -> Trace:
-    """The Trace in one file; `-` is standard input.
+    """Return the Trace in one file; `-` is standard input.
 
-    `limit_bytes` bounds the unpacked size (a few kilobytes of gzip can hold terabytes). `progress` shows a
-    bar on stderr if that is a terminal and reading takes over a second; a function is called instead, with the
-    bytes read and how many there are. `cache` keeps what was read of a large file, and takes it from there where the
-    same content is read again (`docs/how-it-works/cache.md`); the Trace is the same. `steps_by` is the name of the
-    ranges that are its steps, in which `*` and `?` stand for any characters. Without it, a recording in which nothing
-    marks steps gets them from its own period unless `periodic` is false (`Trace.period`). `meanwhile` is called once
-    other processes have begun to read, if any do, for what this one has to do besides, such as importing what the
-    Trace is for.
+    Args:
+        source: Path of the file.
+        limit_bytes: Maximum unpacked size. A few kilobytes of gzip can hold terabytes.
+        progress: Whether to show a bar on stderr if stderr is a terminal and reading takes over a second; or a function
+            to call instead with the bytes read so far and in total.
+        cache: Whether to keep the columns of a large file, and to take them from the cache when the same content is
+            read again (`docs/how-it-works/cache.md`). The Trace is the same.
+        steps_by: Name of the ranges to use as steps, in which `*` and `?` stand for any characters.
+        periodic: Whether a recording without marked steps gets steps from its own period (`Trace.period`).
+        meanwhile: Work for this process, such as an import, once other processes have begun to read. It is not called
+            if no other process reads.
 
-    Raises UnreadableTrace with a sentence for the user, NotInTrace where no range has the name in `steps_by`.
+    Raises:
+        UnreadableTrace: The file cannot be read; the message is a sentence for the user.
+        NotInTrace: No range has the name in `steps_by`.
     """
     path = named(source)
     if path.is_dir():
-        raise UnreadableTrace(f"{path}: is a directory; name a trace file in it, or load all of them with load_all.")
-    request = Request(limit_bytes, progress, Crew(meanwhile=meanwhile))
+        raise UnreadableTrace(path, "is a directory; name a trace file in it, or load all of them with load_all.")
+    request = ReadRequest(limit_bytes, progress, Crew(meanwhile=meanwhile))
     trace = read_once(path, limit_bytes, lambda: _read_or_cached(path, request, cache))
     if steps_by is not None:
         return named_steps(trace, steps_by)
     return periodic_steps(trace) if periodic else trace
 
 
-def _read_or_cached(path: Path, request: Request, cache: bool) -> Trace:
+def _read_or_cached(path: Path, request: ReadRequest, cache: bool) -> Trace:
     if cache:
         from overlapscope.reading.cache import of_user
 
@@ -93,33 +99,35 @@ def load_all(
     progress: bool = True,
     cache: bool = True,
 ) -> list[Trace]:
-    """One Trace for each file that `expand` finds. Two files of one rank stay two Traces.
+    """Return one Trace for each file that `expand` finds; two files of one rank stay two Traces.
 
-    Raises UnreadableTrace for the first source that cannot be read.
+    Raises:
+        UnreadableTrace: A source cannot be read.
     """
     return [load(path, limit_bytes=limit_bytes, progress=progress, cache=cache) for path in expand(sources)]
 
 
 def expand(sources: str | Path | Iterable[str | Path]) -> list[Path]:
-    """The files of `look`."""
+    """Return the files of `look`."""
     return list(look(sources).files)
 
 
-class Found(Struct, frozen=True):
-    """The trace files that something stands for."""
+class FoundFiles(Struct, frozen=True):
+    """Trace files that some paths stand for."""
 
     files: tuple[Path, ...]
     notes: tuple[str, ...]
-    """A sentence for each that somebody may have meant and that is left out."""
+    """A sentence for each file that was left out though the user may have meant it."""
 
 
-def look(sources: str | Path | Iterable[str | Path]) -> Found:
-    """The trace files that files, directories and glob patterns stand for, each file once, in the order given.
+def look(sources: str | Path | Iterable[str | Path]) -> FoundFiles:
+    """Return the trace files that files, directories and glob patterns stand for, each file once, in the order given.
 
-    A directory stands for the traces right inside it, by their names (`is_trace_name`); it and a pattern yield theirs
-    in natural order (rank2 before rank10).
+    A directory stands for the traces directly inside it, by their names (`is_trace_name`). The files of a directory or
+    a pattern come in natural order (rank2 before rank10).
 
-    Raises UnreadableTrace where a directory holds no trace, a pattern matches none, or a file is missing.
+    Raises:
+        UnreadableTrace: A directory has no trace, a pattern matches no file, or a file is missing.
     """
     if isinstance(sources, str | Path):
         sources = [sources]
@@ -129,15 +137,15 @@ def look(sources: str | Path | Iterable[str | Path]) -> Found:
         files, left_out = _look_at(source)
         notes += left_out
         for path in chain.from_iterable(map(parts, files)):
-            # `Path.resolve` fails at links that go round in a circle, which is for the reader to say.
+            # `Path.resolve` fails on circular links, which the reader reports better.
             first = first_path_of.setdefault(Path(os.path.realpath(path)), path)
             if first != path and path != Path(source):
                 notes.append(f"{path}: is skipped: it is the same file as {first}.")
-    return Found(tuple(first_path_of.values()), tuple(notes))
+    return FoundFiles(tuple(first_path_of.values()), tuple(notes))
 
 
 def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
-    """The files, and what is left out, in sentences."""
+    """Return the files, and sentences on files that are left out."""
     if not str(source):
         raise UnreadableTrace("an empty name stands for no file; name a trace, or . for this directory.")
     path = named(source)
@@ -148,7 +156,7 @@ def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
             path, older = jax.run_in(path)
             inside = sorted(path.iterdir(), key=natural)
             files = [entry for entry in inside if is_trace_name(entry.name) and _may_be_read(entry)]
-            left_out = older + _left_out(entry for entry in inside if entry not in {*files})
+            left_out = older + _left_out(_others(inside, files))
             files = jax.without_copies(files)
             if not files:
                 wrong = f"no trace in this directory; traces end in {', '.join(SUFFIXES)}, or name the file."
@@ -159,49 +167,55 @@ def _look_at(source: str | Path) -> tuple[list[Path], list[str]]:
         if not path.exists():
             if "://" in str(source):
                 raise UnreadableTrace(
-                    f"{source}: is a URL, which only `overlapscope ranks` reads; download the file first."
+                    source, "is a URL, which only `overlapscope ranks` reads; download the file first."
                 )
             if not glob.has_magic(str(source)):
-                raise UnreadableTrace(f"{source}: the file does not exist; check the path.")
+                raise UnreadableTrace(source, "the file does not exist; check the path.")
             matches = sorted(_matches(str(source)), key=natural)
             files = [entry for entry in matches if _may_be_read(entry)]
             if not files:
-                raise UnreadableTrace(f"{source}: the pattern matches no file; check it.")
-            # What lies below a directory is matched itself where that is meant.
-            return files, [] if "**" in str(source) else _left_out(entry for entry in matches if entry not in {*files})
+                raise UnreadableTrace(source, "the pattern matches no file; check it.")
+            # A pattern with `**` matches the files below directories itself.
+            return files, [] if "**" in str(source) else _left_out(_others(matches, files))
     except OSError as error:
         raise UnreadableTrace(
-            f"{source}: cannot be read ({error.strerror or error}); check the path and its permissions."
+            source, f"cannot be read ({error.strerror or error}); check the path and its permissions."
         ) from None
     return [path], []
 
 
 def _matches(pattern: str) -> Iterator[Path]:
-    """Yield the paths that match a pattern, in which `**` follows no links: one may lead to a folder above itself."""
+    """Yield the paths that match a pattern. `**` follows no links, because a link may lead to a folder above itself."""
     if "**" not in pattern:
         yield from map(Path, glob.glob(pattern))
         return
     anchor, spelled = Path(pattern).anchor, Path(pattern).parts
     for path in Path(anchor or ".").glob(pattern.removeprefix(anchor)):
-        # As for a shell, `*` stands for no hidden name.
+        # As in a shell, `*` does not match hidden names.
         if not any(part.startswith(".") for part in path.parts if part not in spelled):
             yield path
 
 
+def _others(paths: Iterable[Path], without: Iterable[Path]) -> list[Path]:
+    """Return the paths that are not in the second list. Both may be very long."""
+    left_out = set(without)
+    return [path for path in paths if path not in left_out]
+
+
 def _may_be_read(path: Path) -> bool:
-    """Whether it is a file, or a link to nothing: whoever reads that says that it is missing."""
+    """Return whether a path is a file or a broken link; reading the link reports that its target is missing."""
     return path.is_file() or (path.is_symlink() and not path.exists())
 
 
 def _left_out(paths: Iterable[Path]) -> list[str]:
-    """A sentence for each that looks as if somebody meant it, at most some."""
+    """Return a sentence for each file that the user may have meant, up to a maximum number."""
     sentences = [f"{path}: is skipped: {why}." for path in paths if (why := _why_left_out(path)) is not None]
     more = len(sentences) - _TOLD_OF
     return [*sentences[:_TOLD_OF], f"{more} more are skipped."] if more > 1 else sentences
 
 
 def _why_left_out(path: Path) -> str | None:
-    """None for what nobody takes for a trace."""
+    """Return why a file is left out; None for a file that does not look like a trace."""
     if path.is_dir():
         traces = 0
         with suppress(OSError):
@@ -216,11 +230,12 @@ def _why_left_out(path: Path) -> str | None:
 
 
 def _head(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(_HEAD_BYTES)
+    with open(path, "rb", opener=disk.regular) as file:
+        # Reading a special file may have to wait for data, which gives None.
+        return file.read(_HEAD_BYTES) or b""
 
 
 def natural(path: Path) -> list[tuple[int, int, str]]:
-    """A sort key for paths by which rank2 comes before rank10."""
+    """Return a sort key for paths that puts rank2 before rank10."""
     parts = re.split(r"(\d+)", str(path))
     return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]

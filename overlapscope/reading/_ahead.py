@@ -1,7 +1,7 @@
-"""Unpacks a packed file in a process of its own, so that its events are decoded meanwhile.
+"""Unpacking in a process of its own, while this process decodes the events.
 
-What is packed can be unpacked by one process only, from its beginning. Where that process ends too early, the file is
-unpacked again here, up to the place that it had come to; so nothing that can go wrong with it changes a Trace.
+A packed file can be unpacked only from its beginning, by one process. If that process ends too early, the file is
+unpacked again here, from the place that was reached. So a failure of the process never changes a Trace.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from overlapscope.reading._processes import fork_into_pipe, reap
 from overlapscope.reading.files import BLOCK_BYTES, SourceFile
 
 _HEADER = struct.Struct("<qq")
-"""Before each block: its length, and how many packed bytes had been read. A negative length tells the end: that many
-bytes follow, which hold why the file is broken (None where it is not) and an error (None where there was none)."""
+"""Precedes each block: the length of the block, and the number of packed bytes read. A negative length marks the end.
+It is followed by pickled data of that length: why the file is broken (or None), and an error message (or None)."""
 
 
 def unpacked_ahead(file: SourceFile) -> Iterator[bytes]:
-    """The same blocks as those of the file, from another process. Raises UnreadableTrace as the file does."""
+    """Yield the same blocks as the file, from another process.
+
+    Raises:
+        UnreadableTrace: As the file does.
+    """
     helper = _start(file)
     if helper is None:
         yield from file
@@ -41,7 +45,7 @@ def unpacked_ahead(file: SourceFile) -> Iterator[bytes]:
                 if length < 0:
                     file.broken, error = pickle.loads(data)
                     if error is not None:
-                        raise UnreadableTrace(error)
+                        raise UnreadableTrace(*error)
                     return
                 file.unpacked_bytes += length
                 received += length
@@ -52,14 +56,14 @@ def unpacked_ahead(file: SourceFile) -> Iterator[bytes]:
 
 
 def _start(file: SourceFile) -> tuple[int, BinaryIO] | None:
-    """The process and the pipe that it writes to; None where no process can be made."""
+    """Return the process and the pipe that it writes to; None where no process can be started."""
     if sys.platform != "linux":
         return None
     import fcntl
 
     def work(writing: int) -> None:
         with suppress(OSError):
-            # As large as any user may have it, so that neither side waits for the other at each block.
+            # The largest size that any user may choose, so that neither side waits for the other at each block.
             fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 2 * BLOCK_BYTES)
         with open(writing, "wb", buffering=0) as pipe:
             _write(file, pipe)
@@ -75,7 +79,7 @@ def _write(file: SourceFile, pipe: BinaryIO) -> None:
             _all(pipe, _HEADER.pack(len(block), file.packed_bytes_read))
             _all(pipe, block)
     except UnreadableTrace as refused:
-        error = str(refused)
+        error = refused.args
     end = pickle.dumps((file.broken, error))
     _all(pipe, _HEADER.pack(-len(end), file.packed_bytes_read))
     _all(pipe, end)
@@ -88,7 +92,7 @@ def _all(pipe: BinaryIO, data: bytes) -> None:
 
 
 def _exactly(pipe: BinaryIO, count: int) -> bytes | None:
-    """So many bytes; None where the other side has ended before."""
+    """Return `count` bytes; None where the other side has ended before."""
     parts = []
     while count:
         part = pipe.read(count)
@@ -100,7 +104,7 @@ def _exactly(pipe: BinaryIO, count: int) -> bytes | None:
 
 
 def _from(file: SourceFile, place: int) -> Iterator[bytes]:
-    """What follows the first `place` unpacked bytes."""
+    """Yield the bytes after the first `place` unpacked bytes."""
     file.packed_bytes_read = file.unpacked_bytes = 0
     for block in file:
         skipped = min(place, len(block))

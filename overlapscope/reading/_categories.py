@@ -1,4 +1,4 @@
-"""Where an event goes, by its category."""
+"""The table that an event belongs to, by its category."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from enum import IntEnum
 from overlapscope.trace import op_names
 
 
-class Table(IntEnum):
-    """Where an event of some category goes."""
+class EventTable(IntEnum):
+    """Table for events of some categories."""
 
     IGNORED = 0
     GPU = 1
@@ -21,32 +21,32 @@ class Table(IntEnum):
     SPAN = 8
     DEVICE_ANNOTATION = 9
     COLLECTIVE = 10
-    """What some GPU ops say besides; no category's own."""
+    """Further columns of some GPU ops. No category belongs to this table."""
 
 
-# From kineto's `ActivityType.h`, whose comments say that glow, hpu, mtia, xpu and privateuse1 runtime and
-# driver events are on the host. Its first releases wrote `Operator`, `Runtime`, `Kernel`, `Memcpy`, `Memset`.
+# From kineto's `ActivityType.h`, whose comments state that glow, hpu, mtia, xpu and privateuse1 runtime and driver
+# events are on the host. Its first releases wrote `Operator`, `Runtime`, `Kernel`, `Memcpy`, `Memset`.
 TABLES = {
-    **dict.fromkeys(op_names.GPU_CATEGORIES, Table.GPU),
-    **dict.fromkeys(("cuda_sync", "xpu_sync"), Table.SYNC),
-    **dict.fromkeys(("cuda_runtime", "cuda_driver", "xpu_runtime", "xpu_driver"), Table.RUNTIME),
-    **dict.fromkeys(("privateuse1_runtime", "privateuse1_driver", "mtia_runtime"), Table.RUNTIME),
-    **dict.fromkeys(("glow_runtime", "hpu_op", "runtime"), Table.RUNTIME),
-    **dict.fromkeys(("cpu_op", "operator"), Table.CPU),
-    "user_annotation": Table.ANNOTATION,
-    "gpu_user_annotation": Table.DEVICE_ANNOTATION,
-    "python_function": Table.PYTHON,
-    "overhead": Table.OVERHEAD,
-    "trace": Table.SPAN,
+    **dict.fromkeys(op_names.GPU_CATEGORIES, EventTable.GPU),
+    **dict.fromkeys(("cuda_sync", "xpu_sync"), EventTable.SYNC),
+    **dict.fromkeys(("cuda_runtime", "cuda_driver", "xpu_runtime", "xpu_driver"), EventTable.RUNTIME),
+    **dict.fromkeys(("privateuse1_runtime", "privateuse1_driver", "mtia_runtime"), EventTable.RUNTIME),
+    **dict.fromkeys(("glow_runtime", "hpu_op", "runtime"), EventTable.RUNTIME),
+    **dict.fromkeys(("cpu_op", "operator"), EventTable.CPU),
+    "user_annotation": EventTable.ANNOTATION,
+    "gpu_user_annotation": EventTable.DEVICE_ANNOTATION,
+    "python_function": EventTable.PYTHON,
+    "overhead": EventTable.OVERHEAD,
+    "trace": EventTable.SPAN,
 }
-"""Lower-case categories of complete events that are read; all others are passed over."""
+"""Lower-case categories of complete events that are read. All other categories are ignored."""
 
 
-class _TableOf(dict[str, Table]):
-    def __missing__(self, category: str) -> Table:
-        table = self[category] = TABLES.get(category.lower(), Table.IGNORED)
+class _TableOf(dict[str, EventTable]):
+    def __missing__(self, category: str) -> EventTable:
+        table = self[category] = TABLES.get(category.lower(), EventTable.IGNORED)
         return table
 
 
 table_of = _TableOf()
-"""The table of a category in any case: `table_of[category]`."""
+"""Table of a category in any case: `table_of[category]`."""

@@ -1,4 +1,4 @@
-"""Collects decoded events as columns, batch by batch."""
+"""Decoded events collected as columns, batch by batch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct
 
+from overlapscope.reading._arguments import EventArguments
 from overlapscope.reading._batch import Batch, Numbered
-from overlapscope.reading._categories import Table, table_of
+from overlapscope.reading._categories import EventTable, table_of
 from overlapscope.reading._events import ABSENT
-from overlapscope.reading._said import Said
 from overlapscope.trace.model import I32, I64, Index, Sync
 
 _SYNCS = {
@@ -34,59 +34,58 @@ _MOST_DEVICES = 256
 _FIRST_LARGE_STREAM = 1_000_000_000
 
 Part = tuple[I32, I32, I64, I64, I64, I32]
-"""Columns of all rows of a batch: category, name, start, duration, thread, place in the list of events."""
+"""Columns of all rows of a batch: category, name, start, duration, thread, and place in the list of events."""
 Values = tuple[Index, I64]
-"""Rows with more columns, and these, one row each."""
+"""Indices of rows with more columns, and these columns, one row each."""
 
-_STREAMS = {Table.GPU: (1,), Table.SYNC: (2, 5), Table.DEVICE_ANNOTATION: (1,)}
-"""Which of a table's further columns hold streams."""
-_TEXTS = {Table.COLLECTIVE: (0, 1, 2, 3)}
-"""Which hold texts."""
+_STREAMS = {EventTable.GPU: (1,), EventTable.SYNC: (2, 5), EventTable.DEVICE_ANNOTATION: (1,)}
+"""Indices of a table's further columns that hold streams."""
+_TEXTS = {EventTable.COLLECTIVE: (0, 1, 2, 3)}
+"""Indices of a table's further columns that hold texts."""
 
 
 class Share(Struct):
-    """The columns of one stretch of a file, numbered by the process that read it."""
+    """Columns of a stretch of a file. The process that read it numbered the texts."""
 
     new: list[list[Any]]
-    """Names, texts, categories and large streams that it had not met in an earlier stretch, in the order of their
-    numbers."""
+    """New names, texts, categories and large streams since the previous share, in the order of their numbers."""
     repaired: int
     markers: list[tuple[str, int]]
     rows: int
     events: int
     parts: list[Part]
-    values: dict[Table, list[Values]]
+    values: dict[EventTable, list[Values]]
 
 
 Renumbering = tuple[list[int], list[int], list[int], list[int]]
-"""What the numbers of one process' shares stand for in the columns that its shares are added to: those of names, texts,
-categories and large streams."""
+"""New numbers for the names, texts, categories and large streams of one process, by their numbers in its shares."""
 
 
-class Columns:
+class EventColumns:
     """All complete events read so far, as parallel columns in the order of the file."""
 
     def __init__(self) -> None:
         self.names = Numbered()
         self.texts = Numbered()
-        """What arguments say in words; apart, as their order among the names would depend on the batches."""
+        """Texts in arguments. They are numbered apart from the names, because their order among these would depend on
+        the batches."""
         self.categories = Numbered()
         self._large_streams = Numbered()
         self._numbered = self.names, self.texts, self.categories, self._large_streams
         self._shared = [0, 0, 0, 0]
-        """How many of each have been shared."""
+        """Number of items of each kind that were shared already."""
         self.repaired = 0
-        """Events with a value of a wrong type among their arguments, or without a duration."""
+        """Number of events with an argument of a wrong type, or without a duration."""
         self.markers: list[tuple[str, int]] = []
-        """Instants that bound the recording: (name, ns)."""
+        """Instants that bound the recording: (name, nanoseconds)."""
         self.parts: list[Part] = []
-        self.values: dict[Table, list[Values]] = {}
-        """What some tables have besides, in the order of the columns that `_tables` gives them."""
+        self.values: dict[EventTable, list[Values]] = {}
+        """Further columns of some tables, in the order that `_tables` expects."""
         self._rows = 0
         self._events = 0
 
     def add(self, batch: Batch) -> None:
-        """Takes over a batch of events."""
+        """Add a batch of events."""
         self.markers.extend(batch.markers)
         self.repaired += batch.repaired
         place = batch.place + np.int32(self._events)
@@ -98,24 +97,24 @@ class Columns:
         self.parts.append(
             (category[batch.category], name[batch.name], batch.start_ns, batch.dur_ns, batch.thread, place)
         )
-        for table, (at, said) in batch.parts.items():
+        for table, (at, args) in batch.parts.items():
             match table:
-                case Table.RUNTIME:
-                    self._add(table, at, said.number("correlation"))
-                case Table.GPU:
-                    self._add(table, at, self._ops(said))
-                    self._add_collectives(said, at)
-                case Table.SYNC:
-                    self._add(table, at, self._syncs(said, [batch.words[word] for word in batch.name[at].tolist()]))
-                case Table.DEVICE_ANNOTATION:
-                    self._add(table, at, self._device_annotations(said))
+                case EventTable.RUNTIME:
+                    self._add(table, at, args.number("correlation"))
+                case EventTable.GPU:
+                    self._add(table, at, self._ops(args))
+                    self._add_collectives(args, at)
+                case EventTable.SYNC:
+                    self._add(table, at, self._syncs(args, [batch.words[word] for word in batch.name[at].tolist()]))
+                case EventTable.DEVICE_ANNOTATION:
+                    self._add(table, at, self._device_annotations(args))
         self._rows += len(place)
 
-    def _add(self, table: Table, at: Index, values: I64) -> None:
+    def _add(self, table: EventTable, at: Index, values: I64) -> None:
         self.values.setdefault(table, []).append((at + self._rows, values))
 
     def share(self) -> Share:
-        """Hands over the columns collected since the last share; strings keep their numbers."""
+        """Return the columns collected since the last share; texts keep their numbers."""
         new = [list(islice(known, count, None)) for known, count in zip(self._numbered, self._shared, strict=True)]
         self._shared = list(map(len, self._numbered))
         share = Share(
@@ -124,7 +123,7 @@ class Columns:
             markers=self.markers,
             rows=self._rows,
             events=self._events,
-            # Few large arrays travel faster than many small ones.
+            # A few large arrays are faster to pickle than many small ones.
             parts=[joined(self.parts)] if self.parts else [],
             values={table: [joined(parts)] for table, parts in self.values.items()},
         )
@@ -133,9 +132,11 @@ class Columns:
         return share
 
     def add_share(self, share: Share, numbers: Renumbering) -> None:
-        """Adds what another process read, as if its events had been added here.
+        """Add the columns that another process read, as if its events had been added here.
 
-        `numbers` goes with the process, whose shares must come in the order in which it made them.
+        Args:
+            share: The columns. Shares of a process must come in the order in which it made them.
+            numbers: Numbers for this process's texts so far; extended in place.
         """
         for known, number, new in zip(self._numbered, numbers, share.new, strict=True):
             number.extend(map(known.__getitem__, new))
@@ -159,76 +160,74 @@ class Columns:
         self._events += share.events
 
     def tables(self) -> I32:
-        """The table of each category number."""
+        """Return the table of each category number."""
         return np.array([table_of[category] for category in self.categories], dtype=np.int32)
 
-    def _ops(self, said: Said) -> I64:
-        stated = [_bandwidth(text) if text else -1.0 for text in said.text("bandwidth")]
-        # The bits of doubles, as all columns are of one type.
+    def _ops(self, args: EventArguments) -> I64:
+        stated = [_bandwidth(text) if text else -1.0 for text in args.text("bandwidth")]
+        # Stored as the bits of doubles, because all columns have one type.
         bandwidth = np.array(stated, dtype=np.float64).view(np.int64)
-        numbers = said.number("correlation"), said.number("bytes")
-        return np.column_stack((self._devices(said), self._op_streams(said), *numbers, bandwidth))
+        numbers = args.number("correlation"), args.number("bytes")
+        return np.column_stack((self._devices(args), self._op_streams(args), *numbers, bandwidth))
 
-    def _add_collectives(self, said: Said, at: Index) -> None:
-        chosen = np.flatnonzero([collective != "" for collective in said.text("collective")])
+    def _add_collectives(self, args: EventArguments, at: Index) -> None:
+        chosen = np.flatnonzero([collective != "" for collective in args.text("collective")])
         if not len(chosen):
             return
-        told = said.take(chosen)
+        stated = args.take(chosen)
         values = np.empty((len(chosen), 8), dtype=np.int64)
-        texts = zip(*map(told.text, ("collective", "group", "ranks", "dtype")), strict=True)
+        texts = zip(*map(stated.text, ("collective", "group", "ranks", "dtype")), strict=True)
         values[:, :4] = [[self.texts[text] if text else -1 for text in row] for row in texts]
         for column, attribute in enumerate(("group_size", "elements_in", "elements_out", "sequence"), 4):
-            values[:, column] = told.number(attribute)
-        self._add(Table.COLLECTIVE, at[chosen], values)
+            values[:, column] = stated.number(attribute)
+        self._add(EventTable.COLLECTIVE, at[chosen], values)
 
-    def _device_annotations(self, said: Said) -> I64:
-        """A device's annotations stand in the lanes of their streams and say nothing of them in their arguments."""
-        devices = said.number("pid")
+    def _device_annotations(self, args: EventArguments) -> I64:
+        """Return device and stream of a device's annotations, which are the process and thread of the event."""
+        devices = args.number("pid")
         possible = (devices >= 0) & (devices < _MOST_DEVICES)
-        return np.column_stack((np.where(possible, devices, -1), self._streams(said.number("tid"))))
+        return np.column_stack((np.where(possible, devices, -1), self._streams(args.number("tid"))))
 
-    def _syncs(self, said: Said, names: list[str]) -> I64:
-        kinds = map(_sync_kind, said.text("sync_kind"), said.text("sync_type"), names)
-        # Never the row's thread: since kineto #1356 it is the stream + 1,000,000, and on XPU a host
-        # thread.
-        streams = self._streams(said.number("stream"))
+    def _syncs(self, args: EventArguments, names: list[str]) -> I64:
+        kinds = map(_sync_kind, args.text("sync_kind"), args.text("sync_type"), names)
+        # Never the row's thread: since kineto #1356 it is the stream + 1,000,000, and on XPU a host thread.
+        streams = self._streams(args.number("stream"))
         return np.column_stack(
             (
                 np.array([*kinds], dtype=np.int64),
-                self._devices(said),
+                self._devices(args),
                 streams,
-                said.number("correlation"),
-                said.number("event"),
-                self._streams(said.number("source_stream")),
-                said.number("record_correlation"),
+                args.number("correlation"),
+                args.number("event"),
+                self._streams(args.number("source_stream")),
+                args.number("record_correlation"),
             )
         )
 
     @staticmethod
-    def _devices(said: Said) -> I64:
-        """A GPU op's process is its device. Copies between devices name three and no `device`."""
-        devices = said.number("device")
+    def _devices(args: EventArguments) -> I64:
+        """Return devices. The process of a GPU op is its device; copies between devices name three, and no `device`."""
+        devices = args.number("device")
         for attribute in ("in_device", "pid", "from_device"):
             missing = (devices < 0) | (devices >= _MOST_DEVICES)
             if missing.any():
-                devices[missing] = said.number(attribute)[missing]
+                devices[missing] = args.number(attribute)[missing]
         devices[(devices < 0) | (devices >= _MOST_DEVICES)] = -1
         return devices
 
-    def _op_streams(self, said: Said) -> I64:
-        streams = said.number("stream")
+    def _op_streams(self, args: EventArguments) -> I64:
+        streams = args.number("stream")
         for attribute in ("sycl_queue", "tid"):
             missing = streams == ABSENT
             if missing.any():
-                streams[missing] = said.number(attribute)[missing]
+                streams[missing] = args.number(attribute)[missing]
         return self._streams(streams)
 
     def _streams(self, streams: I64) -> I64:
-        """-1 for each way to write that there is none: -1, its unsigned forms, or nothing."""
+        """Return streams, with -1 for each way to write that there is none: -1, its unsigned forms, or no value."""
         streams[(streams < 0) | (streams == _UNSIGNED_NONE)] = -1
         for i in np.flatnonzero(streams >= _FIRST_LARGE_STREAM).tolist():
-            # Some backends print a queue's address. It does not fit the column, so it gets a number of its
-            # own.
+            # Some backends print the address of a queue. It does not fit the column, so it gets a number of its own.
             streams[i] = _FIRST_LARGE_STREAM + self._large_streams[int(streams[i])]
         return streams
 
@@ -237,13 +236,13 @@ _Columns = TypeVar("_Columns", Part, Values)
 
 
 def joined(parts: list[_Columns]) -> _Columns:
-    """The same columns in one part. There must be a part."""
+    """Return the columns of some parts joined. There must be a part."""
     whole: Any = tuple(np.concatenate(column) for column in zip(*parts, strict=True))
     return whole  # type: ignore[no-any-return]
 
 
 def _bandwidth(text: str) -> float:
-    """GB/s; -1 where there is none."""
+    """Return a bandwidth in GB/s; -1 where there is none."""
     try:
         value = float(text)
     except ValueError:
@@ -256,5 +255,5 @@ def _sync_kind(*texts: str) -> Sync:
         kind = _SYNCS.get(text.lower())
         if kind is not None:
             return kind
-    # What waits for an unknown thing waits, at worst, for everything.
+    # A wait for something unknown is, at worst, a wait for everything.
     return Sync.CONTEXT

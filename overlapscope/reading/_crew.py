@@ -1,11 +1,12 @@
-"""Reads one large file with several processes, each of them stretches of it.
+"""Reading of a large file by several processes, each of which reads stretches of it.
 
-Which events a stretch holds depends on what was left over of the stretch before it. So a place where an event
-seems to begin is guessed ahead of each stretch, and every stretch is read as if its guess were right, by the same
-code that reads a file from end to end. The first stretch begins where the reader really is. A stretch counts only
-if the one before it counts and left over exactly the bytes that were guessed: then the reader would have come to
-it in that state, and all that it did from there is known. What follows the last stretch that counts is read again,
-in one process; so nothing that can go wrong here, from a wrong guess to a helper that is killed, changes a Trace.
+The events in a stretch depend on the bytes left over from the stretch before it. So the reader guesses a place before
+each stretch where an event seems to begin. Each stretch is read as if its guess were right, by the same code that reads
+a file from end to end. The first stretch begins where the reader really is.
+
+A stretch counts only if the one before it counts and left over exactly the guessed bytes. Then the reader would have
+reached it in that state, so the result of the stretch is its result. The file after the last stretch that counts is
+read again in one process. So nothing that goes wrong here, from a wrong guess to a killed helper, changes a Trace.
 """
 
 from __future__ import annotations
@@ -23,24 +24,25 @@ from msgspec import Struct
 from overlapscope.reading import files
 from overlapscope.reading._ahead import unpacked_ahead
 from overlapscope.reading._batch import Batch
-from overlapscope.reading._columns import Columns, Renumbering, Share
+from overlapscope.reading._columns import EventColumns, Renumbering, Share
 from overlapscope.reading._cuts import BLANK, boundaries
+from overlapscope.reading._losses import Losses
 from overlapscope.reading._processes import alone, fork, reap, signals_later, usable_cores
-from overlapscope.reading._stream import EventStream, Losses
+from overlapscope.reading._stream import EventStream
 from overlapscope.reading.files import SourceFile
 
 _STRETCH_BLOCKS = 4
-"""Small enough that the processes end at about the same time, though one of them may get less of its core."""
+"""Small enough that the processes end at about the same time, even if one of them gets less of its core."""
 _MOST_STRETCHES = 1000
 _SIGHT_BYTES = 1 << 16
-"""How far before a place the event that reaches over it is looked for."""
+"""Number of bytes before a place in which to look for the event that reaches over it."""
 _TICKET_BYTES = 2
 _PATIENCE_S = 5.0
-"""A helper that still reads this long after the others found nothing more to read is given up."""
+"""A helper is killed if it still reads this long after the others ran out of stretches."""
 
 
 class Stretch(Struct, frozen=True):
-    """From `begin` to `end` in the file, with the `held` bytes before `begin` that are left of the one before."""
+    """Bytes from `begin` to `end` of a file, after `held` bytes left over from the stretch before."""
 
     begin: int
     end: int
@@ -56,10 +58,9 @@ class StretchStream(EventStream):
         self._rest = b"".join(file.stretch(stretch.begin - stretch.held, stretch.begin))
         self._blocks = file.stretch(stretch.begin, stretch.end)
         self._left = stretch.end - stretch.begin
-        self._began_exact = self.exact = whole.exact
 
     def batches(self) -> Iterator[Batch]:
-        """The events, but for what is `held` at the end."""
+        """Yield the events, except those in the `held` bytes at the end."""
         for block in self._blocks:
             self._left -= len(block)
             batch = self._take(block)
@@ -70,16 +71,16 @@ class StretchStream(EventStream):
 
     @property
     def held(self) -> int | None:
-        """None also where the stretch was not read to its end, or what follows it has to be read in another way."""
-        return None if self._left or self.exact != self._began_exact else super().held
+        """As for any stream, but None also where the stretch was not read to its end."""
+        return None if self._left else super().held
 
 
 class Piece(Struct):
-    """What came of one stretch."""
+    """Result of reading one stretch."""
 
     number: int
     held: int
-    """Bytes left over at its end."""
+    """Bytes left over at the end of the stretch."""
     share: Share
 
 
@@ -87,17 +88,18 @@ class Crew(Struct, frozen=True):
     """When processes share the reading of a file, and how many."""
 
     processes: int | None = None
-    """This one included; None for one per core that it may use, if no thread would be there to suffer from it."""
+    """Number of processes, including this one. None means one per usable core if no other thread runs, because a fork
+    could harm other threads."""
     least_bytes: int = 32 << 20
-    """Smaller files are read before a process could help."""
+    """Smaller files are read before a helper could start."""
     stretch_blocks: int = _STRETCH_BLOCKS
     least_packed_bytes: int = 2 << 20
     """Smaller packed files are unpacked in this process."""
     meanwhile: Callable[[], object] | None = None
-    """What this process has to do besides, once others have begun to read; not called if none do."""
+    """Work for this process once others have begun to read; not called if no other process reads."""
 
     def blocks(self, file: SourceFile) -> Iterator[bytes]:
-        """The unpacked bytes of the file, from a process of their own where the file is packed and large."""
+        """Return the unpacked bytes of the file, from a process of their own where the file is packed and large."""
         return unpacked_ahead(file) if self._unpacks_ahead(file) else iter(file)
 
     def _unpacks_ahead(self, file: SourceFile) -> bool:
@@ -110,10 +112,10 @@ class Crew(Struct, frozen=True):
             return self.processes
         return usable_cores() if alone() else 1
 
-    def help(self, stream: EventStream, columns: Columns, progress: Callable[[int], None]) -> None:
-        """Reads on in `stream` as far as it can, and leaves the rest to the stream.
+    def help(self, stream: EventStream, columns: EventColumns, progress: Callable[[int], None]) -> None:
+        """Read as much of `stream` as helpers can, and leave the rest to the stream.
 
-        Call it between two batches. `progress` is told about how many bytes have been read.
+        Call this between two batches. `progress` is called with the approximate number of bytes read.
         """
         file = stream.file
         if not file.plain:
@@ -130,14 +132,14 @@ class Crew(Struct, frozen=True):
         stretches = self._stretches(file, held)
         if len(stretches) < 2:
             return
-        # Nobody helped where no process could be made, and the stream reads on as if nobody had been asked.
+        # The stream reads on alone if no process can be started.
         with suppress(OSError):
             _read_together(
                 stretches, min(processes, len(stretches)), stream, columns, progress, self.meanwhile or (lambda: None)
             )
 
     def _stretches(self, file: SourceFile, held: int) -> list[Stretch]:
-        """All whole blocks still to be read but the last, in which the array may end."""
+        """Return stretches over all whole blocks still to be read except the last, in which the array may end."""
         block = files.BLOCK_BYTES
         at, last = file.packed_bytes_read, (file.packed_bytes - 1) // block * block
         step = block * max(self.stretch_blocks, (last - at) // block // _MOST_STRETCHES + 1)
@@ -151,7 +153,7 @@ class Crew(Struct, frozen=True):
 
 
 def guess(file: SourceFile, end: int) -> int | None:
-    """How many bytes a reader would seem to have left over at `end`; None where there is no telling."""
+    """Return how many bytes a reader would have left over at `end`; None where no boundary is in sight."""
     before = b"".join(file.stretch(max(end - _SIGHT_BYTES, 0), end))
     for boundary in boundaries(before):
         return len(before[boundary:].lstrip(BLANK).removeprefix(b","))
@@ -162,7 +164,7 @@ def _read_together(
     stretches: list[Stretch],
     processes: int,
     stream: EventStream,
-    columns: Columns,
+    columns: EventColumns,
     progress: Callable[[int], None],
     meanwhile: Callable[[], object],
 ) -> None:
@@ -191,8 +193,8 @@ def _read_together(
     _join(stretches, by_reader, stream, columns)
 
 
-def _join(stretches: list[Stretch], by_reader: list[list[Piece]], stream: EventStream, columns: Columns) -> None:
-    """Adds the pieces in the order of the file, as far as each of them follows from the one before."""
+def _join(stretches: list[Stretch], by_reader: list[list[Piece]], stream: EventStream, columns: EventColumns) -> None:
+    """Add the pieces in the order of the file, as long as each follows from the one before."""
     read = {piece.number: (piece, reader) for reader, pieces in enumerate(by_reader) for piece in pieces}
     numbers: list[Renumbering] = [([], [], [], []) for _ in by_reader]
     at, held = stretches[0].begin, stretches[0].held
@@ -207,8 +209,8 @@ def _join(stretches: list[Stretch], by_reader: list[list[Piece]], stream: EventS
 
 
 def _pieces(stretches: list[Stretch], stream: EventStream, tickets: BinaryIO) -> Iterator[Piece]:
-    """Reads stretches until none is left to take. One that cannot be told from here ends it for all readers."""
-    columns = Columns()
+    """Yield stretches until none is left. A stretch that cannot be read on its own ends the work of all readers."""
+    columns = EventColumns()
     while ticket := tickets.read(_TICKET_BYTES):
         number = int.from_bytes(ticket, "little")
         stretch = stretches[number]
@@ -218,10 +220,10 @@ def _pieces(stretches: list[Stretch], stream: EventStream, tickets: BinaryIO) ->
                 columns.add(batch)
             held = part.held
         except Exception:
-            # After a wrong guess this need not have happened to the reader. If it does, it happens to it again.
+            # A wrong guess may cause any error. If the guess was right, the error will happen again to the reader.
             held = None
         if held is None:
-            # Tickets go out in the order of the file, and nothing counts that follows this stretch.
+            # Tickets go out in the order of the file, and no stretch after this one counts.
             while tickets.read(1 << 16):
                 pass
             return
@@ -229,7 +231,7 @@ def _pieces(stretches: list[Stretch], stream: EventStream, tickets: BinaryIO) ->
 
 
 def _tickets(count: int) -> BinaryIO:
-    """Numbers of stretches, for all processes to draw from. A pipe gives each of them to one reader only."""
+    """Return a pipe with the numbers of the stretches. A pipe gives each number to a single reader."""
     reading, writing = os.pipe()
     with open(writing, "wb", buffering=0) as file:
         os.set_blocking(writing, False)
@@ -238,14 +240,14 @@ def _tickets(count: int) -> BinaryIO:
 
 
 def _fork(stretches: list[Stretch], stream: EventStream, tickets: BinaryIO) -> tuple[int, BinaryIO]:
-    """Starts a helper: its process, and the file in memory that it leaves its pieces in."""
+    """Start a helper; return its process and the file in memory that takes its pieces."""
     if sys.platform != "linux":
         raise OSError("helpers are for Linux only")
     results = os.fdopen(os.memfd_create("overlapscope"), "w+b")
     parent = os.getpid()
 
     def help() -> None:
-        # What it has not left behind is read without it.
+        # The reader reads any stretch that the helper did not finish.
         for piece in _pieces(stretches, stream, tickets):
             pickle.dump(piece, results, protocol=5)
             results.flush()
@@ -260,11 +262,11 @@ def _fork(stretches: list[Stretch], stream: EventStream, tickets: BinaryIO) -> t
 
 
 def _results(file: BinaryIO) -> list[Piece]:
-    """The pieces that a helper finished."""
+    """Return the pieces that a helper finished."""
     pieces = []
     with file:
         file.seek(0)
-        # The last one may be cut short.
+        # The last piece may be cut short.
         with suppress(EOFError, pickle.UnpicklingError):
             while True:
                 pieces.append(pickle.load(file))

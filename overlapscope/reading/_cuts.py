@@ -1,4 +1,4 @@
-"""Where a stretch of the events array may be cut: guesses, which decoding proves right or wrong."""
+"""Possible cuts in a stretch of the events array, for decoding to confirm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TRIES = 4
 
 
 def boundaries(pending: bytes | bytearray) -> Iterator[int]:
-    """Places near the end of `pending` where an event may end, the last first; none is its very end."""
+    """Yield places near the end of `pending` where an event may end, last first; never the very end."""
     at = len(pending)
     tries = 0
     for _ in range(1024):
@@ -31,9 +31,7 @@ def boundaries(pending: bytes | bytearray) -> Iterator[int]:
 
 
 def array_ends(pending: bytes | bytearray) -> Iterator[int]:
-    """Places where the array of events may end of which `pending` has the opening bracket and the rest, the likeliest
-    first. Each is that of a bracket.
-    """
+    """Yield the brackets that may close the array that `pending` begins with, likeliest first."""
     events = pending[1:].lstrip(BLANK)
     if not events.strip(BLANK + b",") or events[:1] == b"]":
         return
@@ -51,7 +49,7 @@ def array_ends(pending: bytes | bytearray) -> Iterator[int]:
 
 
 def at_end(error: str, size: int) -> bool:
-    """Whether a decoding error is that of JSON that stops too early."""
+    """Return whether a decoding error means that the JSON stops too early."""
     if "truncated" in error:
         return True
     position = re.search(r"\(byte (\d+)\)", error)

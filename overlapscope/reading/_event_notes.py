@@ -1,6 +1,6 @@
-"""Takes the recorder's notes on events out of the host's events and puts what they say into the sync records.
+"""The recorder's notes on CUDA events, moved from the host's events into the sync records.
 
-`overlapscope.recorder.event_notes` writes them, `overlapscope.base.marks` says how.
+`overlapscope.recorder.event_notes` writes the notes; `overlapscope.base.marks` describes their format.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _RECORDS = re.compile(r"cu(da)?EventRecord\w*")
 _WAITS = re.compile(r"cu(da)?StreamWaitEvent\w*")
 
 
-class _Note(NamedTuple):
+class _EventNote(NamedTuple):
     number: int
     device: int
     stream: int
     correlation: int
-    """Of the call it encloses."""
+    """Correlation of the call that the note encloses."""
 
 
 def apply(
     cpu_ops: HostEvents, annotations: HostEvents, calls: RuntimeCalls, syncs: Syncs
 ) -> tuple[HostEvents, HostEvents, Syncs]:
-    """CPU ops and annotations without the notes, and the sync records with the streams and record calls they state.
+    """Return CPU ops and annotations without the notes, and sync records with the source streams and record calls.
 
-    Notes are CPU ops, or, in a light recording, annotations.
+    Notes are CPU ops or, in a light recording, annotations.
 
-    Nothing is taken from them where a waiting stream has another number in its note than in its sync record: then
-    the recorder's stream numbers are not the trace's.
+    The sync records stay unchanged where a waiting stream has another number in its note than in its sync record. In
+    that case the recorder does not number streams as the trace does.
     """
     tables = cpu_ops, annotations
     noted = [table.named(lambda name: name.startswith((EVENT_RECORD, EVENT_WAIT))) for table in tables]
@@ -60,10 +60,10 @@ def apply(
     return cpu_ops, annotations, stated
 
 
-def _read(notes: HostEvents, calls: RuntimeCalls, kind: str, call_name: re.Pattern[str]) -> list[_Note]:
-    """The notes of one kind whose call was recorded: the only one of that name inside them on their thread."""
+def _read(notes: HostEvents, calls: RuntimeCalls, kind: str, call_name: re.Pattern[str]) -> list[_EventNote]:
+    """Return the notes of a kind that enclose exactly one call of the expected name on their thread."""
     rows = np.flatnonzero(calls.named(lambda name: call_name.fullmatch(name) is not None))
-    told: list[_Note] = []
+    told: list[_EventNote] = []
     for thread in np.unique(notes.thread):
         of_thread = rows[calls.thread[rows] == thread]
         noted = np.flatnonzero(notes.thread == thread)
@@ -72,5 +72,7 @@ def _read(notes: HostEvents, calls: RuntimeCalls, kind: str, call_name: re.Patte
         for note, at, end in zip(noted.tolist(), first.tolist(), after.tolist(), strict=True):
             match = _NOTE.fullmatch(notes.name(note))
             if match is not None and match[1] == kind and end - at == 1:
-                told.append(_Note(int(match[2]), int(match[3]), int(match[4]), int(calls.correlation[of_thread[at]])))
+                told.append(
+                    _EventNote(int(match[2]), int(match[3]), int(match[4]), int(calls.correlation[of_thread[at]]))
+                )
     return [note for note in told if note.correlation > 0]

@@ -1,9 +1,8 @@
-"""Events of a Chrome trace as typed structs, and the lenient way to get them out of untyped JSON.
+"""Events of a Chrome trace as typed structs, and their conversion from untyped JSON.
 
-Only complete events (`ph` X) and instants (`i`) carry anything the analysis needs. What Kineto writes all the time is
-decoded by its category, with just the fields that are read. Stretches with anything else are decoded by phase, where
-the phases of no interest are listed so that decoding them costs nothing; an unlisted one takes the lenient way. All
-ways give the same rows.
+The analysis needs only complete events (`ph` X) and instants (`i`). The other phases are listed, so that decoding their
+events costs nothing. Stretches with an unlisted phase or a value of an unexpected type are decoded without types, and
+`convert` turns each value into the struct that the typed decoder would have made.
 """
 
 from __future__ import annotations
@@ -11,23 +10,23 @@ from __future__ import annotations
 import json
 import math
 from decimal import Decimal
-from typing import Any, Literal, TypeVar, Union
+from typing import Any, TypeVar, Union
 
 import msgspec
 from msgspec import Raw, Struct, field
 
-from overlapscope.reading._categories import Table, table_of
+from overlapscope.reading._categories import EventTable, table_of
 from overlapscope.reading._times import decimal, to_number
 
 NOTHING = Raw(b"null")
+"""Value of a field that an event lacks; an explicit `null` is another object."""
 NAN = math.nan
 ABSENT = -2
+"""Stream of an op that states none; -1 is a stated "no stream"."""
 
 
 class OpArgs(Struct, gc=False, frozen=True):
-    """Arguments of GPU ops and synchronisation records. -1 where missing, but ABSENT for streams: -1 means
-    none.
-    """
+    """Arguments of GPU ops and synchronization records; -1 where missing, ABSENT for streams."""
 
     device: int = -1
     in_device: int = field(default=-1, name="inDevice")
@@ -53,114 +52,44 @@ class OpArgs(Struct, gc=False, frozen=True):
 
 
 class CallArgs(Struct, gc=False, frozen=True):
-    """Arguments of runtime calls. -1 where missing."""
+    """Arguments of runtime calls; -1 where missing."""
 
     correlation: int = -1
 
 
-# -- by phase: whatever the events are
-
-
 class Complete(Struct, tag="X", tag_field="ph", gc=False):
-    """A complete event. Times are microseconds; NaN where missing."""
+    """A complete event.
 
-    cat: str = ""
-    name: str = ""
-    pid: int | str = -1
-    tid: int | str = -1
-    ts: float = NAN
-    dur: float = NAN
-    args: Raw = NOTHING
-
-
-class ExactComplete(Struct, tag="X", tag_field="ph", gc=False):
-    """A complete event whose `ts` keeps its text, for files where a double does not hold a nanosecond."""
+    The start keeps its text, because a double cannot hold the nanoseconds of a large one. Only some tables need the
+    arguments, so they stay text too.
+    """
 
     cat: str = ""
     name: str = ""
     pid: int | str = -1
     tid: int | str = -1
     ts: Raw = NOTHING
+    """Start in microseconds."""
     dur: float = NAN
+    """Duration in microseconds; NaN where missing."""
     args: Raw = NOTHING
 
 
 class Instant(Struct, tag="i", tag_field="ph", gc=False):
-    """An instant event; `ts` keeps its text."""
+    """An instant event."""
 
     cat: str = ""
     name: str = ""
     ts: Raw = NOTHING
+    """Time in microseconds."""
 
 
 _OTHER_PHASES = "MstfBECbneNODPpRcvVSTFI"
-_IGNORED: list[Any] = [
-    msgspec.defstruct(f"Ignored_{phase}", [], tag=phase, tag_field="ph", gc=False) for phase in _OTHER_PHASES
+_OTHERS: list[Any] = [
+    msgspec.defstruct(f"Other_{phase}", [], tag=phase, tag_field="ph", gc=False) for phase in _OTHER_PHASES
 ]
-
-# -- by category: what Kineto writes all the time, with typed arguments
-
-
-class _ByCategory(Struct, gc=False, kw_only=True):
-    """A complete event of a category that is known. Anything unusual about one makes it undecodable, and it is
-    decoded by its phase.
-    """
-
-    ph: Literal["X"]
-    name: str = ""
-    tid: int | str = -1
-    ts: float = NAN
-    dur: float = NAN
-
-
-class Call(_ByCategory, gc=False):
-    """A runtime call."""
-
-    args: CallArgs | None = None
-
-
-class Op(_ByCategory, gc=False):
-    """An event of a device."""
-
-    pid: int | str = -1
-    args: OpArgs | None = None
-
-
-SHAPES = {Table.GPU: Op, Table.SYNC: Op, Table.DEVICE_ANNOTATION: Op, Table.RUNTIME: Call}
-"""Of the tables that have more columns than all have."""
-
-CATEGORIES = (
-    *("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "cpu_op", "python_function"),
-    *("user_annotation", "gpu_user_annotation", "cuda_sync", "overhead", "Trace", "xpu_runtime", "xpu_driver"),
-)
-"""The frequent categories, whose events are decoded by their category. Each costs time when this is imported."""
-
-_KNOWN = [
-    msgspec.defstruct(
-        category, [], bases=(SHAPES.get(table_of[category], _ByCategory),), tag=category, tag_field="cat", gc=False
-    )
-    for category in CATEGORIES
-]
-PASSED_OVER = {
-    **dict.fromkeys(("ac2g", "fwdbwd"), "stf"),
-    "cpu_instant_event": "i",
-    **dict.fromkeys(("cuda_event", "cuda_profiler_range"), "X"),
-}
-"""Frequent categories that are not read, with the phases that they come in."""
-
-_UNREAD = [
-    msgspec.defstruct(category, [("ph", Literal[tuple(phases)])], tag=category, tag_field="cat", gc=False)
-    for category, phases in PASSED_OVER.items()
-]
-
-NUMBER_OF: dict[type[Struct], int] = {**dict.fromkeys(_UNREAD, 0), **{kind: n for n, kind in enumerate(_KNOWN, 1)}}
-"""The place in `CATEGORIES` of each type of event decoded by category, from 1; 0 for those that are passed over."""
-
-_FAST: Any = Union[(Complete, Instant, *_IGNORED)]
-_EXACT: Any = Union[(ExactComplete, Instant, *_IGNORED)]
-usual_events: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[Union[(*_KNOWN, *_UNREAD)]])  # type: ignore[valid-type]
-fast_events: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[_FAST])
-exact_events: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[_EXACT])
+_EVENT: Any = Union[(Complete, Instant, *_OTHERS)]
+typed_events: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[_EVENT])
 any_events = msgspec.json.Decoder(float_hook=decimal)
 _args: dict[type, msgspec.json.Decoder[list[Any]]] = {
     kind: msgspec.json.Decoder(list[kind | None])  # type: ignore[valid-type]
@@ -168,19 +97,19 @@ _args: dict[type, msgspec.json.Decoder[list[Any]]] = {
 }
 
 UNDECODABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""All that msgspec raises for bad JSON."""
+"""Exceptions that msgspec raises for bad JSON."""
 
 
-_Args = TypeVar("_Args", bound="OpArgs | CallArgs")
+_ArgsT = TypeVar("_ArgsT", bound="OpArgs | CallArgs")
 
 
-def decoded_args(kind: type[_Args], raw: list[Raw]) -> tuple[list[_Args], int]:
-    """The arguments of many events, and how many held values of a wrong type."""
+def decoded_args(kind: type[_ArgsT], texts: list[Raw]) -> tuple[list[_ArgsT], int]:
+    """Return the arguments of many events, and the number of events with a value of a wrong type among them."""
     decoder, nothing = _args[kind], kind()
     try:
-        return [args or nothing for args in decoder.decode(b"[" + b",".join(raw) + b"]")], 0
+        return [args or nothing for args in decoder.decode(b"[" + b",".join(texts) + b"]")], 0
     except UNDECODABLE:
-        converted = [_convert_args(kind, _loose(args)) for args in raw]
+        converted = [_convert_args(kind, _loose(args)) for args in texts]
         return [args for args, _ in converted], sum(repaired for _, repaired in converted)
 
 
@@ -189,14 +118,14 @@ def _loose(raw: Raw) -> Any:
         return any_events.decode(raw)
     except UNDECODABLE:
         pass
-    # What is passed over in decoding is not checked, so bad UTF-8 shows only here.
+    # The typed decoder skips arguments without checking their encoding, so bad UTF-8 shows only here.
     try:
         return json.loads(bytes(raw).decode("utf-8", "replace"), strict=False, parse_float=decimal)
     except (ValueError, RecursionError):
         return "unreadable"
 
 
-def _convert_args(kind: type[_Args], args: Any) -> tuple[_Args, bool]:
+def _convert_args(kind: type[_ArgsT], args: Any) -> tuple[_ArgsT, bool]:
     if not isinstance(args, dict):
         return kind(), args is not None
     values: dict[str, Any] = {}
@@ -221,7 +150,7 @@ def _convert_args(kind: type[_Args], args: Any) -> tuple[_Args, bool]:
 
 
 def decoded_text(raw: Raw) -> str:
-    """The text in a JSON string, or that of any other value as it is written; empty for null and what is no JSON."""
+    """Return the text in a JSON string, or the JSON of another value; empty for null and invalid JSON."""
     try:
         value = msgspec.json.decode(raw)
     except UNDECODABLE:
@@ -229,7 +158,7 @@ def decoded_text(raw: Raw) -> str:
     if value is None:
         return ""
     if isinstance(value, list):
-        # The same however it was spaced, and as PyTorch writes it where it is a text: `[0, 1]`.
+        # Written as PyTorch writes a list in a string, `[0, 1]`, whatever the spacing in the file.
         return str(value)
     return valid_text(value) if isinstance(value, str) else bytes(raw).decode("utf-8", "replace")
 
@@ -238,10 +167,10 @@ _TEXTS = ("sync_kind", "sync_type", "collective", "dtype")
 _RAWS = ("bandwidth", "group", "ranks")
 
 
-def convert(event: Any) -> tuple[ExactComplete | Instant | None, bool] | None:
-    """The typed event in a JSON value: (event or None for a phase of no interest, whether it needed repair).
+def convert(event: Any) -> tuple[Complete | Instant | None, bool] | None:
+    """Return the typed event in a JSON value and whether it needed repair.
 
-    None where the value is no event at all.
+    The event is None for a phase that the analysis does not need. Returns None where the value is not an event.
     """
     if not isinstance(event, dict):
         return None
@@ -250,9 +179,9 @@ def convert(event: Any) -> tuple[ExactComplete | Instant | None, bool] | None:
     if phase is None and "ts" in event and "dur" in event:
         phase, repaired = "X", True
     if phase == "i":
-        # A text is no time here, as it is none where instants are decoded by phase.
-        ts = b"null" if isinstance(event.get("ts"), str) else _time_text(event)[0]
-        return Instant(cat=valid_text(event.get("cat")), name=valid_text(event.get("name")), ts=Raw(ts)), False
+        # The typed decoder does not accept a string as an instant's time either.
+        ts = NOTHING if isinstance(event.get("ts"), str) else _time_text(event)[0]
+        return Instant(cat=valid_text(event.get("cat")), name=valid_text(event.get("name")), ts=ts), False
     if phase != "X":
         return (None, False) if isinstance(phase, str) else None
     ts, bad_ts = _time_text(event)
@@ -261,28 +190,33 @@ def convert(event: Any) -> tuple[ExactComplete | Instant | None, bool] | None:
     repaired |= "name" in event and not isinstance(event["name"], str)
     bad_category = "cat" in event and not isinstance(event["cat"], str)
     args = event.get("args")
-    complete = ExactComplete(
+    complete = Complete(
         cat=valid_text(event.get("cat")),
         name=valid_text(event.get("name")),
         pid=_identity(event.get("pid")),
         tid=_identity(event.get("tid")),
-        ts=Raw(ts),
+        ts=ts,
         dur=dur,
         args=_encode(args) if isinstance(args, dict) else NOTHING,
     )
-    # What is not read needs no repair: decoded by its category it would not have been looked at.
-    return complete, bad_category or (repaired and table_of[complete.cat] != Table.IGNORED)
+    # Damage in an event that no table takes costs nothing, so it does not count as repaired.
+    return complete, bad_category or (repaired and table_of[complete.cat] != EventTable.IGNORED)
 
 
-def _time_text(event: dict[str, Any]) -> tuple[bytes, bool]:
+def _time_text(event: dict[str, Any]) -> tuple[Raw, bool]:
+    """Return the text of an event's start, and whether the start is not a number."""
     value = event.get("ts")
     number = to_number(value)
-    text = b"null" if number is None else format(number, "f").encode() if abs(number) < _ABSURD else b"null"
+    readable = number is not None and abs(number) < _ABSURD
+    text = Raw(format(number, "f").encode()) if readable else NOTHING
     return text, "ts" in event and (number is None or isinstance(value, str))
 
 
 def _duration(event: dict[str, Any]) -> tuple[float, bool]:
-    """Microseconds; NaN where missing, infinite where there is something that is no number."""
+    """Return a duration in microseconds, and whether it is not a number.
+
+    The duration is NaN where it is missing, and infinite where the value is not a number.
+    """
     if "dur" not in event:
         return NAN, False
     value = event["dur"]
@@ -296,16 +230,17 @@ _ABSURD = Decimal(10) ** 30
 
 
 def valid_text(value: Any) -> str:
+    """Return a value as text that UTF-8 can encode."""
     if not isinstance(value, str):
         return "" if value is None else str(value)
     try:
         value.encode()
     except UnicodeEncodeError:
         try:
-            # Bytes that were not UTF-8 stand in the text as escapes.
+            # Escapes stand for bytes that were not UTF-8.
             return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         except UnicodeEncodeError:
-            # Half of a pair, written as `\ud800`.
+            # Half of a surrogate pair, written as `\ud800`.
             return value.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
     return value
 
@@ -318,28 +253,12 @@ def _identity(value: Any) -> int | str:
 
 
 def _encode(args: dict[str, Any]) -> Raw:
-    """The arguments that matter, as strict JSON."""
-    wanted = {key: args[key] for key in args.keys() & _WANTED}
-    if not wanted:
-        return NOTHING
-    for key, value in wanted.items():
-        if key in _RAW_KEYS:
-            wanted[key] = _strict(value)
-        elif isinstance(value, Decimal):
-            wanted[key] = int(value) if value.is_finite() and abs(value) < _ABSURD else None
-        elif isinstance(value, float):
-            wanted[key] = int(value) if math.isfinite(value) else None
-        elif isinstance(value, str):
-            wanted[key] = valid_text(value)
-        elif not isinstance(value, int):
-            wanted[key] = None
-        elif abs(value) >= 1 << 63:
-            wanted[key] = str(value)
-    return Raw(msgspec.json.encode(wanted))
+    """Return the arguments that the analysis reads as strict JSON."""
+    return Raw(msgspec.json.encode({key: _strict(args[key]) for key in args.keys() & _WANTED}))
 
 
 def _strict(value: Any) -> Any:
-    """The same value without what is no JSON."""
+    """Return a value without the parts that JSON cannot hold."""
     match value:
         case float() | Decimal():
             return float(value) if math.isfinite(value) else None
@@ -347,14 +266,9 @@ def _strict(value: Any) -> Any:
             return valid_text(value)
         case list():
             return [_strict(item) for item in value]
-        case bool() | int() if abs(value) < 1 << 63:
+        case bool() | int() if -(1 << 63) <= value < 1 << 64:
             return value
     return None
 
 
 _WANTED = frozenset(OpArgs.__struct_encode_fields__)
-_RAW_KEYS = frozenset(
-    key
-    for attribute, key in zip(OpArgs.__struct_fields__, OpArgs.__struct_encode_fields__, strict=True)
-    if attribute in _RAWS
-)

@@ -1,4 +1,4 @@
-"""Decodes the Chrome trace that XLA's profiler writes beside its protocol buffer (`*.trace.json.gz`)."""
+"""The Chrome trace that XLA's profiler writes beside its protocol buffer (`*.trace.json.gz`), decoded."""
 
 from __future__ import annotations
 
@@ -10,45 +10,47 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from overlapscope.reading._jax_lines import MOST_EVENTS, NO_STATS, Event, Line, Recording, Stats
+from overlapscope.reading._jax_lines import MOST_EVENTS, NO_STATS, Stats, XlaEvent, XlaLine, XlaRecording
 from overlapscope.reading._times import UNREADABLE
 
 _LARGEST_US: Final = 4e15
 _TRIES: Final = 8
-"""Places at which a file that was cut may turn out to have a whole event behind it."""
+"""Maximum places to try as the end of the last whole event of a truncated file."""
 _BETWEEN_EVENTS: Final = re.compile(rb"\}(?=\s*,\s*\{)")
 _CUT_SIGHT: Final = 1 << 16
 
 
-class _Args(Stats, gc=False, frozen=True):
+class _XlaArgs(Stats, gc=False, frozen=True):
     name: str = ""
-    """Of a process or thread, where the event names one."""
+    """Name of a process or thread, in events that give it one."""
 
 
-class _Event(Struct, gc=False):
+class _JsonEvent(Struct, gc=False):
     ph: str = ""
     pid: int = -1
     tid: int = -1
     ts: float = math.nan
     dur: float = 0.0
     name: str = ""
-    args: _Args | None = None
+    args: _XlaArgs | None = None
 
 
-class _File(Struct):
-    traceEvents: list[_Event]  # noqa: N815
+class _XlaFile(Struct):
+    traceEvents: list[_JsonEvent]  # noqa: N815
 
 
-_file = msgspec.json.Decoder(_File, strict=False)
-"""Not strict, as the numbers among the arguments are written as texts."""
+_file = msgspec.json.Decoder(_XlaFile, strict=False)
+"""Not strict, because the numbers among the arguments are written as texts."""
 
 
-def read_json(text: bytes) -> Recording:
-    """All lines. Of a file that was cut, those of its whole events.
+def read_json(text: bytes) -> XlaRecording:
+    """Return all lines; those of the whole events if the file was truncated.
 
-    Raises msgspec.DecodeError or UnicodeDecodeError where it is damaged otherwise.
+    Raises:
+        msgspec.DecodeError: The file is damaged otherwise.
+        UnicodeDecodeError: The file is damaged otherwise.
     """
-    # Most events have arguments.
+    # Most events have arguments, so they have two opening braces each.
     if text.count(b"{") > 2 * MOST_EVENTS:
         raise msgspec.DecodeError("more events than any profiler records")
     try:
@@ -61,8 +63,8 @@ def read_json(text: bytes) -> Recording:
     return recording
 
 
-def _whole_events(text: bytes) -> list[_Event]:
-    """The events of a file that was cut."""
+def _whole_events(text: bytes) -> list[_JsonEvent]:
+    """Return the events of a truncated file."""
     ends = [match.end() for match in _BETWEEN_EVENTS.finditer(text, max(0, len(text) - _CUT_SIGHT))]
     for end in reversed(ends[-_TRIES:]):
         try:
@@ -75,25 +77,25 @@ def _whole_events(text: bytes) -> list[_Event]:
     raise msgspec.DecodeError("no whole event")
 
 
-def _recording(events: list[_Event]) -> Recording:
+def _recording(events: list[_JsonEvent]) -> XlaRecording:
     processes: dict[int, str] = {}
     threads: dict[tuple[int, int], str] = {}
-    of_line: dict[tuple[int, int], list[Event]] = defaultdict(list)
+    of_line: dict[tuple[int, int], list[XlaEvent]] = defaultdict(list)
     for event in events:
         if event.ph == "X":
             stats: Any = event.args or NO_STATS
             start_ns, dur_ns = _ns(event.ts), _ns(event.dur)
-            of_line[event.pid, event.tid].append(Event(event.name, start_ns, dur_ns, stats))
+            of_line[event.pid, event.tid].append(XlaEvent(event.name, start_ns, dur_ns, stats))
         elif event.ph == "M" and event.args is not None:
             if event.name == "process_name":
                 processes[event.pid] = event.args.name
             elif event.name == "thread_name":
                 threads[event.pid, event.tid] = event.args.name
     lines = [
-        Line(plane=processes.get(pid, ""), name=threads.get((pid, tid), ""), id=tid, events=events)
+        XlaLine(plane=processes.get(pid, ""), name=threads.get((pid, tid), ""), id=tid, events=events)
         for (pid, tid), events in of_line.items()
     ]
-    return Recording(lines=lines)
+    return XlaRecording(lines=lines)
 
 
 def _ns(microseconds: float) -> int:

@@ -1,4 +1,4 @@
-"""What XLA's profiler records, in whichever of its files: lines of events."""
+"""Lines of events, as XLA's profiler records them in either of its files."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from msgspec import field as key
 
 
 class Stats(Struct, gc=False, frozen=True):
-    """What is read of what an event says of itself."""
+    """The statistics of an event that are read."""
 
     correlation_id: int = -1
     device_id: int = -1
-    """Of a call of the host: the device that it speaks to."""
+    """Device that a call of the host addresses."""
     memcpy_details: str = ""
     memset_details: str = ""
     step_num: int | None = None
     root: int = key(default=0, name="_r")
     """Not 0 for a step, numbered or not (`StepTraceAnnotation`)."""
     source: str = key(default="", name="_src")
-    """The file of XLA's own that marks this event."""
+    """XLA's own source file that marks this event."""
 
 
 NO_STATS = Stats()
 
 MOST_EVENTS = 16 << 20
-"""XLA records some two million of each kind, unless told otherwise, and writes one million as JSON. A hostile file
-could have one in each two of its bytes, which would take fifty times its size of memory."""
+"""XLA records some two million events of each kind by default, and writes one million as JSON. Without a limit, a
+hostile file could have an event in every two bytes, and take fifty times its size in memory."""
 
 
-class Event(Struct, gc=False, frozen=True):
-    """Something that happened on a line."""
+class XlaEvent(Struct, gc=False, frozen=True):
+    """An event on a line."""
 
     name: str
     start_ns: int
@@ -39,24 +39,24 @@ class Event(Struct, gc=False, frozen=True):
     stats: Stats
 
 
-class Line(Struct, frozen=True):
+class XlaLine(Struct, frozen=True):
     """A stream of a device, or a thread of a host."""
 
     plane: str
     """`/device:GPU:0`, `/host:CPU`."""
     name: str
-    """`Stream #14(Compute)`, or a thread's."""
+    """`Stream #14(Compute)`, or the name of a thread."""
     id: int
-    events: list[Event]
-    """In any order."""
+    events: list[XlaEvent]
+    """Events in any order."""
 
 
-class Recording(Struct):
-    """One file's."""
+class XlaRecording(Struct):
+    """The recording in one file."""
 
-    lines: list[Line] = field(default_factory=list)
+    lines: list[XlaLine] = field(default_factory=list)
     said: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What is said of each plane as a whole, by its name. Nothing in the JSON."""
+    """Statistics of each plane, by its name; empty for a file of JSON."""
     warnings: list[str] = field(default_factory=list)
-    """What the profiler itself says went wrong."""
+    """Problems that the profiler itself reports."""
     truncated: bool = False

@@ -1,7 +1,8 @@
-"""From XLA's lines of events to the rows of a Trace, named as Kineto names them.
+"""Rows of a Trace from XLA's lines of events, named as Kineto names them.
 
-Names and statistics are those of XLA's profiler (`xla/backends/profiler/gpu/cupti_collector.cc`), of PJRT's marks and
-of JAX's Python tracer. A launch is recorded under the name of its kernel, a copy's call under that of the copy.
+The names of events and statistics come from XLA's profiler (`xla/backends/profiler/gpu/cupti_collector.cc`), from
+PJRT's marks and from JAX's Python tracer. XLA records a launch under the name of its kernel, and a copy's call under
+the name of the copy.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
+from overlapscope.reading._arguments import DecodedArguments
 from overlapscope.reading._batch import Batch, batch_of_rows, rows_of
 from overlapscope.reading._categories import table_of
 from overlapscope.reading._events import CallArgs, OpArgs
-from overlapscope.reading._jax_lines import Event, Line
-from overlapscope.reading._said import SaidByStructs
+from overlapscope.reading._jax_lines import XlaEvent, XlaLine
 from overlapscope.reading._times import UNREADABLE
 from overlapscope.trace.op_names import XLA_WAIT
 
@@ -31,7 +32,7 @@ _COPY: Final = re.compile(r"Memcpy(?P<from>[HDP])2(?P<to>[HDP])|MemcpyOther")
 _COPY_DETAILS: Final = re.compile(r"kind_src:(?P<source>\w+) kind_dst:(?P<target>\w+) size:(?P<size>\d{1,15})(?!\d).*")
 _FILL_DETAILS: Final = re.compile(r"kind:(?P<target>\w+) num_bytes:(?P<size>\d{1,15})(?!\d).*")
 _NO_OP: Final = re.compile(r"UM_\w+|MemoryResidency")
-"""What stands on a stream's line and is no op: counters of managed memory, and how long memory was there."""
+"""Events on a stream's line that are not ops: counters of managed memory, and the time that memory was resident."""
 
 _API: Final = re.compile(r"(?:cu|hip)[A-Z]\w*")
 _OF_GRAPH: Final = re.compile(r" \(CudaGraph:\d+\)$")
@@ -45,8 +46,8 @@ _OWN_MARK: Final = re.compile(
     r"|Resolve|Build|Allocate|backend_compile|BufferFrom|Xla|XLA|TfrtCpu|Memory(?:Alloc|Dealloc)ation).*",
     re.DOTALL,
 )
-"""Marks that XLA, PJRT and JAX set themselves; what else a thread with steps or Python functions marks is the
-program's (`jax.profiler.TraceAnnotation`)."""
+"""Marks that XLA, PJRT and JAX set themselves. Other marks of a thread with steps or Python functions belong to the
+program (`jax.profiler.TraceAnnotation`)."""
 
 _OF_JAX: Final = re.compile(
     r"(?:abstract_arrays|ad|api|api_util|array|array_methods|basearray|batching|compiler|config|core|custom_derivatives"
@@ -66,8 +67,8 @@ class _Row(Struct, gc=False):
     args: Any = None
 
 
-def batch_of(lines: list[Line]) -> Batch:
-    """All that is a row of a Trace, in one batch."""
+def batch_of(lines: list[XlaLine]) -> Batch:
+    """Return all rows of the Trace, as a batch."""
     rows = [row for line in lines for row in _rows(line)]
     rows += _steps(lines)
     categories = tuple(dict.fromkeys(row.category for row in rows))
@@ -84,7 +85,7 @@ def batch_of(lines: list[Line]) -> Batch:
     tables = np.array([table_of[category] for category in categories], np.int32)
     for table, at in rows_of(tables[batch.category]):
         chosen = [rows[row] for row in at.tolist()]
-        batch.parts[table] = at, SaidByStructs(chosen, [row.args for row in chosen])
+        batch.parts[table] = at, DecodedArguments(chosen, [row.args for row in chosen])
     return batch
 
 
@@ -92,7 +93,7 @@ def _time(ns: int) -> int:
     return ns if abs(ns) < _LARGEST_NS else int(UNREADABLE)
 
 
-def _rows(line: Line) -> Iterator[_Row]:
+def _rows(line: XlaLine) -> Iterator[_Row]:
     device = _DEVICE.search(line.plane)
     if device is None:
         return _host_rows(line)
@@ -102,14 +103,14 @@ def _rows(line: Line) -> Iterator[_Row]:
     return (_row(event, "overhead", event.name, -1) for event in line.events if event.name in _OVERHEADS)
 
 
-def _row(event: Event, category: str, name: str, tid: int, args: Any = None, pid: int = -1) -> _Row:
+def _row(event: XlaEvent, category: str, name: str, tid: int, args: Any = None, pid: int = -1) -> _Row:
     return _Row(category, name, tid, event.start_ns, event.dur_ns, pid, args)
 
 
-# -- devices -------------------------------------------------------------------------------------------
+# -- Devices ---
 
 
-def _op_rows(line: Line, device: int, stream: int) -> Iterator[_Row]:
+def _op_rows(line: XlaLine, device: int, stream: int) -> Iterator[_Row]:
     for event in line.events:
         if _NO_OP.match(event.name):
             continue
@@ -118,8 +119,8 @@ def _op_rows(line: Line, device: int, stream: int) -> Iterator[_Row]:
         yield _row(event, category, name, stream, args, device)
 
 
-def _op(event: Event) -> tuple[str, str, int]:
-    """Category, name and size, as Kineto has them."""
+def _op(event: XlaEvent) -> tuple[str, str, int]:
+    """Return category, name and size as Kineto writes them."""
     stats = event.stats
     copy = _COPY.fullmatch(event.name)
     if copy is not None:
@@ -138,16 +139,16 @@ def _memory(kind: str) -> str:
     return kind.replace("_", " ").title()
 
 
-def _correlation(event: Event) -> int:
+def _correlation(event: XlaEvent) -> int:
     number = event.stats.correlation_id
     return number if 0 < number < _LARGEST_COUNT else -1
 
 
-# -- hosts ---------------------------------------------------------------------------------------------
+# -- Hosts ---
 
 
-def _host_rows(line: Line) -> Iterator[_Row]:
-    """Instants are left out: allocations of XLA's own pools, and what a thread pool was handed."""
+def _host_rows(line: XlaLine) -> Iterator[_Row]:
+    """Yield the rows of a host's thread, without instants: allocations from XLA's pools, and tasks of a thread pool."""
     ranges = _ranges(line)
     for event in line.events:
         if event.dur_ns == 0 or _is_step(event):
@@ -169,8 +170,8 @@ def _host_rows(line: Line) -> Iterator[_Row]:
             yield _row(event, "cpu_op", name, line.id)
 
 
-def _call(event: Event) -> str | None:
-    """The call that an event of a host's thread stands for: of the driver, or one of JAX that waits for the device."""
+def _call(event: XlaEvent) -> str | None:
+    """Return the call that a host's event stands for: of the driver, or of JAX when it waits for the device."""
     name, stats = event.name, event.stats
     function = name.rpartition(" ")[2] if name.startswith("$") else name
     if XLA_WAIT.fullmatch(function):
@@ -195,10 +196,10 @@ def _frame_name(frame: re.Match[str]) -> str:
     return f"{file}({frame['line']}): {frame['function']}"
 
 
-def _ranges(line: Line) -> set[int]:
-    """The program's own marks, by their objects' ids: those inside nothing but steps and one another.
+def _ranges(line: XlaLine) -> set[int]:
+    """Return the ids of the program's own marks: events that lie inside nothing except steps and one another.
 
-    Told only where the thread has steps or Python functions: other threads are XLA's.
+    Only threads with steps or Python functions have any, because other threads belong to XLA.
     """
     marks = [event for event in line.events if not event.name.startswith("$")]
     if len(marks) == len(line.events) and not any(map(_is_step, marks)):
@@ -216,17 +217,17 @@ def _ranges(line: Line) -> set[int]:
     return ranges
 
 
-def _is_range(event: Event) -> bool:
+def _is_range(event: XlaEvent) -> bool:
     xlas = event.stats.source or _OWN_MARK.fullmatch(event.name) or _MODULE.fullmatch(event.name)
     return not xlas and event.name != "<UNKNOWN>" and _call(event) is None
 
 
-def _is_step(event: Event) -> bool:
+def _is_step(event: XlaEvent) -> bool:
     return event.stats.step_num is not None or event.stats.root != 0
 
 
-def _steps(lines: list[Line]) -> Iterator[_Row]:
-    """The steps of the name that most have, numbered as the program did or in order; others are ranges."""
+def _steps(lines: list[XlaLine]) -> Iterator[_Row]:
+    """Yield the steps with the most frequent name, numbered by the program or in order; other steps become ranges."""
     steps = [(event, line.id) for line in lines if not _DEVICE.search(line.plane) for event in line.events]
     steps = sorted(((event, tid) for event, tid in steps if _is_step(event)), key=lambda step: step[0].start_ns)
     names = Counter(event.name for event, _ in steps)

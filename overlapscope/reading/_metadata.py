@@ -1,4 +1,4 @@
-"""What stands around the events: devices, ranks, versions."""
+"""Metadata around the events: devices, ranks, versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from overlapscope.trace.model import Framework, PlainSteps, TimedSteps, TraceOri
 
 _MOST_STEPS = 1 << 31
 _MOST_TIMED = 10_000
-"""So many steps are read of each side."""
+"""Maximum steps to read from before and from after the recording."""
 _LONGEST_STEP_NS = 1 << 53
 _LONGEST_VERSION = 64
 _LONGEST_NAME = 200
@@ -35,7 +35,7 @@ _LOOSE = re.compile(
 
 
 def loose_metadata(text: bytes) -> dict[str, Any]:
-    """The numbers that matter, from metadata that is not valid JSON."""
+    """Return the numbers that matter from metadata that is not valid JSON."""
     metadata: dict[str, Any] = {}
     for key, number in _LOOSE.findall(text):
         if key in (b"rank", b"world_size"):
@@ -56,9 +56,7 @@ def device_names(properties: Any) -> dict[int, str]:
 
 
 def versions(metadata: dict[str, Any], distributed: dict[str, Any]) -> dict[str, str]:
-    """Every key that ends in "version" and states one: `cuda_runtime_version` becomes `cuda_runtime`, `schemaVersion`
-    `schema`.
-    """
+    """Return the value of every key that ends in "version"; `cuda_runtime_version` becomes `cuda_runtime`."""
     versions: dict[str, str] = {}
     torch = _own(metadata).get(TORCH)
     if isinstance(torch, str):
@@ -71,31 +69,31 @@ def versions(metadata: dict[str, Any], distributed: dict[str, Any]) -> dict[str,
 
 
 def flags(metadata: dict[str, Any]) -> dict[str, bool]:
-    """What torch.profiler was asked to record; it writes a key for each, with 1 for yes."""
+    """Return the options of torch.profiler, which writes a key for each, with 1 for yes."""
     names = ("profile_memory", "record_shapes", "with_flops", "with_modules", "with_stack")
     return {name: bool(integer(metadata[name])) for name in names if name in metadata}
 
 
 def _own(metadata: dict[str, Any]) -> dict[str, Any]:
-    """What the recorder, or `overlapscope whatif`, wrote into the file."""
+    """Return the metadata that the recorder or `overlapscope whatif` wrote."""
     own = metadata.get(METADATA)
     return own if isinstance(own, dict) else {}
 
 
 def warm_up_steps(metadata: dict[str, Any]) -> int:
-    """How many of the first steps the recorder marked as not to be judged."""
+    """Return the number of first steps that the recorder marked as warm-up."""
     number = integer(_own(metadata).get(WARM_UP_STEPS))
     return number if number is not None and 0 < number < _MOST_STEPS else 0
 
 
 def step_source(metadata: dict[str, Any]) -> str:
-    """What ended steps, as the recorder noted it; empty where it did not."""
+    """Return what ended the steps according to the recorder; empty where it wrote nothing."""
     stated = _own(metadata).get(STEP_SOURCE)
     return stated if isinstance(stated, str) and len(stated) <= _LONGEST_NAME else ""
 
 
 def plain_steps(metadata: dict[str, Any]) -> PlainSteps:
-    """The steps that the recorder timed while nothing was recorded. A list with anything but lengths in it is none."""
+    """Return the steps timed without the profiler; none from a list with anything except lengths in it."""
     sides = _own(metadata).get(PLAIN_STEPS)
     if not isinstance(sides, dict):
         return PlainSteps()
@@ -116,7 +114,7 @@ def _lengths(value: Any) -> tuple[int, ...]:
 
 
 def origin(metadata: dict[str, Any]) -> TraceOrigin | None:
-    """What was recorded when, as the recorder noted it."""
+    """Return the recorder's note on the origin of the recording."""
     said = _own(metadata).get(ORIGIN)
     if not isinstance(said, dict):
         return None
@@ -128,19 +126,19 @@ def origin(metadata: dict[str, Any]) -> TraceOrigin | None:
 
 
 def framework(metadata: dict[str, Any]) -> Framework:
-    """What the program is written with: PyTorch, or what the file's writer names."""
+    """Return the framework that the file's writer names, or PyTorch."""
     named = _own(metadata).get(FRAMEWORK)
     return next((known for known in get_args(Framework) if known == named), "pytorch")
 
 
 def recorder(metadata: dict[str, Any]) -> str:
-    """What recorded it: torch.profiler, or what its writer names."""
+    """Return the recorder that the file's writer names, or kineto."""
     named = _own(metadata).get(RECORDER)
     return named if isinstance(named, str) and len(named) <= _LONGEST_VERSION else "kineto"
 
 
 def predicted_by(metadata: dict[str, Any]) -> tuple[str, ...] | None:
-    """The changes by which the file is a prediction; None for a recording."""
+    """Return the changes that the file predicts; None for a recording."""
     own = _own(metadata)
     if PREDICTION not in own:
         return None

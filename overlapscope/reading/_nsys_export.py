@@ -1,4 +1,4 @@
-"""Has Nsight Systems export its own reports, whose format nobody else reads."""
+"""Export of Nsight Systems' own reports, whose format only `nsys` reads."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ SUFFIX: Final = ".nsys-rep"
 
 
 def export(report: Path, target: Path) -> None:
-    """Writes the database of a report. `nsys` shows its progress where stderr is a terminal.
+    """Write the database of a report. `nsys` shows its progress where stderr is a terminal.
 
-    Raises UnreadableTrace where there is no `nsys`, or it fails.
+    Raises:
+        UnreadableTrace: There is no `nsys`, or it fails.
     """
     import subprocess
 
     nsys = shutil.which("nsys")
     if nsys is None:
         raise UnreadableTrace(
-            f"{report}: is a report of Nsight Systems, which only nsys can read, and nsys is not on the PATH; run "
-            f"`nsys export --type sqlite {report.name}` where it is, and name the .sqlite file."
+            report,
+            f"is a report of Nsight Systems, which only nsys can read, and nsys is not on the PATH; run "
+            f"`nsys export --type sqlite {report.name}` where it is, and name the .sqlite file.",
         )
     shows = sys.stderr is not None and sys.stderr.isatty()
     command = [nsys, "export", "--type=sqlite", "--force-overwrite=true", f"--output={target}", str(report.absolute())]
@@ -38,6 +40,4 @@ def export(report: Path, target: Path) -> None:
     if done.returncode or not target.is_file():
         lines = (done.stdout or b"").decode("utf-8", "replace").split("\n")
         said = next((clean(line.strip(), 200) for line in reversed(lines) if line.strip()), "it said nothing")
-        raise UnreadableTrace(
-            f"{report}: `nsys export` failed ({said.rstrip('.')}); check the report and nsys' version."
-        )
+        raise UnreadableTrace(report, f"`nsys export` failed ({said.rstrip('.')}); check the report and nsys' version.")

@@ -1,4 +1,4 @@
-"""Helping processes: when there may be any, and how they begin and end."""
+"""Helper processes: when they may be used, and how they start and end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 def usable_cores() -> int:
-    """How many cores this process may use, up to MOST_PROCESSES."""
+    """Return the number of cores that this process may use, up to MOST_PROCESSES."""
     if sys.platform != "linux":
         return 1
     cores = len(os.sched_getaffinity(0))
@@ -32,13 +32,13 @@ def usable_cores() -> int:
 
 
 def alone() -> bool:
-    """Whether no other Python thread runs, which a fork would leave behind with the locks it holds."""
+    """Return whether this is the only Python thread. A fork would copy the locks that other threads hold."""
     return len(sys._current_frames()) == 1 and threading.current_thread() is threading.main_thread()
 
 
 @contextmanager
 def signals_later() -> Iterator[None]:
-    """Holds back what would interrupt this process, lest it forgets a helper that it is just starting."""
+    """Defer signals that would interrupt this process while it starts a helper, so that it keeps track of it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
     try:
         yield
@@ -47,12 +47,16 @@ def signals_later() -> Iterator[None]:
 
 
 def fork(work: Callable[[], object]) -> int:
-    """Starts a process that does the work and ends, whatever happens, without a word. Returns its id.
+    """Start a process that does the work and ends, silently whatever happens; return its id.
 
-    Call it inside `signals_later`. Raises OSError where no process can be made.
+    Call this inside `signals_later`.
+
+    Raises:
+        OSError: No process can be started.
     """
     with warnings.catch_warnings():
-        # Python warns of threads. Its own have been looked for, and those of numpy's libraries stop for a fork.
+        # Python warns about threads. It has no other threads here, and the threads of numpy's libraries stop for a
+        # fork.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
@@ -61,8 +65,10 @@ def fork(work: Callable[[], object]) -> int:
 
 
 def fork_into_pipe(work: Callable[[int], object]) -> tuple[int, int] | None:
-    """The same with a pipe, to whose end `work` writes: the process, and the end to read from. None where no process
-    can be made.
+    """Start a process with a pipe that `work` writes to.
+
+    Returns:
+        The process and the pipe's reading end; None where no process can be started.
     """
     reading, writing = os.pipe()
 
@@ -93,8 +99,8 @@ def _work_and_end(work: Callable[[], object]) -> NoReturn:
 
 
 def reap(pid: int, deadline: float) -> None:
-    """Waits for a helper to end, and ends it if that takes too long."""
-    # Where the application leaves its children to the system, there is nothing to wait for and ChildProcessError.
+    """Wait for a helper to end, and kill it after the deadline."""
+    # An application may let the system reap its children. Then waiting raises ChildProcessError.
     with suppress(ChildProcessError, ProcessLookupError):
         while os.waitpid(pid, os.WNOHANG) == (0, 0):
             if time.monotonic() >= deadline:

@@ -1,4 +1,4 @@
-"""A progress bar on stderr for what takes over a second, and silence everywhere else."""
+"""A progress bar on stderr for work that takes over a second on a terminal."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 _PATIENCE_S = 1.0
 
 Progress = bool | Callable[[int, int], None]
-"""Whether to show a bar; or what to call instead, with the bytes read and how many there are."""
+"""True to show a bar, or a function to call instead with the bytes read so far and in total."""
 
 
 class ReadingBar:
-    """Shows how much of a file has been read. Use as a context manager and call `at` now and then."""
+    """Progress of reading a file. Use it as a context manager and call `at` now and then."""
 
     def __init__(self, label: str, total_bytes: int, progress: Progress) -> None:
-        """`progress` False, or a stderr that is no terminal, makes every call do nothing."""
+        """Make a bar. If `progress` is False or stderr is not a terminal, calls do nothing."""
         self._label = label
         self._total = total_bytes
         self._listener = progress if callable(progress) else None
@@ -34,7 +34,7 @@ class ReadingBar:
         return self
 
     def at(self, done_bytes: int) -> None:
-        """Bytes read so far."""
+        """Show the number of bytes read so far."""
         if self._listener is not None:
             self._listener(done_bytes, self._total)
         if not self._enabled:

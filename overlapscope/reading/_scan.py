@@ -1,7 +1,7 @@
-"""Usual events straight into columns, by a small compiled library (`scan.c`), where there is one.
+"""Usual events straight into columns, by the compiled library of `scan.c`.
 
-It takes an array of events as a whole or not at all, so that what it does not know is read in Python. `hatch_build.py`
-compiles it; the columns are the same with and without it.
+The library takes a whole array of events or refuses it. Python reads the arrays that it refuses, and all arrays if it
+was not built. `hatch_build.py` compiles it; the columns are the same with and without it.
 """
 
 from __future__ import annotations
@@ -12,29 +12,43 @@ import weakref
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
 from msgspec import Raw
 
-from overlapscope.reading._batch import TABLE_OF, Batch, rows_of
-from overlapscope.reading._categories import Table
-from overlapscope.reading._events import CATEGORIES, PASSED_OVER, SHAPES, UNDECODABLE, Op, OpArgs, decoded_text
-from overlapscope.reading._said import number
-from overlapscope.trace.model import I64, Index
+from overlapscope.reading._arguments import number
+from overlapscope.reading._batch import Batch, rows_of
+from overlapscope.reading._categories import EventTable, table_of
+from overlapscope.reading._events import UNDECODABLE, OpArgs, decoded_text
+from overlapscope.trace.model import I32, I64, Index
 
 LIBRARY = Path(__file__).with_name("libscan.so")
 _SOURCE = LIBRARY.with_name("scan.c")
 
 _T = TypeVar("_T", bound=np.generic)
 
+CATEGORIES = (
+    *("kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "cpu_op", "python_function"),
+    *("user_annotation", "gpu_user_annotation", "cuda_sync", "overhead", "Trace", "xpu_runtime", "xpu_driver"),
+)
+"""Frequent categories. Python reads arrays with an event of any other category."""
+_TABLE_OF: Final[I32] = np.array([table_of[category] for category in CATEGORIES], dtype=np.int32)
+"""Table of each of the categories."""
+_PASSED_OVER_IN = {
+    **dict.fromkeys(("ac2g", "fwdbwd"), "stf"),
+    "cpu_instant_event": "i",
+    **dict.fromkeys(("cuda_event", "cuda_profiler_range"), "X"),
+}
+"""Frequent categories that no table takes, with the phases that they come in."""
+
 _PLAIN, _CALL, _OP, _PASSED_OVER = range(4)
-_SHAPES = {table: _OP if shape is Op else _CALL for table, shape in SHAPES.items()}
-_IS_OP = np.array([_SHAPES.get(table) == _OP for table in Table])
+_SHAPES = {EventTable.GPU: _OP, EventTable.SYNC: _OP, EventTable.DEVICE_ANNOTATION: _OP, EventTable.RUNTIME: _CALL}
+_IS_OP = np.array([_SHAPES.get(table) == _OP for table in EventTable])
 _TYPES = {int: 0, str: 1, Raw: 2}
 _TEXT = -(1 << 62)
-"""Below, a process or thread is the least integer and the number of its text."""
+"""A process or thread below this is the smallest integer plus the number of its text."""
 
 _names = msgspec.json.Decoder(list[str])
 _texts = msgspec.json.Decoder(list[Raw])
@@ -83,32 +97,32 @@ class _Columns(ctypes.Structure):
 _PLACES = {attribute: place for place, attribute in enumerate(("pid", *OpArgs.__struct_fields__))}
 
 
-class _Said(msgspec.Struct, frozen=True):
-    """What GPU ops, synchronisation records and runtime calls say, as the library wrote it."""
+class ScannedArguments(msgspec.Struct, frozen=True):
+    """Arguments of GPU ops, synchronization records and runtime calls, as the library wrote them."""
 
     thread: I64
     values: I64
-    """A row for each, with a column for each of `places`; of texts their numbers, -1 where there is none."""
+    """One row per event, with a column for each of `places`. Texts are numbers of `texts`, -1 where missing."""
     places: dict[str, int]
     texts: list[Raw]
 
     def number(self, attribute: str) -> I64:
-        """Whole numbers; the number in a text."""
+        """Return whole numbers; of a text, the number in it."""
         return (self.thread if attribute == "tid" else self.values[:, self.places[attribute]]).copy()
 
     def text(self, attribute: str) -> list[str]:
-        """Texts, and other values as they are written."""
+        """Return texts, and other values as JSON."""
         numbers = self.values[:, self.places[attribute]].tolist()
         return [decoded_text(self.texts[at]) if at >= 0 else "" for at in numbers]
 
-    def take(self, rows: Index) -> _Said:
-        """Some of them."""
-        return _Said(self.thread[rows], self.values[rows], self.places, self.texts)
+    def take(self, rows: Index) -> ScannedArguments:
+        """Return the arguments of some of the rows."""
+        return ScannedArguments(self.thread[rows], self.values[rows], self.places, self.texts)
 
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    """None where it was not built, is for another machine, or is older than its source."""
+    """Return the library; None where it was not built, is for another machine, or is older than its source."""
     try:
         if _SOURCE.exists() and _SOURCE.stat().st_mtime_ns > LIBRARY.stat().st_mtime_ns:
             return None
@@ -123,15 +137,15 @@ def _library() -> ctypes.CDLL | None:
 
 
 def is_compiled() -> bool:
-    """Whether there is such a library."""
+    """Return whether there is a compiled library."""
     return _library() is not None
 
 
 @cache
 def _wanted() -> _Wanted:
-    shapes = [_SHAPES.get(Table(table), _PLAIN) for table in TABLE_OF]
+    shapes = [_SHAPES.get(EventTable(table), _PLAIN) for table in _TABLE_OF]
     categories = list(map(_word, CATEGORIES, shapes))
-    categories += [_word(name, _PASSED_OVER, phases) for name, phases in PASSED_OVER.items()]
+    categories += [_word(name, _PASSED_OVER, phases) for name, phases in _PASSED_OVER_IN.items()]
     keys, defaults = OpArgs.__struct_encode_fields__, OpArgs.__struct_defaults__
     arguments = [_word(key, _TYPES[type(default)]) for key, default in zip(keys, defaults, strict=True)]
     return _Wanted(
@@ -149,9 +163,9 @@ def _word(text: str, kind: int, phases: str = "") -> _Word:
 
 
 def scanner() -> Callable[[memoryview], Batch | None]:
-    """Reads an array of JSON, in memory that can be written to: None where it has to be read in another way."""
+    """Return a function that reads a JSON array in writable memory; it returns None for arrays left to Python."""
     library = _library()
-    # The seed keeps a file from choosing texts of equal hashes.
+    # With a random seed, a file cannot choose texts with equal hashes.
     seed = int.from_bytes(os.urandom(8), "little")
     if library is None or not (state := library.overlapscope_scanner(_wanted(), seed)):
         return lambda _array: None
@@ -167,7 +181,7 @@ def scanner() -> Callable[[memoryview], Batch | None]:
 
 
 def _batch(columns: _Columns) -> Batch | None:
-    """None where a text is not UTF-8."""
+    """Return the batch in the library's columns; None where a text is not UTF-8."""
     try:
         words = _names.decode(_json(columns.names))
         raw = _json(columns.texts)
@@ -189,21 +203,21 @@ def _batch(columns: _Columns) -> Batch | None:
         repaired=columns.no_duration,
         count=columns.events,
     )
-    tables = TABLE_OF[batch.category]
+    tables = _TABLE_OF[batch.category]
     ops = _array(columns.ops, columns.n_ops * len(_PLACES), np.int64).reshape(-1, len(_PLACES))
     ops[:, 0] = _identities(ops[:, 0], texts)
     shown = _IS_OP[tables]
     for table, at in rows_of(tables):
-        if table == Table.RUNTIME:
+        if table == EventTable.RUNTIME:
             calls = _array(columns.calls, columns.n_calls, np.int64).reshape(-1, 1)
-            batch.parts[table] = at, _Said(thread[at], calls, {"correlation": 0}, texts)
+            batch.parts[table] = at, ScannedArguments(thread[at], calls, {"correlation": 0}, texts)
         else:
-            batch.parts[table] = at, _Said(thread[at], ops[tables[shown] == table], _PLACES, texts)
+            batch.parts[table] = at, ScannedArguments(thread[at], ops[tables[shown] == table], _PLACES, texts)
     return batch
 
 
 def _json(words: _Words) -> bytes:
-    """An array of the texts."""
+    """Return a JSON array of the texts."""
     return b"[" + ctypes.string_at(words.json, words.bytes)[1:] + b"]" if words.bytes else b"[]"
 
 

@@ -1,8 +1,7 @@
-"""Finds the events array in a stream of bytes and cuts it into pieces that can be decoded on their own.
+"""The events array of a file as a stream of batches, cut into pieces that are decoded separately.
 
-The rule that makes cutting safe: if a piece begins where an event begins, and `[piece]` is valid JSON, then
-it also ends where an event ends. So any place that looks like a boundary may be tried, and validity proves it
-right.
+Cutting is safe by this rule: if a piece begins where an event begins, and `[piece]` is valid JSON, then the piece also
+ends where an event ends. So any place that looks like a boundary may be tried, and validity proves it right.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import field
 
 from overlapscope.base.words import size
 from overlapscope.errors import UnreadableTrace
-from overlapscope.reading._batch import Batch, exact_batch, fast_batch, has_odd_starts, usual_batch
+from overlapscope.reading._batch import Batch, batch_of_events
 from overlapscope.reading._cuts import BLANK, array_ends, at_end, boundaries
-from overlapscope.reading._events import UNDECODABLE, any_events, convert, exact_events, fast_events, usual_events
+from overlapscope.reading._events import UNDECODABLE, any_events, convert, typed_events
+from overlapscope.reading._losses import Losses
 from overlapscope.reading._metadata import loose_metadata
 from overlapscope.reading._repair import END_SIGHT, recover
 from overlapscope.reading._scan import scanner
@@ -28,60 +27,46 @@ from overlapscope.reading.files import SourceFile
 
 _CLOSING = ord("]")
 MAX_PENDING_BYTES = 64 << 20
-"""Bytes held while looking for the end of one event, or for the events array. More is no trace."""
+"""Maximum bytes held while looking for the end of an event, or for the events array."""
 
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _PHASE = re.compile(rb'"ph"\s*:')
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _MAX_HEADER_BYTES = 4 << 20
-"""Longer metadata that is not valid JSON is not waited for."""
-_MOST_CANDIDATES = 8
-"""So many places that look like the beginning of the events are tried before the first is taken for it."""
+"""Maximum bytes to wait for metadata to become valid JSON."""
+_MAX_CANDIDATES = 8
+"""Maximum places to try that look like the beginning of the events, before the first of them is taken."""
 _AFTER_ARRAY = re.compile(rb"\}\s*\]")
-
-
-class Losses(msgspec.Struct):
-    """What reading cost so far; becomes `trace.Damage`."""
-
-    truncated: bool = False
-    lost_bytes: int = 0
-    lost_events: int = 0
-    repaired_events: int = 0
-    examples: list[str] = field(default_factory=list)
-
-    def remember(self, examples: list[str]) -> None:
-        self.examples.extend(examples[: 3 - len(self.examples)])
 
 
 class EventStream:
     """The events of one file, in batches, and the metadata around them.
 
-    `metadata` is complete only once the batches have been read: keys may stand on either side of the events.
+    `metadata` is complete only after the last batch, because keys may stand on either side of the events.
     """
 
     def __init__(self, file: SourceFile, blocks: Iterator[bytes] | None = None) -> None:
-        """`blocks` are the file's, where they do not come from the file itself."""
+        """Start a stream of the file's blocks, or of `blocks` where another process unpacks the file."""
         self._path: Path = file.path
         self.file = file
         self._blocks: Iterator[bytes] = iter(file) if blocks is None else blocks
         self._rest = b""
-        """Bytes at hand that are not decoded yet; they begin where an event begins."""
+        """Bytes read but not decoded yet; they begin where an event begins."""
         self._least = 0
-        """Bytes that must be at hand before decoding is tried again."""
+        """Minimum number of bytes to have before decoding is tried again."""
         self._read_any = False
-        self.exact = False
-        """Starts are read from their text, as they are too large for a double to hold."""
         self._ended = False
-        """The events array's closing bracket has been seen."""
+        """True if the closing bracket of the events array was read."""
         self.metadata: dict[str, Any] = {}
         self.losses = Losses()
         self._bare = False
         self.scan: Callable[[memoryview], Batch | None] = scanner()
 
     def batches(self) -> Iterator[Batch]:
-        """The events in the file's order.
+        """Yield the events in the file's order.
 
-        Raises UnreadableTrace where there is no events array or nothing in it can be read.
+        Raises:
+            UnreadableTrace: The events array is missing or unreadable.
         """
         self._rest = self._find_array()
         for block in self._blocks:
@@ -98,11 +83,11 @@ class EventStream:
         losses = self.losses
         if not self._read_any and (losses.lost_bytes or losses.lost_events or losses.truncated):
             raise UnreadableTrace(
-                f"{self._path}: none of its events can be read; it is damaged beyond repair, so record it again."
+                self._path, "none of its events can be read; it is damaged beyond repair, so record it again."
             )
 
     def _take(self, block: bytes) -> Batch | None:
-        """Decodes what can be decoded with one more block; None where that is not worth trying yet."""
+        """Return the events that one more block completes; None where more bytes are needed before trying."""
         if len(self._rest) + len(block) < self._least:
             self._rest += block
             return None
@@ -111,34 +96,35 @@ class EventStream:
         self._read_any |= batch.count > 0
         if not self._ended and len(self._rest) > MAX_PENDING_BYTES:
             raise UnreadableTrace(
-                f"{self._path}: an event is longer than {size(MAX_PENDING_BYTES)}, so this is not a trace; record "
-                "it again."
+                self._path,
+                f"an event is longer than {size(MAX_PENDING_BYTES)}, so this is not a trace; record it again.",
             )
-        # An event longer than a block: look again only when there is much more of it.
+        # The event is longer than a block. Try again only when there is much more of it.
         self._least = 2 * len(self._rest) if len(self._rest) == held + len(block) else 0
         return batch
 
-    # -- in stretches, for several processes
+    # -- Stretches for several processes ---
 
     @property
     def held(self) -> int | None:
-        """Bytes read but not decoded, where they and the place in the file are all there is to know of the state.
+        """Number of bytes read but not decoded.
 
-        None where more is: damage was met, or the end of the array, or an event longer than a block.
+        None where this number and the place in the file do not describe the stream's state completely: after damage, at
+        the end of the array, or inside an event longer than a block.
         """
         clean = not self._ended and not self._least and self.losses == Losses()
         return len(self._rest) if clean else None
 
     def resume(self, at: int, held: int) -> None:
-        """Goes on as if the file had been read up to `at`, some event in it, and `held` bytes were left to decode."""
+        """Continue as if the file had been read up to `at`, with `held` bytes left to decode."""
         self._rest = b"".join(self.file.stretch(at - held, at))
         self.file.skip_to(at)
         self._read_any = True
 
-    # -- before the events
+    # -- Before the events ---
 
     def _find_array(self) -> bytes:
-        """Bytes that follow the opening bracket of the events array."""
+        """Return the bytes after the opening bracket of the events array."""
         head = b""
         searched = tried = 0
         for block in self._blocks:
@@ -157,17 +143,17 @@ class EventStream:
                 if self._take_header(head[: array.start()]):
                     return head[array.end() :]
                 tried += 1
-                if tried == _MOST_CANDIDATES:
+                if tried == _MAX_CANDIDATES:
                     break
             searched = len(head)
             if (
-                tried == _MOST_CANDIDATES
+                tried == _MAX_CANDIDATES
                 or searched > MAX_PENDING_BYTES
                 or (searched > _MAX_HEADER_BYTES and _ARRAY.search(head) is not None)
             ):
                 break
         if self.file.broken is None and not head.strip(BLANK):
-            raise UnreadableTrace(f"{self._path}: contains only white space; record the trace again.")
+            raise UnreadableTrace(self._path, "contains only white space; record the trace again.")
         fallback = _ARRAY.search(head)
         if fallback is not None:
             self.metadata.update(self._loose_header(head[: fallback.start()]))
@@ -175,12 +161,11 @@ class EventStream:
         raise self._no_events(head)
 
     def _take_header(self, header: bytes) -> bool:
-        """Whether `header` + `"traceEvents"` stands at the top level, which valid JSON proves."""
+        """Return whether the key after `header` stands at the top level, which valid JSON proves; keep the metadata."""
         try:
             metadata = msgspec.json.decode(header + b'"":0}')
         except UNDECODABLE:
-            # Some metadata is the user's own text. It must not cost the events, if they are where they seem
-            # to be.
+            # Some metadata is free text from the user. It must not cost the events.
             outside = _STRING.sub(b"", header)
             if b'"' in outside or (outside.count(b"{"), outside.count(b"[")) != (
                 outside.count(b"}") + 1,
@@ -193,34 +178,34 @@ class EventStream:
 
     def _loose_header(self, header: bytes) -> dict[str, Any]:
         self.losses.repaired_events += 1
-        self.losses.remember(["repaired: the metadata before the events is not valid JSON"])
+        self.losses.remember("repaired: the metadata before the events is not valid JSON")
         return loose_metadata(header)
 
     def _no_json(self) -> UnreadableTrace:
         return UnreadableTrace(
-            f"{self._path}: is not JSON; pass a Chrome trace of torch.profiler (`export_chrome_trace`)."
+            self._path, "is not JSON; pass a Chrome trace of torch.profiler (`export_chrome_trace`)."
         )
 
     def _no_events(self, head: bytes) -> UnreadableTrace:
         if self.file.broken is not None:
-            return UnreadableTrace(f"{self._path}: {self.file.broken} before its first event; copy or record it again.")
+            return UnreadableTrace(self._path, f"{self.file.broken} before its first event; copy or record it again.")
         try:
             msgspec.json.decode(head)
         except UNDECODABLE:
             if b":" not in head[:4096] and b'"' not in head[:4096]:
                 return self._no_json()
             return UnreadableTrace(
-                f"{self._path}: has no `traceEvents` and is not valid JSON; if it was cut, record the trace again."
+                self._path, "has no `traceEvents` and is not valid JSON; if it was cut, record the trace again."
             )
         return UnreadableTrace(
-            f"{self._path}: is JSON without `traceEvents`, so it is not a trace; pass a Chrome trace of torch.profiler."
+            self._path, "is JSON without `traceEvents`, so it is not a trace; pass a Chrome trace of torch.profiler."
         )
 
-    # -- the events
+    # -- The events ---
 
     def _decode(self, *parts: bytes, final: bool) -> Batch:
-        """Decodes what it can of the bytes and leaves what it cannot decide on in `_rest`."""
-        # The bracket makes an array of any whole events, so that they are decoded where they lie.
+        """Return the events in the bytes, and leave in `_rest` the bytes that more of the file could change."""
+        # With the bracket before them, whole events are decoded in place.
         pending = bytearray().join((b"[", *parts))
         if not final:
             for end in boundaries(pending):
@@ -248,32 +233,28 @@ class EventStream:
         return self._recover(bytes(pending[1:]), final=final)
 
     def _typed(self, pending: bytearray, end: int) -> tuple[str, Batch]:
-        """Decodes the events in `pending[:end]`, which begins with a bracket. The verdict is "valid", "cut" (the end
-        seems wrong) or "broken".
+        """Return a verdict on the events in `pending[:end]`, which begins with a bracket, and the events.
+
+        The verdict is "valid", "cut" (the end seems wrong) or "broken".
         """
-        behind = pending[end]
+        replaced = pending[end]
         pending[end] = _CLOSING
         try:
             return self._typed_array(memoryview(pending)[: end + 1])
         finally:
-            pending[end] = behind
+            pending[end] = replaced
 
     def _typed_array(self, array: memoryview) -> tuple[str, Batch]:
+        batch = self.scan(array)
+        if batch is not None:
+            return "valid", batch
         try:
             with suppress(msgspec.ValidationError):
-                if not self.exact:
-                    batch = self.scan(array) or _usual(array) or fast_batch(fast_events.decode(array))
-                    if batch is not None:
-                        return "valid", batch
-                    self.exact = True
-                events = exact_events.decode(array)
-                batch = exact_batch(events)
-                if not has_odd_starts(events, batch):
-                    return "valid", batch
+                return "valid", batch_of_events(typed_events.decode(array))
             values = any_events.decode(array)
         except UNDECODABLE as error:
             return ("cut" if at_end(str(error), len(array)) else "broken"), Batch()
-        return "valid", exact_batch(self._convert(values))
+        return "valid", batch_of_events(self._convert(values))
 
     def _convert(self, values: list[Any]) -> list[Any]:
         events: list[Any] = []
@@ -281,38 +262,33 @@ class EventStream:
             typed = convert(value)
             if typed is None:
                 self.losses.lost_events += 1
-                self.losses.remember([f"lost: {str(value)[:80]} is no event"])
+                self.losses.remember(f"lost: {str(value)[:80]} is no event")
                 continue
             event, repaired = typed
             events.append(event)
             if repaired:
                 self.losses.repaired_events += 1
-                self.losses.remember([f"repaired: {str(value)[:100]}"])
+                self.losses.remember(f"repaired: {str(value)[:100]}")
         return events
 
     def _recover(self, pending: bytes, *, final: bool) -> Batch:
         text = pending.decode("utf-8", "surrogateescape")
-        recovered = recover(text, final=final)
-        losses = self.losses
-        losses.repaired_events += recovered.repaired_events
-        losses.lost_events += recovered.lost_events
-        losses.lost_bytes += recovered.lost_bytes
-        losses.remember(recovered.examples)
+        recovered = recover(text, self.losses, final=final)
         if recovered.rest is None:
             self._ended = True
             self._footer = recovered.footer.encode("utf-8", "surrogateescape")
             self._rest = b""
         else:
             self._rest = recovered.rest.encode("utf-8", "surrogateescape")
-        return exact_batch(recovered.events)
+        return batch_of_events(recovered.events)
 
-    # -- after the events
+    # -- After the events ---
 
     def _finish(self) -> None:
         losses = self.losses
         if self.file.broken is not None:
             losses.truncated = True
-            losses.remember([f"truncated: {self.file.broken}"])
+            losses.remember(f"truncated: {self.file.broken}")
         if not self._ended:
             losses.truncated = True
             return
@@ -331,17 +307,10 @@ class EventStream:
             if events := len(_PHASE.findall(footer)):
                 losses.lost_events += events
                 losses.lost_bytes += len(footer)
-                losses.remember([f"lost: {events} events after the end of `traceEvents`"])
+                losses.remember(f"lost: {events} events after the end of `traceEvents`")
             elif footer.endswith(b"}"):
                 losses.repaired_events += 1
-                losses.remember(["repaired: the metadata after the events is not valid JSON"])
+                losses.remember("repaired: the metadata after the events is not valid JSON")
             else:
                 losses.truncated = True
                 losses.lost_bytes += len(footer)
-
-
-def _usual(array: memoryview) -> Batch | None:
-    """The events where all of them are of the usual kind, and doubles hold their times."""
-    with suppress(msgspec.ValidationError):
-        return usual_batch(usual_events.decode(array))
-    return None

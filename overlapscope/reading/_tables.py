@@ -1,4 +1,4 @@
-"""Makes the Trace's tables of the columns that were collected."""
+"""A Trace's tables from the collected columns."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from overlapscope.base.columns import locate
-from overlapscope.reading._categories import Table
-from overlapscope.reading._columns import Columns, Part, Values, joined
+from overlapscope.reading._categories import EventTable
+from overlapscope.reading._columns import EventColumns, Part, Values, joined
 from overlapscope.trace import lost, op_names
 from overlapscope.trace.model import (
     I8,
@@ -25,12 +25,12 @@ from overlapscope.trace.model import (
 )
 
 _QUEUE_FULL = "Command Buffer Full"
-"""CUPTI lists as overhead (CUPTI_ACTIVITY_OVERHEAD_COMMAND_BUFFER_FULL) that the launch queue is full: the host is
-ahead of the device and waits, with or without a profiler."""
+"""CUPTI's overhead for a full launch queue (CUPTI_ACTIVITY_OVERHEAD_COMMAND_BUFFER_FULL). The host is ahead of the
+device and waits, with or without a profiler."""
 LARGEST_BYTES = 1 << 50
-"""No op moves more, nor a collective so many elements: a pebibyte."""
+"""Maximum size of a GPU op in bytes and of a collective in elements: a pebibyte."""
 FASTEST_BYTES_PER_NS = 1_000
-"""1 TB/s, more than any link between a host and a device gives."""
+"""1 TB/s, faster than any link between a host and a device."""
 _US_NS = 1_000
 _LARGEST_SUM = 1 << 62
 _NO_ROWS: Part = (
@@ -41,20 +41,20 @@ _NO_ROWS: Part = (
 _ANNOTATIONS = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
 
 
-_PARTS: dict[Table, lost.Part] = {
-    Table.RUNTIME: "calls",
-    Table.CPU: "ops",
-    Table.ANNOTATION: "ranges",
-    Table.SYNC: "syncs",
-    Table.OVERHEAD: "overheads",
-    Table.PYTHON: "frames",
+_PARTS: dict[EventTable, lost.Part] = {
+    EventTable.RUNTIME: "calls",
+    EventTable.CPU: "ops",
+    EventTable.ANNOTATION: "ranges",
+    EventTable.SYNC: "syncs",
+    EventTable.OVERHEAD: "overheads",
+    EventTable.PYTHON: "frames",
 }
 
 
 class Finished:
-    """Whole columns: one row for each complete event."""
+    """All columns, with a row for each complete event."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: EventColumns) -> None:
         text_ids = np.array([columns.names[text] for text in columns.texts], dtype=np.int64)
         self.names = tuple(columns.names)
         parts = columns.parts
@@ -63,52 +63,53 @@ class Finished:
         self._table = columns.tables()[self._category] if len(self._category) else self._category
         self._categories = list(columns.categories)
         self._values = {table: _values(columns.values.pop(table, []), shape) for table, shape in _SHAPES.items()}
-        texts = self._values[Table.COLLECTIVE][1][:, :4]
+        texts = self._values[EventTable.COLLECTIVE][1][:, :4]
         texts[texts >= 0] = text_ids[texts[texts >= 0]]
         self._annotations()
         self._overheads()
 
     def _overheads(self) -> None:
-        """Only what the profiler itself took."""
+        """Drop overhead that the profiler did not cause."""
         if _QUEUE_FULL in self.names:
             queue_full = self._name == self.names.index(_QUEUE_FULL)
-            self._table[(self._table == Table.OVERHEAD) & queue_full] = Table.IGNORED
+            self._table[(self._table == EventTable.OVERHEAD) & queue_full] = EventTable.IGNORED
 
     def _annotations(self) -> None:
-        """Before torch 1.11 `record_function` ranges were recorded as operators. PyTorch's own are told by name."""
+        """Move PyTorch's own ranges to the annotations.
+
+        Before torch 1.11, `record_function` ranges were recorded as operators.
+        """
         own = np.array([name.startswith(_ANNOTATIONS) for name in self.names], dtype=np.bool_)
         if own.any():
             named_so = np.flatnonzero(own[self._name])
-            self._table[named_so[self._table[named_so] == Table.CPU]] = Table.ANNOTATION
+            self._table[named_so[self._table[named_so] == EventTable.CPU]] = EventTable.ANNOTATION
 
     def name(self, row: int) -> str:
         return str(self.names[self._name[row]])
 
     def work(self) -> Index:
-        """Rows that something did: all that end up in a table, but for the copies of annotations."""
-        works = np.ones(len(Table), dtype=np.bool_)
-        works[[Table.IGNORED, Table.SPAN, Table.DEVICE_ANNOTATION]] = False
+        """Return the rows of all tables, except the device's copies of annotations."""
+        works = np.ones(len(EventTable), dtype=np.bool_)
+        works[[EventTable.IGNORED, EventTable.SPAN, EventTable.DEVICE_ANNOTATION]] = False
         return np.flatnonzero(works[self._table])
 
-    def rows(self, table: Table) -> Index:
-        """A table's rows, in the order of the file."""
+    def rows(self, table: EventTable) -> Index:
+        """Return a table's rows, in the order of the file."""
         return np.flatnonzero(self._table == table)
 
     def total_ns(self) -> float:
-        """The durations of all work together."""
+        """Return the total duration of all work."""
         return float(self.dur_ns[self.work()].sum(dtype=np.float64))
 
     def forget_impossible_sizes(self) -> dict[str, int]:
-        """Takes as unknown what no GPU op can have moved, and sizes that add up to more than 64 bits hold: how many, by
-        part.
-        """
-        rows = self.rows(Table.GPU)
-        at, values = self._values[Table.GPU]
+        """Forget sizes that no GPU op can have moved, or whose sum exceeds 64 bits; return how many, by part."""
+        rows = self.rows(EventTable.GPU)
+        at, values = self._values[EventTable.GPU]
         place = np.searchsorted(at, rows)
         size, dur = values[place, 3], self.dur_ns[rows]
-        # Where a file has whole microseconds only, what is shorter has none.
+        # In a file with whole microseconds only, shorter ops have no duration.
         coarse = not ((self.start_ns[rows] % _US_NS).any() or (dur % _US_NS).any())
-        # By division: the product of a duration and a speed may not fit.
+        # Divide, because the product of a duration and a speed may overflow.
         wrong = size // FASTEST_BYTES_PER_NS > dur + (_US_NS if coarse else 1)
         fast = np.flatnonzero(wrong)
         wrong[fast] = np.isin(self._judged(rows[fast])[:, 0], (Kind.H2D, Kind.D2H))
@@ -119,33 +120,33 @@ class Finished:
         return self.parts(rows[wrong])
 
     def parts(self, rows: Index) -> dict[str, int]:
-        """How many of some rows belong to each part of the recording (`overlapscope.trace.lost`)."""
+        """Return how many of some rows belong to each part of the recording (`overlapscope.trace.lost`)."""
         tables = self._table[rows]
-        kinds = self._judged(rows[tables == Table.GPU])[:, 0]
+        kinds = self._judged(rows[tables == EventTable.GPU])[:, 0]
         counts: Counter[str] = Counter()
         for kind, count in enumerate(np.bincount(kinds, minlength=len(Kind)).tolist()):
             counts[lost.OF_KIND[Kind(kind)]] += count
-        for table, count in enumerate(np.bincount(tables, minlength=len(Table)).tolist()):
+        for table, count in enumerate(np.bincount(tables, minlength=len(EventTable)).tolist()):
             if table in _PARTS:
-                counts[_PARTS[Table(table)]] += count
+                counts[_PARTS[EventTable(table)]] += count
         return {part: count for part, count in counts.items() if count}
 
     def drop(self, rows: Index) -> None:
-        """Leaves rows out of every table."""
-        self._table[rows] = Table.IGNORED
+        """Remove rows from every table."""
+        self._table[rows] = EventTable.IGNORED
 
-    def host(self, table: Table, base_ns: int) -> HostEvents:
+    def host(self, table: EventTable, base_ns: int) -> HostEvents:
         rows = self._sorted(table)
         return HostEvents(**self._common(rows, base_ns), thread=self._thread[rows])
 
     def runtime_calls(self, base_ns: int) -> RuntimeCalls:
-        rows = self._sorted(Table.RUNTIME)
-        correlation = _positive(self._aligned(Table.RUNTIME, rows))
+        rows = self._sorted(EventTable.RUNTIME)
+        correlation = _positive(self._aligned(EventTable.RUNTIME, rows))
         return RuntimeCalls(**self._common(rows, base_ns), thread=self._thread[rows], correlation=correlation)
 
     def syncs(self, base_ns: int) -> Syncs:
-        rows = self._sorted(Table.SYNC)
-        values = self._aligned(Table.SYNC, rows)
+        rows = self._sorted(EventTable.SYNC)
+        values = self._aligned(EventTable.SYNC, rows)
         return Syncs(
             **self._common(rows, base_ns),
             kind=values[:, 0].astype(np.int8),
@@ -154,14 +155,14 @@ class Finished:
             correlation=_positive(values[:, 3]),
             event=np.maximum(values[:, 4], -1),
             source_stream=values[:, 5].astype(np.int32),
-            # Kineto names a stream without its device; it means the waiting one's.
+            # Kineto names a stream without its device; it means a stream of the waiting device.
             source_device=np.where(values[:, 5] >= 0, values[:, 1], -1).astype(np.int32),
             record_correlation=_positive(values[:, 6]),
         )
 
     def gpu_ops(self, base_ns: int, calls: RuntimeCalls) -> GpuOps:
-        rows = self._sorted(Table.GPU)
-        values, judged = self._aligned(Table.GPU, rows), self._judged(rows)
+        rows = self._sorted(EventTable.GPU)
+        values, judged = self._aligned(EventTable.GPU, rows), self._judged(rows)
         correlation = _positive(values[:, 2])
         return GpuOps(
             **self._common(rows, base_ns),
@@ -177,15 +178,15 @@ class Finished:
         )
 
     def device_annotations(self, base_ns: int) -> DeviceAnnotations:
-        rows = self._sorted(Table.DEVICE_ANNOTATION)
-        values = self._aligned(Table.DEVICE_ANNOTATION, rows).astype(np.int32)
+        rows = self._sorted(EventTable.DEVICE_ANNOTATION)
+        values = self._aligned(EventTable.DEVICE_ANNOTATION, rows).astype(np.int32)
         return DeviceAnnotations(**self._common(rows, base_ns), device=values[:, 0], stream=values[:, 1])
 
     def collectives(self, base_ns: int) -> Collectives:
-        """Of the GPU ops that are still there, those that say what they are for."""
-        rows = self._sorted(Table.GPU)
-        rows = rows[np.isin(rows, self._values[Table.COLLECTIVE][0])]
-        ops, values = self._aligned(Table.GPU, rows), self._aligned(Table.COLLECTIVE, rows)
+        """Return the collectives that the remaining GPU ops state."""
+        rows = self._sorted(EventTable.GPU)
+        rows = rows[np.isin(rows, self._values[EventTable.COLLECTIVE][0])]
+        ops, values = self._aligned(EventTable.GPU, rows), self._aligned(EventTable.COLLECTIVE, rows)
         name, group, ranks, dtype = values[:, :4].astype(np.int32).T.copy()
         return Collectives(
             **self._common(rows, base_ns) | {"name_id": name},
@@ -202,7 +203,7 @@ class Finished:
         )
 
     def _common(self, rows: Index, base_ns: int) -> dict[str, Any]:
-        """What all tables have."""
+        """Return the columns that all tables have."""
         start_ns = self.start_ns[rows] + base_ns
         return {
             "names": self.names,
@@ -213,7 +214,7 @@ class Finished:
         }
 
     def _judged(self, rows: Index) -> I8:
-        """Kind, source and target memory of GPU ops: each distinct (category, name) is judged once."""
+        """Return kind, source and target memory of GPU ops; each distinct (category, name) is judged once."""
         names = len(self.names)
         key = self._category[rows].astype(np.int64) * names + self._name[rows]
         distinct, back = np.unique(key, return_inverse=True)
@@ -223,12 +224,11 @@ class Finished:
             judged.append((op_names.kind(category, name), *op_names.memory_kinds(category, name)))
         return np.array(judged, dtype=np.int8).reshape(-1, 3)[back]
 
-    def _sorted(self, table: Table) -> Index:
-        """The table's rows by start, longest first within equal starts, by content within equal times: whatever order
-        a file has."""
+    def _sorted(self, table: EventTable) -> Index:
+        """Return the table's rows by start, then longest first, then by content, whatever their order in the file."""
         rows = self.rows(table)
         start = self.start_ns[rows]
-        # Files are nearly sorted by thread, which a stable sort makes use of; only ties need the second key.
+        # Files are nearly sorted by thread, which a stable sort exploits. Only ties need the other keys.
         order = np.argsort(start, kind="stable")
         rows, start = rows[order], start[order]
         tie = start[1:] == start[:-1]
@@ -236,18 +236,18 @@ class Finished:
             tied = np.flatnonzero(np.append(tie, False) | np.append(False, tie))
             equal = rows[tied]
             values = self._aligned(table, equal).reshape(len(equal), -1).T[::-1] if table in _SHAPES else ()
-            # A trace holds the streams of 32 bits without a sign, as some recorders write them, with one.
+            # A Trace holds unsigned 32-bit streams, as some recorders write them, as signed numbers.
             held = [value.astype(np.int32) for value in values]
             keys = (self._rank_of_names(equal), *values, self._thread[equal], *held, -self.dur_ns[equal], start[tied])
             rows[tied] = equal[np.lexsort(keys)]
         return rows
 
     def _rank_of_names(self, rows: Index) -> Index:
-        """The place of each row's name among their names by text: numbers of names depend on the file's order."""
+        """Return the rank of each row's name by text, because the numbers of names depend on the file's order."""
         distinct, back = np.unique(self._name[rows], return_inverse=True)
         return np.argsort(np.argsort(np.array([self.names[number] for number in distinct.tolist()], np.object_)))[back]
 
-    def _aligned(self, table: Table, rows: Index) -> I64:
+    def _aligned(self, table: EventTable, rows: Index) -> I64:
         at, values = self._values[table]
         return values[np.searchsorted(at, rows)]
 
@@ -260,14 +260,14 @@ def _positive(correlation: I64) -> I64:
     return np.where(correlation > 0, correlation, -1)
 
 
-_SHAPES: dict[Table, tuple[int, ...]] = {
-    Table.RUNTIME: (),
-    Table.GPU: (5,),
-    Table.SYNC: (7,),
-    Table.DEVICE_ANNOTATION: (2,),
-    Table.COLLECTIVE: (8,),
+_SHAPES: dict[EventTable, tuple[int, ...]] = {
+    EventTable.RUNTIME: (),
+    EventTable.GPU: (5,),
+    EventTable.SYNC: (7,),
+    EventTable.DEVICE_ANNOTATION: (2,),
+    EventTable.COLLECTIVE: (8,),
 }
-"""How many columns some tables have besides those of every row."""
+"""Shape of a row's further columns, for some tables."""
 
 
 def _values(parts: list[Values], shape: tuple[int, ...]) -> Values:

@@ -1,6 +1,6 @@
-"""Microseconds with decimals to integer nanoseconds, exactly, and which times cannot be true.
+"""Exact conversion of microseconds with decimals to integer nanoseconds, and a test for impossible times.
 
-Numbers of untyped JSON, too: however long an exponent, reading one takes no longer than its text is.
+Numbers of untyped JSON are read here too, in time proportional to the length of their text, however large the exponent.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from numpy.typing import NDArray
 from overlapscope.trace.model import I64, Bool
 
 UNREADABLE = np.iinfo(np.int64).min
-"""Stands for a time that is missing, not finite, or beyond what 64 bits hold."""
+"""Stands for a time that is missing, not finite, or too large for 64 bits."""
 
 _LARGEST_US = 4e15
-"""Over a century since the epoch: no recording's time is larger, and a base can be added without overflow."""
+"""Over a century since the epoch. No recording has a larger time, and a base time can be added without overflow."""
 
 DOUBLES_BELOW_US = 2.0**43
-"""Doubles from here on are further apart than one nanosecond."""
+"""From this value, the distance between doubles exceeds one nanosecond."""
 
 _SMALL_US = 2.0**32
-"""Below, a thousandth is much more than what a multiplication is off by."""
+"""Below this value, a nanosecond is much larger than the error of a multiplication."""
 
 NS_PER_S = 1_000_000_000
 _SLACK_NS = 60 * NS_PER_S
 _LONGEST_SLACK_NS = 10 * NS_PER_S
 _GAP_NS = 600 * NS_PER_S
 LARGEST_TOTAL_NS = 1 << 56
-"""Two years: durations of one recording do not add up to more, and what is computed of them fits 64 bits."""
+"""Maximum total duration of a recording: two years. Any sums of it fit 64 bits."""
 
 
 def to_ns(microseconds: NDArray[np.float64]) -> I64:
-    """Nanoseconds; UNREADABLE where not finite or absurd.
+    """Return nanoseconds; UNREADABLE where not finite or absurd.
 
-    Exact for texts of up to three decimals below 2**43 microseconds: there the nearest double is off by less
-    than half a nanosecond, and splitting large ones first keeps the multiplication from adding to that.
+    The result is exact for texts of up to three decimals below 2**43 microseconds. There the nearest double is off by
+    less than half a nanosecond. Large values are split first, so that the multiplication adds no error.
     """
     good = np.abs(microseconds) <= _LARGEST_US
     if not good.all():
@@ -49,7 +49,7 @@ def to_ns(microseconds: NDArray[np.float64]) -> I64:
     else:
         whole = np.floor(microseconds)
         ns = whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
-        # A time must not depend on those beside it.
+        # A time must not depend on the times beside it.
         ns[small] = np.rint(microseconds[small] * 1000).astype(np.int64)
     if not good.all():
         ns[~good] = UNREADABLE
@@ -57,10 +57,10 @@ def to_ns(microseconds: NDArray[np.float64]) -> I64:
 
 
 def text_to_ns(raw: Raw) -> int:
-    """Nanoseconds of a JSON number's text; UNREADABLE where it is none or absurd.
+    """Return the nanoseconds in a JSON number's text; UNREADABLE where it is not a number or absurd.
 
-    As `to_ns` makes them of the nearest double where doubles are close enough, else exact: a time must not depend on
-    the way in which those beside it have to be read.
+    The result is that of `to_ns` for the nearest double where doubles are precise enough, else exact. So a time does
+    not depend on how its neighbors are decoded.
     """
     text = bytes(raw)
     whole, point, fraction = text.partition(b".")
@@ -75,12 +75,13 @@ def text_to_ns(raw: Raw) -> int:
 
 
 def recording(start_ns: I64, span: tuple[int, int] | None) -> tuple[int, int]:
-    """When recording began and ended, as far as one can tell.
+    """Return when recording began and ended, as far as the file shows.
 
-    `start_ns` are the starts of all events that could be read; `span` is what the file itself says. Files say
-    nonsense too (a span of years, a marker copied from another file), so the span is believed only if the
-    events lie about where it is. Otherwise it is the stretch of events around the middle one without a gap of
-    ten minutes.
+    Args:
+        start_ns: Starts of all events that could be read.
+        span: Beginning and end that the file states. It may be nonsense, such as years or a marker copied from another
+            file, so it counts only if the events lie about there. Otherwise the result is the stretch of events around
+            the median that has no gap of ten minutes.
     """
     if not len(start_ns):
         return span or (0, 0)
@@ -103,14 +104,14 @@ def recording(start_ns: I64, span: tuple[int, int] | None) -> tuple[int, int]:
 
 
 def _fits(span: tuple[int, int], first: int, last: int) -> bool:
-    """Whether a span is no longer than events from `first` to `last` can account for."""
+    """Return whether events from `first` to `last` can account for the length of a span."""
     return span[1] - span[0] <= max(10 * (last - first), last - first + 3600 * NS_PER_S)
 
 
 def possible(start_ns: I64, dur_ns: I64, begin_ns: int, end_ns: int) -> Bool:
-    """Which events can have happened in a recording `[begin_ns, end_ns]`.
+    """Return which events can have happened in a recording `[begin_ns, end_ns]`.
 
-    One corrupt duration stretches the analysed window, and with it every percentage, so such events must go.
+    One corrupt duration would stretch the analyzed window, and with it every percentage.
     """
     length = end_ns - begin_ns
     longest = max(2 * length, length + _LONGEST_SLACK_NS)
@@ -121,17 +122,17 @@ def possible(start_ns: I64, dur_ns: I64, begin_ns: int, end_ns: int) -> Bool:
 
 
 _CONTEXT = Context(prec=100, Emin=-40, Emax=40, traps=[])
-"""What no time, size or identity reaches is rounded to zero or infinity, and what is no number becomes NaN. Without
-such bounds `1e99999999` would be made an integer of a hundred million digits."""
+"""Rounds numbers beyond any time, size or identity to zero or infinity, and turns other text into NaN. Without these
+limits, `1e99999999` would become an integer of a hundred million digits."""
 
 
 def decimal(text: str) -> Decimal:
-    """The number that a text states: infinite or zero from 41 digits on before or behind the point; NaN for none."""
+    """Return the number in a text: infinite if too large, zero if too small, NaN if it is not a number."""
     return _CONTEXT.create_decimal(text)
 
 
 def to_number(value: Any) -> Decimal | None:
-    """The finite number in a JSON value or in its text, hexadecimal included; None where there is none."""
+    """Return the finite number in a JSON value or in its text, hexadecimal included; None where there is none."""
     if isinstance(value, str):
         if len(value) >= 64:
             return None

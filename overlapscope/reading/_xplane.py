@@ -1,7 +1,7 @@
-"""Decodes an XSpace, the protocol buffer in which XLA's profiler writes what it recorded (`*.xplane.pb`).
+"""Decoder of an XSpace, the protocol buffer that XLA's profiler writes (`*.xplane.pb`).
 
-It has planes (a device, or a host's threads) of lines (a stream, or a thread) of events. Field numbers are those of
-`tsl/profiler/protobuf/xplane.proto`; the wire format is protobuf.dev/programming-guides/encoding.
+An XSpace has planes (a device, or a host's threads) of lines (a stream, or a thread) of events. Field numbers come from
+`tsl/profiler/protobuf/xplane.proto`; the wire format is described at protobuf.dev/programming-guides/encoding.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from overlapscope.reading._jax_lines import MOST_EVENTS, NO_STATS, Event, Line, Recording, Stats
+from overlapscope.reading._jax_lines import MOST_EVENTS, NO_STATS, Stats, XlaEvent, XlaLine, XlaRecording
 
 _PS_PER_NS: Final = 1_000
 _MOST_BITS: Final = 64
@@ -20,15 +20,16 @@ _READ: Final = frozenset(Stats.__struct_encode_fields__)
 
 
 class NotAnXSpace(ValueError):
-    """Bytes that are not whole messages of the types that they should be."""
+    """The bytes are not whole messages of the expected types."""
 
 
-def read_xspace(data: bytes) -> Recording:
-    """All lines, and what is said of the planes.
+def read_xspace(data: bytes) -> XlaRecording:
+    """Return all lines, and the statistics of the planes.
 
-    Raises NotAnXSpace.
+    Raises:
+        NotAnXSpace: The bytes are cut off or damaged.
     """
-    recording, events = Recording(), 0
+    recording, events = XlaRecording(), 0
     for number, value in _fields(data):
         if number == 1:
             name, said, lines = _plane(_fields(_bytes(value)))
@@ -42,8 +43,8 @@ def read_xspace(data: bytes) -> Recording:
     return recording
 
 
-def _plane(fields: Iterator[tuple[int, Any]]) -> tuple[str, dict[str, Any], list[Line]]:
-    """Name, statistics and lines of a plane."""
+def _plane(fields: Iterator[tuple[int, Any]]) -> tuple[str, dict[str, Any], list[XlaLine]]:
+    """Return name, statistics and lines of a plane."""
     of: dict[int, list[Any]] = {number: [] for number in range(1, 7)}
     for number, value in fields:
         of.setdefault(number, []).append(value)
@@ -54,7 +55,7 @@ def _plane(fields: Iterator[tuple[int, Any]]) -> tuple[str, dict[str, Any], list
     return name, said, [_line(name, _bytes(line), event_names, stats) for line in of[3]]
 
 
-def _line(plane: str, data: bytes, event_names: dict[int, str], stats: _Stats) -> Line:
+def _line(plane: str, data: bytes, event_names: dict[int, str], stats: _Stats) -> XlaLine:
     events, said = [], {}
     for number, value in _fields(data):
         if number == 4:
@@ -64,16 +65,16 @@ def _line(plane: str, data: bytes, event_names: dict[int, str], stats: _Stats) -
     if len(events) > MOST_EVENTS:
         raise NotAnXSpace("more events than any profiler records")
     began_ns = _integer(said.get(3, 0))
-    return Line(
+    return XlaLine(
         plane=plane,
         name=_text(said.get(2, b"")) or _text(said.get(11, b"")),
-        # The JSON of the same recording has so many bits of it.
+        # The JSON of the same recording keeps only these bits of the id.
         id=_integer(said.get(1, 0)) & 0xFFFFFFFF,
         events=[_event(_bytes(event), began_ns, event_names, stats) for event in events],
     )
 
 
-def _event(data: bytes, began_ns: int, names: dict[int, str], stats: _Stats) -> Event:
+def _event(data: bytes, began_ns: int, names: dict[int, str], stats: _Stats) -> XlaEvent:
     name = offset_ps = length_ps = 0
     told: list[bytes] = []
     for number, value in _fields(data):
@@ -86,11 +87,11 @@ def _event(data: bytes, began_ns: int, names: dict[int, str], stats: _Stats) -> 
         elif number == 3:
             length_ps = _integer(value)
     start_ns, end_ns = offset_ps // _PS_PER_NS, (offset_ps + length_ps) // _PS_PER_NS
-    return Event(names.get(name, ""), began_ns + start_ns, end_ns - start_ns, stats.of_event(told))
+    return XlaEvent(names.get(name, ""), began_ns + start_ns, end_ns - start_ns, stats.of_event(told))
 
 
 class _Stats:
-    """Decodes the statistics of one plane; most are those of many events, and are decoded once."""
+    """Decoder of the statistics of a plane. Most are shared by many events, and are decoded once."""
 
     def __init__(self, names: dict[int, str]) -> None:
         self._names = names
@@ -110,7 +111,7 @@ class _Stats:
             raise NotAnXSpace(str(error)) from None
 
     def decoded(self, data: bytes) -> tuple[str, Any]:
-        """Name and value. Texts are often references to a name."""
+        """Return name and value. Texts are often references to a name."""
         name = ""
         decoded: Any = None
         for number, value in _fields(data):
@@ -129,7 +130,7 @@ class _Stats:
 
 
 def _names(entries: list[Any]) -> dict[int, str]:
-    """The names in a map of metadata, by the ids that stand for them."""
+    """Return the names in a map of metadata, by their ids."""
     names = {}
     for entry in entries:
         said = dict(_fields(_bytes(entry)))
@@ -138,15 +139,15 @@ def _names(entries: list[Any]) -> dict[int, str]:
     return names
 
 
-# -- the wire format -----------------------------------------------------------------------------------
+# -- Wire format ---
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of a message: each one's number, and a number or bytes."""
+    """Yield the fields of a message: each one's number, and an integer or bytes."""
     at, end = 0, len(data)
     try:
         while at < end:
-            # Nearly all numbers are of one byte.
+            # Nearly all numbers take one byte.
             key = data[at]
             at += 1
             if key >= 0x80:
@@ -173,7 +174,11 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number there, and where it ends. Raises IndexError where it does not."""
+    """Return the number at `at`, and its end.
+
+    Raises:
+        IndexError: The number does not end.
+    """
     value = bits = 0
     while (byte := data[at]) >= 0x80 and bits < _MOST_BITS:
         value |= (byte & 0x7F) << bits
@@ -182,7 +187,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _integer(value: Any) -> int:
-    """A field that is a signed number."""
+    """Return a field as a signed number."""
     if not isinstance(value, int):
         raise NotAnXSpace("bytes instead of a number")
     return value - (1 << _MOST_BITS) if value >> (_MOST_BITS - 1) else value

@@ -1,10 +1,10 @@
-"""Keeps what was read of large traces, so that opening them again takes a moment (`docs/how-it-works/cache.md`).
+"""Cache of the Traces of large files, so that opening them again takes a moment (`docs/how-it-works/cache.md`).
 
-An entry is found by the content of the trace file, never by its name or age, so a copied or touched file is found and a
-changed one is not. To know the content of a file without reading it, a note says which content a file had, with the
-state that the file system gave it; what changes the file changes that.
+The content of the trace file identifies an entry, never its name or age. So a copied or touched file is found, and a
+changed file is not. A note records the content of a file in a state of the file system, so that the cache knows it
+without reading the file. Any change of the file changes its state.
 
-Nothing that can go wrong here keeps a trace from being read.
+A failure of the cache never keeps a trace from being read.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from overlapscope.reading._progress import Progress, ReadingBar
 from overlapscope.reading._scan import LIBRARY
 from overlapscope.reading.cache_folder import Folder, remove
 from overlapscope.reading.files import file_and_part, rank_in_name, shown_source
-from overlapscope.reading.source import Request
+from overlapscope.reading.source import ReadRequest
 from overlapscope.trace.model import Trace
 from overlapscope.version import __version__
 
 LEAST_BYTES = 16 << 20
-"""Unpacked size from which on a trace is kept; a smaller one is read as quickly as it would be found."""
+"""Traces with a smaller unpacked size are not cached, because reading them is as fast as finding them."""
 SETTLED_NS = 2_000_000_000
-"""How long ago a file must have changed for its state to tell its content. File systems count in ticks, some of them
-whole seconds, so a change within the tick of the one before leaves no mark."""
+"""Minimum age of a file's last change for its state to identify its content. File systems count in ticks of up to
+seconds, so a second change within the same tick leaves no mark."""
 _BLOCK_BYTES = 4 << 20
 _BESIDES = (
     "base/columns.py",
@@ -52,13 +52,13 @@ _BESIDES = (
     "trace/model.py",
     "trace/op_names.py",
 )
-"""What the modules of this package build on (those of `overlapscope` that have a say in what a Trace holds)."""
+"""Modules outside this package that affect the content of a Trace."""
 
 _log = logging.getLogger(__name__)
 
 
 def reader_files() -> list[Path]:
-    """The modules that decide what a Trace holds."""
+    """Return the modules that affect the content of a Trace."""
     package = Path(__file__).parent
     return [*sorted(package.rglob("*.py")), *(package.parent / name for name in _BESIDES)]
 
@@ -72,12 +72,11 @@ def _reader_digest() -> str:
 
 
 READER_DIGEST = _reader_digest()
-"""Of the reader, as it is imported with this module and not as an update may leave it on the disk later. An entry of
-another reader, even between releases, is not taken."""
+"""Digest of the reader as imported, not as a later update leaves it on disk. Other readers' entries are ignored."""
 
 
 class FileState(msgspec.Struct, frozen=True, array_like=True):
-    """What the file system says of a file. `ctime_ns` cannot be set back, as `mtime_ns` can."""
+    """State of a file according to the file system. Unlike `mtime_ns`, `ctime_ns` cannot be set back."""
 
     device: int
     inode: int
@@ -87,7 +86,7 @@ class FileState(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, path: str | Path) -> FileState | None:
-        """None where there is no regular file, such as a pipe, which can be read only once."""
+        """Return the state of a file; None unless it is a regular file (a pipe can be read only once)."""
         try:
             status = os.stat(path)
         except OSError:
@@ -97,8 +96,8 @@ class FileState(msgspec.Struct, frozen=True, array_like=True):
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which content a file had in a state. Written only where no later content can have the same state."""
+class _ContentNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of a file in a state. Notes are written only where no later content can have the same state."""
 
     state: FileState
     digest: str
@@ -109,14 +108,15 @@ class Cache(msgspec.Struct, frozen=True):
 
     folder: Folder
     limit_bytes: int
-    """How large it may become."""
+    """Maximum size of the cache."""
     least_bytes: int = LEAST_BYTES
     settled_ns: int = SETTLED_NS
 
-    def load(self, source: str | Path, request: Request) -> Trace:
-        """What `sources.read` gives, from the cache where it is there, and kept there otherwise.
+    def load(self, source: str | Path, request: ReadRequest) -> Trace:
+        """Return the Trace that `sources.read` gives, from the cache if possible; otherwise add it to the cache.
 
-        Raises UnreadableTrace, as it does.
+        Raises:
+            UnreadableTrace: As `sources.read` does.
         """
         opening = Opening.of(self, source)
         kept = opening.find(request.progress) if opening is not None else None
@@ -129,16 +129,17 @@ class Cache(msgspec.Struct, frozen=True):
 
 
 def of_user() -> Cache | None:
-    """The cache of this user; None where there is no place for it.
+    """Return the cache of this user; None if the user has no home folder.
 
-    Raises UsageError where a variable that sets it up makes no sense.
+    Raises:
+        UsageError: An environment variable of the cache has an invalid value.
     """
     path = cache_folder.default_folder()
     return None if path is None else Cache(Folder(path), cache_folder.limit_bytes())
 
 
 class Opening:
-    """One file being opened: what is known of its content, and its entry."""
+    """One file being opened: the digest of its content, and its entry in the cache."""
 
     def __init__(self, cache: Cache, path: Path, state: FileState) -> None:
         self._cache = cache
@@ -147,16 +148,16 @@ class Opening:
         self._state = state
         self._settled = time.time_ns() - max(state.mtime_ns, state.ctime_ns) >= cache.settled_ns
         self._digest: str | None = None
-        """Of the content that the file had in `state`, once that is known."""
+        """Digest of the file's content in `state`; None until computed."""
 
     @classmethod
     def of(cls, cache: Cache, source: str | Path) -> Opening | None:
-        """None where `source` is no regular file."""
+        """Start opening a file; return None unless `source` is a regular file."""
         state = FileState.of(file_and_part(Path(source))[0])
         return None if state is None else cls(cache, Path(source), state)
 
     def find(self, progress: Progress) -> Trace | None:
-        """What is kept of the file's content."""
+        """Return the Trace in the cache; None where there is none."""
         try:
             self._digest = self._noted()
             kept = self._entry()
@@ -171,13 +172,13 @@ class Opening:
         return kept
 
     def keep(self, trace: Trace) -> None:
-        """Keep what was read of the file, unless it has changed since `find`, or there is no room."""
+        """Add the Trace to the cache, unless the file has changed since `find`, or the Trace is too large."""
         try:
             if cache_file.stored_bytes(trace) > self._cache.limit_bytes:
                 return
             if self._digest is None or not self._settled:
                 digest = self._digest_now(progress=False)
-                # A file that has only just changed may have changed again without a mark in its state.
+                # A file that changed just now may change again without a mark in its state.
                 if not self._settled and digest != self._digest:
                     return
                 self._digest = digest
@@ -189,10 +190,10 @@ class Opening:
             self._remove_outdated(self._digest)
             self._folder.sweep(self._cache.limit_bytes)
         except Exception as error:
-            # The trace has been read; whatever ails the cache must not take it away.
+            # The trace has been read, so a failure of the cache must not matter.
             _log.debug("%s: not kept in the cache: %s: %s", self._path, type(error).__name__, error)
 
-    # -- notes ------------------------------------------------------------------------------------
+    # -- Notes ---
 
     @property
     def _note_name(self) -> str:
@@ -201,7 +202,7 @@ class Opening:
     def _noted(self) -> str | None:
         path = self._folder.path / self._note_name
         try:
-            note = decode(read_regular(path), _Note)
+            note = decode(read_regular(path), _ContentNote)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
         if note.state != self._state:
@@ -213,14 +214,13 @@ class Opening:
         if not self._settled or self._digest is None or FileState.of(self._path) != self._state:
             return
         with suppress(OSError), self._folder.writing(self._note_name) as file:
-            file.write_bytes(msgspec.json.encode(_Note(self._state, self._digest)))
+            file.write_bytes(msgspec.json.encode(_ContentNote(self._state, self._digest)))
 
-    # -- entries ----------------------------------------------------------------------------------
+    # -- Entries ---
 
     def _entry_name(self, digest: str) -> str:
         chosen = rank_in_name(str(self._path)), self._part
-        # What is in a Trace depends on the content, on which of several in it is meant, on the rank in the file's name,
-        # and on the reader.
+        # A Trace depends on the content, on the part of the file, on the rank in its name, and on the reader.
         told = "-".join("x" if number is None else str(number) for number in chosen)
         return f"{self._state.size}-{digest}-{told}-{READER_DIGEST}.columns"
 
@@ -243,11 +243,11 @@ class Opening:
         return kept
 
     def _may_be_kept(self) -> bool:
-        """Whether there is an entry of a file of this size. Where there is none, the digest need not be known yet."""
+        """Return whether there is an entry for a file of this size. If not, the digest is not needed yet."""
         return any(file.path.name.startswith(f"{self._state.size}-") for file in self._folder.entries())
 
     def _remove_outdated(self, digest: str) -> None:
-        """Remove what other versions of the reader have kept of the same file."""
+        """Remove entries that other versions of the reader made for the same file."""
         name = self._entry_name(digest)
         same = name.rpartition("-")[0]
         for file in self._folder.entries():
@@ -255,8 +255,8 @@ class Opening:
                 remove(file.path)
 
     def _digest_now(self, progress: Progress) -> str:
-        """Of the content as it is now: what the digests of its blocks come to, which are made on all cores."""
-        # Imported here because a file whose content a note tells is opened sooner than that takes.
+        """Return the digest of the present content: the digest of its blocks' digests, computed on all cores."""
+        # Imported here because a file with a note is opened before this import would be over.
         import hashlib
         from concurrent.futures import ThreadPoolExecutor
 
@@ -275,6 +275,6 @@ class Opening:
 
 
 def _touch(path: Path) -> None:
-    """Used just now. Not so where the folder may only be read."""
+    """Mark a file as used just now, where the folder is writable."""
     with suppress(OSError):
         os.utime(path)

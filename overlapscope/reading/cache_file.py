@@ -1,8 +1,8 @@
 """A Trace as a file of the cache.
 
-The columns of all tables lie one behind another, just as numpy holds them, those of wide numbers first, so that each is
-aligned and nothing is between them. Behind them stands what no column is, as JSON, with the place and checksum of each
-column, and then where the JSON begins. So opening takes one read and no copy.
+The columns of all tables come first, just as numpy holds them, in order of decreasing item size, so that all are
+aligned without padding. Then follow, as JSON, the other values and the place and checksum of each column, and finally
+the place of that JSON. So opening takes one read and no copy.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _MAGIC = b"overlapscope\x00\x00\x00\x03"
 _NUMBERS = "biuf"
 """Kinds of dtypes that a column may have."""
 _NAME_ENDS, _NAME_TEXT = "names.end", "names.text"
-"""The columns that the string table is kept in: where each name ends in the text of all, and that text in UTF-8."""
+"""Columns of the string table: the end of each name in the text of all names, and that text in UTF-8."""
 _WORDS = 1 << 15
-"""Words of 64 bits that are weighed at once: they and their weights stay in a core's cache."""
+"""Number of 64-bit words to weigh at once. These and their weights stay in a core's cache."""
 
 
 class BrokenFile(Exception):
-    """The file is none of ours, or not as it was written."""
+    """The file is not a cache file, or not as it was written."""
 
 
-class _Part(msgspec.Struct, frozen=True, array_like=True):
-    """A column's place in the file."""
+class _StoredColumn(msgspec.Struct, frozen=True, array_like=True):
+    """Place of a column in the file."""
 
     dtype: str
     offset: int
@@ -48,19 +48,21 @@ class _Part(msgspec.Struct, frozen=True, array_like=True):
 
 class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scalars: msgspec.Raw
-    columns: dict[str, _Part]
+    columns: dict[str, _StoredColumn]
 
 
 def stored_bytes(trace: Trace) -> int:
-    """About how large the file of a trace is: its columns and names."""
+    """Return the approximate file size of a trace: its columns and names."""
     return sum(column.nbytes for _, column in _table_columns(trace)) + sum(map(len, trace.names))
 
 
 def write(trace: Trace, path: Path) -> None:
-    """Write the file at `path`, over what may be there.
+    """Write the file at `path`, replacing any other.
 
-    Raises OSError where it cannot be written, and ValueError or TypeError for a trace that does not fit (a number
-    beyond 64 bits).
+    Raises:
+        OSError: The file cannot be written.
+        ValueError: The trace does not fit, because a number exceeds 64 bits.
+        TypeError: Likewise.
     """
     _, scalars_type = _layout()
     scalars = scalars_type(**{name: getattr(trace, name) for name in scalars_type.__struct_fields__})
@@ -69,16 +71,18 @@ def write(trace: Trace, path: Path) -> None:
     with path.open("wb") as file:
         for name, column in sorted(columns.items(), key=lambda item: -item[1].itemsize):
             content = np.ascontiguousarray(column).view(np.uint8)
-            parts[name] = _Part(column.dtype.str, file.tell(), len(column), _checksum(content))
+            parts[name] = _StoredColumn(column.dtype.str, file.tell(), len(column), _checksum(content))
             file.write(content.data)
         index = msgspec.json.encode(_Index(msgspec.Raw(msgspec.json.encode(scalars)), parts))
         file.write(index + _END.pack(len(index), zlib.crc32(index), _MAGIC))
 
 
 def read(path: Path) -> Trace:
-    """The Trace in the file. Its `source` is empty, and its columns are views of one buffer of its own.
+    """Return the Trace in the file, without its `source`. Its columns are views of a single buffer.
 
-    Raises BrokenFile, OSError.
+    Raises:
+        BrokenFile: The file is not a cache file, or not as it was written.
+        OSError: The file cannot be read.
     """
     content = _content(path)
     index_end = len(content) - _END.size
@@ -99,8 +103,10 @@ def read(path: Path) -> Trace:
 
 
 def _content(path: Path) -> NDArray[np.uint8]:
-    """All of the file, in memory of our own: a mapped file that another machine removes from a network folder would
-    take the process along, and what is used afterwards would not be what was checked.
+    """Return the content in private memory.
+
+    If the file were mapped and another machine removed it from a network folder, this process would crash. Its content
+    could also change after the check.
     """
     with open(path, "rb", buffering=0, opener=regular) as file:
         file.seek(0, 2)
@@ -116,7 +122,11 @@ def _content(path: Path) -> NDArray[np.uint8]:
 
 
 def _trace(content: NDArray[np.uint8], index: _Index) -> Trace:
-    """Raises ValueError where the columns are not those of a Trace, or not as they were written."""
+    """Return the Trace in the content of a file.
+
+    Raises:
+        ValueError: The columns are not those of a Trace, or not as they were written.
+    """
     columns = {name: _column(content, part) for name, part in index.columns.items()}
     ends, text = columns.pop(_NAME_ENDS), columns.pop(_NAME_TEXT).tobytes()
     names = tuple(text[begin:end].decode() for begin, end in pairwise([0, *ends.tolist()]))
@@ -133,7 +143,7 @@ def _trace(content: NDArray[np.uint8], index: _Index) -> Trace:
     return Trace(**parts, **{name: getattr(scalars, name) for name in scalars_type.__struct_fields__})
 
 
-def _column(content: NDArray[np.uint8], part: _Part) -> NDArray[Any]:
+def _column(content: NDArray[np.uint8], part: _StoredColumn) -> NDArray[Any]:
     dtype = np.dtype(part.dtype)
     if dtype.kind not in _NUMBERS:
         raise ValueError(f"a column of {part.dtype}")
@@ -144,9 +154,10 @@ def _column(content: NDArray[np.uint8], part: _Part) -> NDArray[Any]:
 
 
 def _checksum(content: NDArray[np.uint8]) -> int:
-    """Tells any accident to the bytes: the sum modulo 2**64 of their words, each times an odd number of its own.
+    """Return a checksum: the sum modulo 2**64 of the 64-bit words, each times an odd number of its own.
 
-    Memory is read hardly faster than this, while a CRC of all columns would take as long as reading them does.
+    It detects accidental changes nearly as fast as memory can be read. A CRC of all columns would take as long as
+    reading them.
     """
     whole = len(content) // 8
     total = int.from_bytes(content[8 * whole :].tobytes(), "little")
@@ -162,7 +173,7 @@ def _weights() -> NDArray[np.uint64]:
     return np.arange(1, 2 * _WORDS, 2, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 
 
-# -- what a Trace consists of ---------------------------------------------------------------------
+# -- Layout of a Trace ---
 
 
 def _table_columns(trace: Trace) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -180,7 +191,7 @@ def _name_columns(names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
 
 @cache
 def _layout() -> tuple[dict[str, type[Table]], type[msgspec.Struct]]:
-    """The tables of a Trace, and a struct of its other fields, but for the source and the names."""
+    """Return the tables of a Trace, and a struct of its other fields, except the source and the names."""
     hints = get_type_hints(Trace)
     tables = {name: kind for name, kind in hints.items() if isinstance(kind, type) and issubclass(kind, Table)}
     rest = [(name, kind) for name, kind in hints.items() if name not in tables and name not in ("source", "names")]

@@ -1,7 +1,7 @@
-"""The cache's folder: where it is, what is in it, how large it may become, and whether it works.
+"""The cache's folder: its place, its content, its maximum size, and whether it works.
 
-Nothing here locks. A file appears under its name whole or not at all, and its name says what is in it, so it does not
-matter which of several processes wrote it, nor whether one removes it while another reads it.
+The folder needs no locks. A file appears under its name complete or not at all, and its name identifies its content. So
+it does not matter which process wrote it, or whether one process removes it while another reads it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,18 @@ _TAG_TEXT = """Signature: 8a477f597d28d172789f06886806bc55
 
 
 def default_folder() -> Path | None:
-    """Where the cache is for this user; None where there is no home folder either."""
+    """Return the folder of this user's cache; None if the user has no home folder either."""
     if told := os.environ.get(FOLDER_VARIABLE):
         return Path(told).expanduser().absolute()
     return disk.of_user("Caches", "XDG_CACHE_HOME", ".cache")
 
 
 def limit_bytes() -> int:
-    """How large the cache may become. Raises UsageError where the variable holds no size."""
+    """Return the maximum size of the cache.
+
+    Raises:
+        UsageError: The environment variable is not a size.
+    """
     told = os.environ.get(LIMIT_VARIABLE)
     if not told:
         return LIMIT_BYTES
@@ -62,21 +66,25 @@ class Held(msgspec.Struct, frozen=True):
     path: Path
     bytes: int
     used_ns: int
-    """When it was last used."""
+    """Time of last use."""
 
     @property
     def is_entry(self) -> bool:
-        """Whether it holds a trace; else it notes what a file held, or was not finished."""
+        """True if the file holds a trace, and is not a note or an unfinished file."""
         return _ENTRY.fullmatch(self.path.name) is not None
 
 
 class Folder(msgspec.Struct, frozen=True):
-    """A folder that may hold other files, too: those are left alone."""
+    """A folder for the cache. It may hold other files too, which stay untouched."""
 
     path: Path
 
     def held(self) -> list[Held]:
-        """The cache's files. Raises OSError, but not where there is no folder."""
+        """Return the cache's files; none if the folder does not exist.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
         held = []
         try:
             with os.scandir(self.path) as files:
@@ -91,24 +99,31 @@ class Folder(msgspec.Struct, frozen=True):
         return held
 
     def entries(self) -> list[Held]:
-        """The traces in it. Raises OSError."""
+        """Return the cached traces.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
         return [file for file in self.held() if file.is_entry]
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
-        """An empty file to write, which takes the name, over what has it, unless an error is raised.
+        """Yield an empty file to write, which gets the name at the end unless an exception is raised.
 
-        Raises OSError.
+        Raises:
+            OSError: The file cannot be written.
         """
         self._make()
         temporary = f".{_host()}-{os.getpid()}-{os.urandom(8).hex()}.part"
-        # Not flushed to the disk: what a power failure leaves of it has not the right digest.
+        # No flush to the disk is needed: after a power failure, a damaged file has a wrong digest.
         with disk.put_in_place(self.path / name, temporary, mode=0o600) as file:
             yield file
 
     def sweep(self, limit_bytes: int) -> None:
-        """Remove what was left unfinished, notes that nobody used for a month, and, until the rest is no larger than
-        the limit, the traces that were used longest ago. Raises OSError.
+        """Remove unfinished files, notes unused for a month, and the least recently used traces above the limit.
+
+        Raises:
+            OSError: A file cannot be removed.
         """
         now_ns = time.time_ns()
         files = self.held()
@@ -126,7 +141,11 @@ class Folder(msgspec.Struct, frozen=True):
                 total -= file.bytes
 
     def clear(self) -> list[Held]:
-        """Remove all, and say what that was. Raises OSError."""
+        """Remove all files of the cache, and return them.
+
+        Raises:
+            OSError: A file cannot be removed.
+        """
         files = self.held()
         for file in files:
             remove(file.path)
@@ -141,13 +160,17 @@ class Folder(msgspec.Struct, frozen=True):
 
 
 def remove(path: Path) -> None:
-    """Raises OSError, but not where another process was quicker."""
+    """Remove a file, unless another process has done so.
+
+    Raises:
+        OSError: The file cannot be removed.
+    """
     with suppress(FileNotFoundError):
         path.unlink()
 
 
 def _abandoned(temporary: str) -> bool:
-    """Whether the process that began the file has ended; a process of another machine is taken to live."""
+    """Return whether the process that began the file has ended. Processes of other machines are assumed to be alive."""
     match = _TEMPORARY.fullmatch(temporary)
     if match is None or match["host"] != _host():
         return False
@@ -164,28 +187,29 @@ def _host() -> str:
     return f"{zlib.crc32(os.fsencode(os.uname().nodename)):08x}"
 
 
-# -- what there is to know of it ------------------------------------------------------------------
+# -- Description ---
 
 
 class CacheInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes are bytes on disk."""
+    """State of the cache. Sizes are bytes on disk."""
 
     folder: str | None
     entries: int | None
-    """Traces kept; None where the folder cannot be read."""
+    """Number of cached traces; None where the folder cannot be read."""
     bytes: int | None
-    """Of all files of the cache."""
+    """Size of all files of the cache."""
     limit_bytes: int
     free_bytes: int | None
-    """On the disk of the folder; None where there is no telling."""
+    """Free space on the disk of the folder; None where unknown."""
     problem: str | None
-    """Why nothing is kept, or nothing new; None where all is well."""
+    """Reason why nothing new is stored; None where all is well."""
 
 
 def describe() -> CacheInfo:
-    """The state of the cache; what writing to it would come to is tried with a small file.
+    """Return the state of the cache; tests whether it is writable with a small file.
 
-    Raises UsageError where a variable that sets it up makes no sense.
+    Raises:
+        UsageError: An environment variable of the cache has an invalid value.
     """
     path = default_folder()
     limit = limit_bytes()
@@ -216,7 +240,7 @@ def describe() -> CacheInfo:
 
 def _no_writing(folder: Path) -> str | None:
     try:
-        # Without a name, so nobody sees it and nothing is left of it.
+        # The file has no name, so it is invisible and leaves nothing behind.
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(_PROBE_BYTES))
             file.flush()

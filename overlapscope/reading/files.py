@@ -1,5 +1,8 @@
-"""Bytes of a trace file, whatever it is packed in: plain, gzip or zstd, in blocks of bounded size; what comes through a
-pipe, which can be read once and in order only, is copied to a file before. And what a file says that it is."""
+"""Bytes of a trace file, unpacked if it is gzip or zstd, in blocks of bounded size.
+
+A pipe can be read only once and in order, so its content is first copied to a file. This module also recognizes the
+files that overlapscope itself writes.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,14 @@ from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import _nsys_export
 
 BLOCK_BYTES = 1 << 21
-"""Unpacked bytes in one block. Half a megabyte stays in a core's cache while it is decoded (measured: blocks
-of 8 MB take almost twice the time)."""
+"""Unpacked bytes of a block. Half a megabyte stays in a core's cache while it is decoded; blocks of 8 MB take almost
+twice the time."""
 
 LIMIT_BYTES = 8 << 30
-"""Unpacked bytes read of one file unless the caller says otherwise.
+"""Default maximum of unpacked bytes to read of one file.
 
-It bounds memory too: an event becomes 36 bytes of columns (84 for a GPU op, whose shortest text is as long), and a
-real one is some 300 bytes of text, so a file takes a tenth of its size and a hostile one about all of it.
+It limits memory too. An event becomes 36 bytes of columns (84 for a GPU op, whose shortest text is as long), and a real
+event is some 300 bytes of text. So a file takes a tenth of its size in memory, and a hostile file about all of it.
 """
 
 _GZIP = b"\x1f\x8b"
@@ -48,22 +51,24 @@ _FOREIGN = {
 class SourceFile:
     """A trace file being read.
 
-    Iterating yields its unpacked bytes. A packed stream that ends early or turns invalid ends the iteration
-    and sets `broken`, so that what came before is not lost.
+    Iterating yields its unpacked bytes. A packed stream that ends early or turns invalid ends the iteration and sets
+    `broken`, so that the bytes before are not lost.
     """
 
     def __init__(self, path: Path, *, limit_bytes: int = LIMIT_BYTES) -> None:
-        """Raises UnreadableTrace where the file is missing, empty, a directory, not readable, or of a foreign
-        format.
+        """Open a file.
+
+        Raises:
+            UnreadableTrace: The file is missing, empty, a directory, not readable, or of a foreign format.
         """
         self.path = path
         self.limit_bytes = limit_bytes
         self.packed_bytes_read = 0
-        """Bytes read from disk so far; of a plain file, the place in it."""
+        """Bytes read from disk so far; in a plain file, the current position."""
         self.broken: str | None = None
-        """Why the packed stream ended before its end; None where it did not."""
+        """Reason why the packed stream ended too early; None if it did not."""
         self.unpacked_bytes = 0
-        """Bytes of its content read so far."""
+        """Unpacked bytes read so far."""
         self._skip_to: int | None = None
         self._descriptor = -1
         try:
@@ -74,19 +79,24 @@ class SourceFile:
         except OSError as error:
             raise self._unreadable(error) from None
         if not self._head:
-            raise UnreadableTrace(f"{path}: the file is empty; record the trace again.")
+            raise UnreadableTrace(path, "the file is empty; record the trace again.")
         for magic, what in _FOREIGN.items():
             if self._head.startswith(magic):
-                raise UnreadableTrace(f"{path}: this is {what}.")
+                raise UnreadableTrace(path, f"this is {what}.")
 
     def __iter__(self) -> Iterator[bytes]:
-        """Blocks of at most about BLOCK_BYTES. Raises UnreadableTrace past the limit."""
+        """Yield blocks of about BLOCK_BYTES at most.
+
+        Raises:
+            UnreadableTrace: The content exceeds the limit.
+        """
         for block in self._blocks():
             self.unpacked_bytes += len(block)
             if self.unpacked_bytes > self.limit_bytes:
                 raise UnreadableTrace(
-                    f"{self.path}: holds more than {size(self.limit_bytes)} when unpacked; "
-                    f"raise --max-size if the trace really is that large."
+                    self.path,
+                    f"holds more than {size(self.limit_bytes)} when unpacked; "
+                    f"raise --max-size if the trace really is that large.",
                 )
             yield block
 
@@ -104,13 +114,13 @@ class SourceFile:
 
     @property
     def plain(self) -> bool:
-        """Not packed, so that any place in it can be read at once."""
+        """True if the file is not packed, so that any place in it can be read at once."""
         return not self._head.startswith((_GZIP, _ZSTD))
 
     def stretch(self, begin: int, end: int) -> Iterator[bytes]:
-        """Blocks of a plain file between two places in it, once its first block has been read.
+        """Yield the blocks of a plain file between two places, once its first block has been read.
 
-        Any process may ask for any stretch: that does not count as reading the file, nor move the place in it.
+        Any process may call this for any stretch, without effect on the position in the file.
         """
         try:
             while begin < end and (block := os.pread(self._descriptor, min(BLOCK_BYTES, end - begin), begin)):
@@ -120,7 +130,7 @@ class SourceFile:
             raise self._unreadable(error) from None
 
     def skip_to(self, place: int) -> None:
-        """Takes a plain file as read up to `place`, further on than it has been read."""
+        """Move the position in a plain file forward to `place`."""
         self.unpacked_bytes += place - self.packed_bytes_read
         self._skip_to = self.packed_bytes_read = place
 
@@ -152,7 +162,7 @@ class SourceFile:
                 yield block
             packed = unpack.unconsumed_tail
             if unpack.eof:
-                # Members may follow one another; anything else after the last one is padding.
+                # Several members may follow one another. Other bytes after the last member are padding.
                 rest = unpack.unused_data or self._read(file)
                 if not rest or not rest.startswith(_GZIP[: len(rest)]):
                     return
@@ -190,16 +200,16 @@ class SourceFile:
         path = self.path
         match error:
             case FileNotFoundError():
-                return UnreadableTrace(f"{path}: the file does not exist; check the path.")
+                return UnreadableTrace(path, "the file does not exist; check the path.")
             case IsADirectoryError():
-                return UnreadableTrace(f"{path}: is a directory; name a trace file in it.")
+                return UnreadableTrace(path, "is a directory; name a trace file in it.")
             case PermissionError():
-                return UnreadableTrace(f"{path}: is not readable; check its permissions.")
-        return UnreadableTrace(f"{path}: cannot be read ({error.strerror or error}); check the file.")
+                return UnreadableTrace(path, "is not readable; check its permissions.")
+        return UnreadableTrace(path, f"cannot be read ({error.strerror or error}); check the file.")
 
 
 def _salvage(unpack: Any, packed: bytes) -> Iterator[bytes]:
-    """What can be unpacked before the error, in small bites, as zlib returns nothing of a call that fails."""
+    """Yield the bytes before an error, from small pieces, because zlib returns nothing from a call that fails."""
     try:
         while packed:
             yield from _nonempty(unpack.decompress(packed, 256))
@@ -213,7 +223,7 @@ def _zstd_classes(path: Path) -> tuple[Any, type[Exception]]:
         zstd = module()
     except ImportError:
         raise UnreadableTrace(
-            f"{path}: is packed with zstd, which this Python cannot read; install backports.zstd or unpack the file."
+            path, "is packed with zstd, which this Python cannot read; install backports.zstd or unpack the file."
         ) from None
     return zstd.ZstdDecompressor, zstd.ZstdError
 
@@ -223,24 +233,24 @@ def _nonempty(block: bytes) -> Iterator[bytes]:
         yield block
 
 
-# -- pipes -------------------------------------------------------------------------------------------
+# -- Pipes ---
 
 STDIN = Path("<stdin>")
-"""What `-` stands for, by the name that it is shown by."""
+"""Name that stands for `-` in messages."""
 _BLOCK_BYTES = 1 << 20
 
 _copies: dict[Path, tuple[IO[bytes], str]] = {}
 _exports: dict[Path, tempfile.TemporaryDirectory[str]] = {}
-"""By the path that was named; each is removed when the program ends."""
+"""Copies of pipes by the path of the pipe. They are removed when the program ends."""
 
 
 def named(source: str | Path) -> Path:
-    """The path that a user names; `-` is standard input."""
+    """Return the path that a user names; `-` is standard input."""
     return STDIN if str(source) == "-" and not isinstance(source, Path) else Path(source)
 
 
 def is_pipe(path: Path) -> bool:
-    """Whether it can be read only once. A missing file is none."""
+    """Return whether a path can be read only once; False for a missing file."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -249,11 +259,13 @@ def is_pipe(path: Path) -> bool:
 
 
 def place(path: Path, limit_bytes: int) -> Path:
-    """Where the bytes of a source lie: the file itself, a copy of all that came through the pipe of that name, or what
-    Nsight Systems exports of its own report.
+    """Return the file with the bytes of a source.
 
-    Raises UnreadableTrace where that is nothing, over `limit_bytes`, or cannot be kept; OSError where it cannot be
-    opened.
+    It is the source itself, the copy of a pipe, or the database exported from a report of Nsight Systems.
+
+    Raises:
+        UnreadableTrace: The bytes are missing, more than `limit_bytes`, or cannot be copied.
+        OSError: The source cannot be opened.
     """
     if path.name.lower().endswith(_nsys_export.SUFFIX) and path.is_file():
         if path not in _exports:
@@ -262,20 +274,39 @@ def place(path: Path, limit_bytes: int) -> Path:
             _exports[path] = folder
         return Path(_exports[path].name) / "report.sqlite"
     if not is_pipe(path):
-        return path
+        return path if path.stat().st_size else _special(path, limit_bytes)
     if path not in _copies:
         _copies[path] = _copied(path, limit_bytes)
     return Path(_copies[path][1])
 
 
+def _special(path: Path, limit_bytes: int) -> Path:
+    """Return where the content of a file without a size lies.
+
+    Files of /proc have none, whatever is in them, and reading some of them waits for data. An empty file stays where
+    it is: somebody may be about to write it.
+    """
+    with disk.open_source(path) as file:
+        if file.read(1) == b"":
+            return path
+    copy = _copied(path, limit_bytes)
+    if path.stat().st_size:
+        copy[0].close()
+        return path
+    _copies[path] = copy
+    return Path(copy[1])
+
+
 def _copied(path: Path, limit_bytes: int) -> tuple[IO[bytes], str]:
     with ExitStack() as opened:
         if path == STDIN and sys.stdin is None:
-            raise UnreadableTrace(f"{path}: is closed; pipe a trace into it.")
-        source = sys.stdin.buffer if path == STDIN else opened.enter_context(path.open("rb"))
+            raise UnreadableTrace(path, "is closed; pipe a trace into it.")
+        source: IO[bytes] = sys.stdin.buffer if path == STDIN else opened.enter_context(disk.open_source(path))
+        if disk.is_device(source):
+            raise UnreadableTrace(path, "is a device and has no trace in it; name a file.")
         if source.isatty():
             raise UnreadableTrace(
-                f"{path}: is a terminal; pipe a trace into it, as in `zcat trace.json.gz | overlapscope analyze -`."
+                path, "is a terminal; pipe a trace into it, as in `zcat trace.json.gz | overlapscope analyze -`."
             )
         try:
             copy, name = _unnamed_file()
@@ -285,18 +316,19 @@ def _copied(path: Path, limit_bytes: int) -> tuple[IO[bytes], str]:
             copy.flush()
         except OSError as error:
             raise UnreadableTrace(
-                f"{path}: cannot be stored in a temporary file ({error.strerror or error}); write it to a file and "
-                "name that file."
+                path,
+                f"cannot be stored in a temporary file ({error.strerror or error}); write it to a file and "
+                "name that file.",
             ) from None
     if not os.path.getsize(name):
-        raise UnreadableTrace(f"{path}: the pipe was empty; check whether the command that writes to it failed.")
+        raise UnreadableTrace(path, "the pipe was empty; check whether the command that writes to it failed.")
     return copy, name
 
 
 def _unnamed_file() -> tuple[IO[bytes], str]:
     """Return a temporary file and a path to it.
 
-    On Linux no directory has it, so a process that is killed leaves nothing.
+    On Linux it is in no directory, so a killed process leaves nothing behind.
     """
     if sys.platform == "linux":
         # Some file systems, and systems without /proc, can't do this. Python's TemporaryFile can't be named later.
@@ -327,14 +359,14 @@ def named_in_directory(path: Path) -> Iterator[Path]:
         yield name
 
 
-def _blocks(path: Path, source: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
-    """All that is worth copying: of what begins like no trace, its beginning says so."""
+def _blocks(path: Path, source: IO[bytes], limit_bytes: int) -> Iterator[bytes]:
+    """Yield the content of a pipe; only the beginning if it shows that this is not a trace."""
     done = 0
     while block := source.read(_BLOCK_BYTES):
         yield block
         if (
             not done
-            # A protocol buffer's first field may be what looks like the end of a line.
+            # The first field of a protocol buffer may look like a line break.
             and not block.startswith((_GZIP, _ZSTD, SQLITE, b"\n"))
             and block.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] not in (b"{", b"[", b"")
         ):
@@ -342,38 +374,41 @@ def _blocks(path: Path, source: BinaryIO, limit_bytes: int) -> Iterator[bytes]:
         done += len(block)
         if done > limit_bytes:
             raise UnreadableTrace(
-                f"{path}: more than {limit_bytes:,} bytes came through the pipe; raise --max-size if the trace really "
-                "is that large."
+                path,
+                f"more than {limit_bytes:,} bytes came through the pipe; raise --max-size if the trace really "
+                "is that large.",
             )
+    if block is None:
+        raise UnreadableTrace(path, f"cannot be read ({disk.WAITS}); name a file.")
 
 
-# -- names -------------------------------------------------------------------------------------------
+# -- Names ---
 
 _PART: Final = re.compile(r"(.+)@(\d{1,6})")
 _RANK_IN_NAME: Final = re.compile(r"(?<![a-z])rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
 
 
 def shown_source(source: str | Path) -> str:
-    """A path as a report names it. A file name need not be valid text, but what is in a report must be."""
+    """Return a path as a report shows it. A file name need not be valid text, but a report must be."""
     return os.fsencode(source).decode("utf-8", "backslashreplace")
 
 
 def file_and_part(path: Path) -> tuple[Path, int | None]:
-    """The file that a path names, and which of the recordings in it where `@2` behind its name says so."""
+    """Return the file that a path names, and the number of a recording in it for a name that ends in `@2`."""
     part = _PART.fullmatch(path.name)
-    # Where links lead must not matter: they may lead out of what may be read.
+    # Links are not resolved, because they may lead out of the readable directories.
     if part is None or os.path.lexists(path) or not disk.may_be_file(path.with_name(part[1])):
         return path, None
     return path.with_name(part[1]), int(part[2])
 
 
 def rank_in_name(source: str) -> int | None:
-    """The rank that a file's name states; None where it states none."""
+    """Return the rank in a file's name; None where there is none."""
     ranks = _RANK_IN_NAME.findall(Path(source).name)
     return int(ranks[-1]) if ranks else None
 
 
-# -- what a file says that it is ---------------------------------------------------------------------
+# -- Files of overlapscope ---
 
 Kind = Literal[
     "report",
@@ -395,16 +430,16 @@ _FIRST_MEMBER: Final = re.compile(rb'\s*\{\s*"(\w+)"\s*:\s*(?:"(\w+)")?')
 
 
 def kind_of(path: Path, limit_bytes: int = LIMIT_BYTES) -> Kind | None:
-    """The kind of a file that this package wrote, which begins with it, as no trace does; None for all others.
+    """Return the kind of a file that overlapscope wrote; None for other files and where the file cannot be opened.
 
-    None also where it cannot be opened. Files that were written before they had a kind are told by their shape:
-    reports, those of ranks, and baselines.
+    The kind comes first in the file. Older files without it are recognized by their shape: reports, reports of ranks,
+    and baselines.
     """
     try:
         with place(path, limit_bytes).open("rb") as file:
             head = file.read(_HEAD_BYTES)
     except OSError:
-        # Whoever reads it as a trace says what is wrong.
+        # Reading the file as a trace reports the error.
         return None
     first = _FIRST_MEMBER.match(head)
     if first is None:

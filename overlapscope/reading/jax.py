@@ -1,5 +1,7 @@
-"""Reads what `jax.profiler` leaves into a Trace: XLA's protocol buffer (`*.xplane.pb`), or the Chrome trace beside it
-(`*.trace.json.gz`), which has at most a million events and says less.
+"""Traces from recordings of `jax.profiler`.
+
+They are XLA's protocol buffer (`*.xplane.pb`), or the Chrome trace beside it (`*.trace.json.gz`), which has at most a
+million events and fewer details.
 """
 
 from __future__ import annotations
@@ -15,37 +17,37 @@ from overlapscope.base.marks import FRAMEWORK, METADATA, RECORDER
 from overlapscope.base.words import plural
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading.files import SourceFile
-from overlapscope.reading.source import Request, Source
+from overlapscope.reading.source import ReadRequest, Source
 from overlapscope.trace.model import Trace
 
 if TYPE_CHECKING:
-    from overlapscope.reading._jax_lines import Recording
-    from overlapscope.reading._stream import Losses
+    from overlapscope.reading._jax_lines import XlaRecording
+    from overlapscope.reading._losses import Losses
 
 _XSPACE: Final = re.compile(
     rb"\n[\x80-\xff]{0,9}[\0-\x7f](?:\x08[\x80-\xff]{0,9}[\0-\x7f])?\x12[\x01-\x7f](?:/host:|/device:|Task Environment)"
 )
-"""A message's first field is a plane, with a name of XLA's."""
+"""The first field of a message is a plane with one of XLA's names."""
 _JSON: Final = re.compile(rb'"name"\s*:\s*"[^"\\]{0,99}/(?:host|device):[A-Z]')
 """A process has the name of a plane."""
 _OTHER_DEVICE: Final = re.compile(r"/device:(?!GPU)(\w+):\d+")
 _DROPPED: Final = re.compile(r"(\d{1,15}) (?:\w+ ){0,3}events? dropped|dropped (\d{1,15})", re.IGNORECASE)
 _LARGEST_BYTES: Final = 2 << 30
-"""No protocol buffer is larger; unlike Kineto's, such a file is held in memory as a whole."""
+"""Maximum size of a protocol buffer. Unlike Kineto's files, such a file is held in memory as a whole."""
 _ENVIRONMENT: Final = "Task Environment"
 _VERSIONS: Final = frozenset({"jax_version", "jaxlib_version", "cuda_runtime_version", "cuda_driver_version"})
 _RELATIVE_NS: Final = 1 << 57
-"""Times below are counted from the recording's beginning: as times since 1970 they would lie before 1975."""
+"""Smaller times count from the beginning of the recording; as times since 1970 they would be before 1975."""
 
 
 def _recognises(head: bytes) -> bool:
-    # Events of XLA have no category, those of Kineto do.
+    # XLA's events have no category, and Kineto's do.
     return _XSPACE.match(head) is not None or (b'"cat"' not in head and _JSON.search(head) is not None)
 
 
-def _read(path: Path, request: Request) -> Trace:
+def _read(path: Path, request: ReadRequest) -> Trace:
     from overlapscope.reading import kineto
-    from overlapscope.reading._columns import Columns
+    from overlapscope.reading._columns import EventColumns
     from overlapscope.reading._jax_rows import batch_of
     from overlapscope.reading._progress import ReadingBar
 
@@ -61,17 +63,21 @@ def _read(path: Path, request: Request) -> Trace:
     others = {match[1] for line in recording.lines if (match := _OTHER_DEVICE.search(line.plane))}
     if others and not any("/device:GPU:" in line.plane for line in recording.lines):
         raise UnreadableTrace(
-            f"{path}: was recorded on a {sorted(others)[0]}; overlapscope reads recordings of GPUs and of CPUs."
+            path, f"was recorded on a {sorted(others)[0]}; overlapscope reads recordings of GPUs and of CPUs."
         )
-    columns = Columns()
+    columns = EventColumns()
     columns.add(batch_of(recording.lines))
     trace = kineto.assemble(str(path), columns, _metadata(recording), _losses(recording), file.unpacked_bytes)
     began, ended = _span(recording)
     return replace(trace, start_ns=began, end_ns=ended)
 
 
-def _decoded(path: Path, data: bytes) -> Recording:
-    """Raises UnreadableTrace."""
+def _decoded(path: Path, data: bytes) -> XlaRecording:
+    """Return the recording in the bytes of a file.
+
+    Raises:
+        UnreadableTrace: The bytes are cut off or damaged.
+    """
     import msgspec
 
     from overlapscope.reading._jax_json import read_json
@@ -81,25 +87,26 @@ def _decoded(path: Path, data: bytes) -> Recording:
         return read_xspace(data) if _XSPACE.match(data) else read_json(data)
     except NotAnXSpace as error:
         raise UnreadableTrace(
-            f"{path}: is cut off or damaged ({error}); copy or record it again, or name the .trace.json.gz beside it."
+            path, f"is cut off or damaged ({error}); copy or record it again, or name the .trace.json.gz beside it."
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableTrace(
-            f"{path}: is damaged ({error}); copy or record it again, or name the .xplane.pb beside it."
+            path, f"is damaged ({error}); copy or record it again, or name the .xplane.pb beside it."
         ) from None
 
 
-def _losses(recording: Recording) -> Losses:
-    from overlapscope.reading._stream import Losses
+def _losses(recording: XlaRecording) -> Losses:
+    from overlapscope.reading._losses import Losses
 
     dropped = sum(int(match[1] or match[2]) for text in recording.warnings for match in _DROPPED.finditer(text))
     losses = Losses(truncated=recording.truncated, lost_events=dropped)
-    losses.remember([f"the profiler says: {text}" for text in recording.warnings])
+    for text in recording.warnings:
+        losses.remember(f"the profiler says: {text}")
     return losses
 
 
-def _metadata(recording: Recording) -> dict[str, Any]:
-    """The same in Kineto's words."""
+def _metadata(recording: XlaRecording) -> dict[str, Any]:
+    """Return the recording's metadata as Kineto would write them."""
     said = recording.said
     names = {plane: about.get("gpu_device_name") for plane, about in said.items() if plane.startswith("/device:GPU:")}
     began = _told(recording, "profile_start_time")
@@ -112,13 +119,13 @@ def _metadata(recording: Recording) -> dict[str, Any]:
     }
 
 
-def _span(recording: Recording) -> tuple[int, int]:
-    """When recording began and ended; -1 where the file does not say."""
+def _span(recording: XlaRecording) -> tuple[int, int]:
+    """Return when recording began and ended; -1 where the file does not state it."""
     began, ended = _told(recording, "profile_start_time"), _told(recording, "profile_stop_time")
     return (began, ended) if 0 < began < ended else (-1, -1)
 
 
-def _told(recording: Recording, name: str) -> int:
+def _told(recording: XlaRecording, name: str) -> int:
     value = recording.said.get(_ENVIRONMENT, {}).get(name)
     return value if isinstance(value, int) else -1
 
@@ -126,14 +133,16 @@ def _told(recording: Recording, name: str) -> int:
 SOURCE: Final = Source("jax", (".xplane.pb",), _recognises, _read)
 
 
-# -- what it leaves in a directory ---------------------------------------------------------------------
+# -- Directories ---
 
 _XPLANE, _CHROME, _PERFETTO = ".xplane.pb", ".trace.json.gz", "perfetto_trace.json.gz"
 
 
 def run_in(directory: Path, readable: Callable[[Path], bool] = Path.exists) -> tuple[Path, list[str]]:
-    """The newest recording below a directory that was given to jax.profiler, and a sentence on older ones; any other
-    directory itself. `readable` leaves out recordings that must not be looked into."""
+    """Return the newest recording below a directory of jax.profiler, and a sentence on older ones.
+
+    Any other directory is returned itself. `readable` excludes recordings that must not be opened.
+    """
     runs = sorted(run for run in directory.glob("plugins/profile/*") if readable(run) and any(run.glob(f"*{_XPLANE}")))
     if not runs:
         return directory, []
@@ -142,7 +151,7 @@ def run_in(directory: Path, readable: Callable[[Path], bool] = Path.exists) -> t
 
 
 def without_copies(files: list[Path]) -> list[Path]:
-    """The files of a directory without the Chrome traces that say less than the protocol buffer beside them."""
+    """Return the files of a directory without the Chrome traces that lie beside a more detailed protocol buffer."""
     spaces = {path.name.removesuffix(_XPLANE) for path in files if path.name.endswith(_XPLANE)}
     copies = {f"{space}{_CHROME}" for space in spaces} | ({_PERFETTO} if spaces else set())
     return [path for path in files if path.name not in copies]

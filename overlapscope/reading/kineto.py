@@ -1,7 +1,6 @@
-"""Reads a Kineto Chrome trace (`torch.profiler`'s `export_chrome_trace`) into a Trace.
+"""Traces from Kineto's Chrome traces (`torch.profiler`'s `export_chrome_trace`).
 
-The file is read once, in blocks: memory holds the columns and one block, not the text (`_stream`,
-`_columns`).
+The file is read once, in blocks, so memory holds the columns and a block of the text (`_stream`, `_columns`).
 """
 
 from __future__ import annotations
@@ -11,10 +10,11 @@ from typing import Any
 
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import _event_notes
-from overlapscope.reading._categories import Table
-from overlapscope.reading._columns import Columns
+from overlapscope.reading._categories import EventTable
+from overlapscope.reading._columns import EventColumns
 from overlapscope.reading._crew import Crew
 from overlapscope.reading._events import valid_text
+from overlapscope.reading._losses import Losses
 from overlapscope.reading._metadata import (
     device_names,
     flags,
@@ -29,11 +29,11 @@ from overlapscope.reading._metadata import (
     warm_up_steps,
 )
 from overlapscope.reading._progress import Progress, ReadingBar
-from overlapscope.reading._stream import EventStream, Losses
+from overlapscope.reading._stream import EventStream
 from overlapscope.reading._tables import Finished
 from overlapscope.reading._times import LARGEST_TOTAL_NS, UNREADABLE, possible, recording
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile, rank_in_name, shown_source
-from overlapscope.reading.source import Request, Source
+from overlapscope.reading.source import ReadRequest, Source
 from overlapscope.trace.model import Damage, Trace
 
 _LARGEST_BASE_NS = 1 << 62
@@ -42,21 +42,25 @@ _LARGEST_BASE_NS = 1 << 62
 def read(
     path: str | Path, *, limit_bytes: int = LIMIT_BYTES, progress: Progress = True, crew: Crew | None = None
 ) -> Trace:
-    """The Trace in a file of JSON, gzipped JSON or zstd-packed JSON; the packing is told from its first
-    bytes.
+    """Return the Trace in a file of JSON, plain or packed by gzip or zstd.
 
-    `limit_bytes` bounds the unpacked size. `progress` shows a bar on stderr if that is a terminal and reading
-    takes over a second, or is called with the bytes read and how many there are.
-    Times are `baseTimeNanoseconds` + `ts`, exact to the nanosecond.
-    `crew` says when processes help and how; the Trace is the same in every case.
+    Times are `baseTimeNanoseconds` + `ts`, exact to the nanosecond. A damaged file is read as far as possible, and
+    `Trace.damage` describes the losses.
 
-    Raises UnreadableTrace where there is no trace to be had. What is merely damaged is read as far as it
-    goes, and `Trace.damage` says what that cost.
+    Args:
+        path: Path of the file.
+        limit_bytes: Maximum unpacked size.
+        progress: Whether to show a bar on stderr if stderr is a terminal and reading takes over a second; or a function
+            to call instead with the bytes read so far and in total.
+        crew: Processes that may help; the Trace is the same in every case.
+
+    Raises:
+        UnreadableTrace: The file has no readable trace.
     """
     file = SourceFile(Path(path), limit_bytes=limit_bytes)
     crew = crew or Crew()
     stream = EventStream(file, crew.blocks(file))
-    columns = Columns()
+    columns = EventColumns()
     with ReadingBar(str(path), file.packed_bytes, progress) as bar:
         for batch in stream.batches():
             columns.add(batch)
@@ -71,17 +75,20 @@ def _recognises(head: bytes) -> bool:
     return any(key in head for key in (b'"ph"', b'"traceEvents"', b'"schemaVersion"'))
 
 
-def _read(path: Path, request: Request) -> Trace:
+def _read(path: Path, request: ReadRequest) -> Trace:
     return read(path, limit_bytes=request.limit_bytes, progress=request.progress, crew=request.crew)
 
 
 SOURCE = Source("kineto", (".json", ".json.gz", ".json.zst"), _recognises, _read)
 
 
-def assemble(source: str, columns: Columns, metadata: dict[str, Any], losses: Losses, unpacked_bytes: int) -> Trace:
-    """The Trace of all rows of a file, of what it says around them, as Kineto does, and of what reading them cost.
+def assemble(
+    source: str, columns: EventColumns, metadata: dict[str, Any], losses: Losses, unpacked_bytes: int
+) -> Trace:
+    """Return the Trace of all rows of a file, its metadata in Kineto's format, and the losses while reading.
 
-    Raises UnreadableTrace where the times make no sense.
+    Raises:
+        UnreadableTrace: The times are nonsense.
     """
     base_ns = integer(metadata.get("baseTimeNanoseconds")) or 0
     if abs(base_ns) > _LARGEST_BASE_NS:
@@ -97,8 +104,8 @@ def assemble(source: str, columns: Columns, metadata: dict[str, Any], losses: Lo
     distributed = distributed if isinstance(distributed, dict) else {}
     rank = _ordinal(distributed.get("rank"))
     cpu_ops, annotations, syncs = _event_notes.apply(
-        finished.host(Table.CPU, base_ns),
-        finished.host(Table.ANNOTATION, base_ns),
+        finished.host(EventTable.CPU, base_ns),
+        finished.host(EventTable.ANNOTATION, base_ns),
         runtime_calls,
         finished.syncs(base_ns),
     )
@@ -109,8 +116,8 @@ def assemble(source: str, columns: Columns, metadata: dict[str, Any], losses: Lo
         runtime_calls=runtime_calls,
         cpu_ops=cpu_ops,
         annotations=annotations,
-        python_frames=finished.host(Table.PYTHON, base_ns),
-        overheads=finished.host(Table.OVERHEAD, base_ns),
+        python_frames=finished.host(EventTable.PYTHON, base_ns),
+        overheads=finished.host(EventTable.OVERHEAD, base_ns),
         syncs=syncs,
         device_annotations=finished.device_annotations(base_ns),
         collectives=finished.collectives(base_ns),
@@ -135,11 +142,15 @@ def assemble(source: str, columns: Columns, metadata: dict[str, Any], losses: Lo
 
 
 def _damage(source: str, finished: Finished, losses: Losses, repaired: int, begin_ns: int, end_ns: int) -> Damage:
-    """What was lost while reading; impossible times and sizes are taken out of the events. Raises UnreadableTrace."""
+    """Return the losses while reading, and remove impossible times and sizes from the events.
+
+    Raises:
+        UnreadableTrace: The durations add up to years.
+    """
     impossible, example = _drop_impossible(finished, begin_ns, end_ns)
     if finished.total_ns() > LARGEST_TOTAL_NS:
         raise UnreadableTrace(
-            f"{source}: its events last more than two years in total, so its times are damaged; record it again."
+            source, "its events last more than two years in total, so its times are damaged; record it again."
         )
     return Damage(
         truncated=losses.truncated,
@@ -154,13 +165,12 @@ def _damage(source: str, finished: Finished, losses: Losses, repaired: int, begi
 
 
 def _stated_span(finished: Finished, markers: list[tuple[str, int]]) -> tuple[int, int] | None:
-    """When recording began and ended by the file's own account, without the base; None where it does not say.
+    """Return when recording began and ended according to the file, without the base time; None if not stated.
 
-    The `Trace` span ends when the host stopped; `Record Window End` comes after it, when the last GPU op had
-    ended.
+    The `Trace` span ends when the host stopped. `Record Window End` comes after it, when the last GPU op had ended.
     """
-    # Rows of category `Trace`, which say when recording was on.
-    spans = finished.rows(Table.SPAN)
+    # Rows of category `Trace` state when recording was on.
+    spans = finished.rows(EventTable.SPAN)
     spans = spans[(finished.start_ns[spans] > 0) & (finished.dur_ns[spans] >= 0)]
     begins = [ns for name, ns in markers if ns > 0 and name.startswith("Iteration Start")]
     ends = [ns for name, ns in markers if ns > 0 and name.startswith("Record Window End")]
@@ -175,16 +185,14 @@ def _stated_span(finished: Finished, markers: list[tuple[str, int]]) -> tuple[in
 
 
 def _drop_impossible(finished: Finished, begin_ns: int, end_ns: int) -> tuple[dict[str, int], list[str]]:
-    """Leave out what cannot have happened in the recording `[begin_ns, end_ns]`: how many of each part of the
-    recording, and the first in words.
-    """
+    """Drop events that cannot have happened in `[begin_ns, end_ns]`; return their number by part, and an example."""
     work, copied = (
         rows[~possible(finished.start_ns[rows], finished.dur_ns[rows], begin_ns, end_ns)]
-        for rows in (finished.work(), finished.rows(Table.DEVICE_ANNOTATION))
+        for rows in (finished.work(), finished.rows(EventTable.DEVICE_ANNOTATION))
     )
     by_part = finished.parts(work)
     finished.drop(work)
-    # No loss: what they are copies of is judged on the host.
+    # These are copies of annotations on the host, so nothing is lost.
     finished.drop(copied)
     return by_part, [_told(finished, row) for row in work[:1].tolist()]
 
@@ -197,6 +205,6 @@ def _told(finished: Finished, row: int) -> str:
 
 
 def _ordinal(value: Any) -> int | None:
-    """A number that ranks can have."""
+    """Return a number that can be a rank; None otherwise."""
     number = integer(value)
     return number if number is not None and 0 <= number < 1 << 31 else None

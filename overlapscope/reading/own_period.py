@@ -57,7 +57,7 @@ def _main_stream(ops: GpuOps) -> tuple[int, int]:
 
 
 def _launches(trace: Trace, ops: Bool) -> _Sequence:
-    """Calls that launched any of some ops: a call's symbol is the name of its op, or of all ops of its graph."""
+    """Return the calls that launched some ops; a call's symbol is the name of its op, or of all ops of its graph."""
     calls, rows = trace.runtime_calls, np.flatnonzero(ops & (trace.gpu_ops.launch >= 0))
     # Calls are sorted by their start.
     rows = rows[np.argsort(trace.gpu_ops.launch[rows], kind="stable")]
@@ -74,7 +74,7 @@ def _launches(trace: Trace, ops: Bool) -> _Sequence:
 
 
 def _outermost_ops(trace: Trace) -> _Sequence:
-    """CPU ops of the thread with the most ops that lie in no other op."""
+    """Return the CPU ops that lie in no other op, of the thread with the most ops."""
     ops = trace.cpu_ops
     threads, counts = np.unique(ops.thread, return_counts=True)
     if len(threads):
@@ -119,7 +119,7 @@ def _marked(trace: Trace, edges: I64, done: _Sequence, recurrence: Recurrence) -
         start_ns=edges[:-1],
         end_ns=edges[1:],
         name_id=rows + np.int32(len(trace.names)),
-        # Places of no event.
+        # Places after those of all events.
         place=rows + np.int32(used + 1),
         thread=np.full(len(rows), threads[np.argmax(counts)]),
     )

@@ -1,11 +1,11 @@
-"""The sample recordings that come with overlapscope."""
+"""Sample recordings that come with overlapscope."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 SAMPLES = Path(__file__).parents[1] / "samples"
-"""Their directory."""
+"""Directory of the samples."""
 
 WHAT_THEY_ARE = {
     "training_naive.json.gz": "training that copies each batch from pageable memory",
@@ -18,4 +18,4 @@ WHAT_THEY_ARE = {
     "ddp": "two ranks of a training with DistributedDataParallel",
     "laboratory": "what the experiments of `overlapscope scenarios` measured on an H200",
 }
-"""What each file or directory in it holds."""
+"""Content of each sample file or directory."""

@@ -16,7 +16,7 @@
 typedef const unsigned char *Text;
 
 enum { MOST_DEPTH = 64, MOST_DIGITS = 18, EXACT_DIGITS = 15, NS_DIGITS = 3 };
-static const int64_t LARGEST_US = (int64_t)1 << 43; /* `_batch._LARGEST_US` */
+static const int64_t LARGEST_US = (int64_t)1 << 43; /* `_times.DOUBLES_BELOW_US` */
 static const double SMALL_US = 4294967296.0;        /* `_times._SMALL_US` */
 
 /* -- what is asked for; filled in by `_scan.py` */

@@ -1,8 +1,7 @@
-"""What a trace file says of the inputs of CPU ops: how many elements each tensor has.
+"""Sizes of the tensors that are inputs of CPU ops, from a trace file.
 
-A Trace does not hold it, for few questions need it and shapes are a third of the text of a file that has them. So the
-file is read once more, when they are asked for. Whatever keeps that from working, nothing is known, and nothing else
-happens.
+A Trace does not hold them, because few questions need them and shapes make up a third of a file's text. So the file is
+read again when they are needed. If that fails for any reason, the inputs are unknown, without an error.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from overlapscope.reading.files import SourceFile
 from overlapscope.trace.model import I32, I64, HostEvents, Trace
 
 _NO_LIMIT = 1 << 62
-"""The file has been read once within the user's limit, and is read no further than to the last op."""
+"""No limit: the file was read once within the user's limit, and is read no further than to the last op."""
 _SAME_NS = 1000
-"""Starts are compared as doubles, which hold the microseconds of a file to a quarter of one."""
+"""Starts are compared as doubles, which hold the microseconds of a file to a quarter of a microsecond."""
 _MOST_ELEMENTS = 1 << 60
 _MOST_DIMS = 64
 _NOTHING = bytes(NOTHING)
@@ -42,7 +41,7 @@ ITEM_BYTES = {
     **dict.fromkeys(("long", "long int", "unsigned long", "double", "c10::complex<float>"), 8),
     "c10::complex<double>": 16,
 }
-"""Bytes of one element, by the types that PyTorch writes."""
+"""Bytes of an element, by PyTorch's names of types."""
 _NO_TENSOR = frozenset(
     ("Scalar", "ScalarList", "Int", "Bool", "Double", "IntList", "DoubleList", "BoolList", "None", "String", "Device")
     + ("nullptr (uninitialized)",)
@@ -53,45 +52,45 @@ class Signature(msgspec.Struct, frozen=True):
     """The inputs of an op, as far as they are known."""
 
     elements: tuple[int, ...]
-    """How many elements each tensor has, those in lists too."""
+    """Number of elements of each tensor, including tensors in lists."""
     first: int
-    """Likewise of the first input; -1 where that is no tensor."""
+    """Number of elements of the first input; -1 where it is not a tensor."""
     first_type: str
-    """Its type of element: `float`."""
+    """Element type of the first input, such as `float`."""
     whole: bool
-    """Of every tensor that is named, the shape is known: PyTorch leaves out those of long lists."""
+    """True if the shape of every named tensor is known. PyTorch leaves out the shapes of long lists."""
     unnamed: bool
-    """An input is of a type that is not named: mostly nothing at all, but a list of optional tensors too."""
+    """True if an input has no named type: usually no value at all, but also a list of optional tensors."""
 
 
 class Inputs(msgspec.Struct, frozen=True, eq=False):
     """The inputs of all CPU ops of a trace."""
 
     number: I32
-    """For each row of `Trace.cpu_ops`: which of the signatures is its; -1 where nothing is known."""
+    """Index in `signatures` for each row of `Trace.cpu_ops`; -1 where unknown."""
     signatures: tuple[Signature, ...]
 
 
 def read_inputs(trace: Trace) -> Inputs | None:
-    """The inputs of a trace's CPU ops; None where they were not recorded or the file is no longer there.
+    """Return the inputs of a trace's CPU ops; None where they were not recorded or the file is missing.
 
-    Ops whose place in the file is now another event's are left out.
+    Ops are left out if another event is now at their place in the file.
     """
     return _read(trace.cpu_ops, Path(trace.source), trace.base_ns) if trace.flags.get("record_shapes") else None
 
 
 @kept()
 def _read(ops: HostEvents, path: Path, base_ns: int) -> Inputs | None:
-    """It takes as long as reading the trace did."""
+    """Return the inputs; takes as long as reading the trace."""
     reading = _Reading(ops, base_ns, np.full(len(ops), -1, np.int32))
-    # A damaged file may yield anything; what was found until then has been checked.
+    # A damaged file may raise anything. The inputs found before the error have been checked.
     with suppress(UnreadableTrace, OSError, ValueError, *UNDECODABLE):
         if len(ops) and path.is_file():
             reading.read(SourceFile(path, limit_bytes=_NO_LIMIT))
     return reading.inputs() if (reading.number >= 0).any() else None
 
 
-class _Args(Struct, gc=False):
+class _InputArgs(Struct, gc=False):
     dims: Raw = msgspec.field(default=NOTHING, name="Input Dims")
     types: Raw = msgspec.field(default=NOTHING, name="Input type")
 
@@ -99,26 +98,26 @@ class _Args(Struct, gc=False):
 class _Op(Struct, gc=False):
     name: str = ""
     ts: float = NAN
-    args: _Args | None = None
+    args: _InputArgs | None = None
 
 
 _raw_events = msgspec.json.Decoder(list[Raw])
 _ops = msgspec.json.Decoder(list[_Op])
 
 
-class _Events(Batch):
+class _RawBatch(Batch):
     raw: list[Raw] = field(default_factory=list)
 
 
 class _RawEvents(EventStream):
-    """The events of a file as they are written; none of those of damaged stretches."""
+    """The events of a file as text, without those of damaged stretches."""
 
     def _typed_array(self, array: memoryview) -> tuple[str, Batch]:
         try:
             events = _raw_events.decode(array)
         except UNDECODABLE as error:
             return ("cut" if at_end(str(error), len(array)) else "broken"), Batch()
-        return "valid", _Events(count=len(events), raw=events)
+        return "valid", _RawBatch(count=len(events), raw=events)
 
     def _recover(self, pending: bytes, *, final: bool) -> Batch:
         return Batch(count=super()._recover(pending, final=final).count)
@@ -129,7 +128,7 @@ class _Reading(msgspec.Struct):
     base_ns: int
     number: I32
     known: dict[tuple[bytes, bytes], int] = field(default_factory=dict)
-    """Signatures by their text: ops have few different ones."""
+    """Signatures by their text, because ops have few distinct ones."""
 
     def read(self, file: SourceFile) -> None:
         by_place = np.argsort(self.ops.place, kind="stable")
@@ -137,7 +136,7 @@ class _Reading(msgspec.Struct):
         begin = 0
         for batch in _RawEvents(file).batches():
             low, high = np.searchsorted(places, (begin, begin + batch.count)).tolist()
-            if isinstance(batch, _Events) and high > low:
+            if isinstance(batch, _RawBatch) and high > low:
                 self._take([batch.raw[at] for at in (places[low:high] - begin).tolist()], by_place[low:high])
             begin += batch.count
             if high == len(places):
@@ -168,7 +167,7 @@ def _decoded(event: Raw) -> _Op:
 
 @lru_cache(maxsize=4096)
 def signature(dims: bytes, types: bytes) -> Signature:
-    """The signature that `Input Dims` and `Input type` of an op's arguments state."""
+    """Return the signature in the `Input Dims` and `Input type` of an op's arguments."""
     nothing = Signature((), -1, "", False, True)
     try:
         shapes, kinds = msgspec.json.decode(dims), msgspec.json.decode(types)
@@ -182,7 +181,7 @@ def signature(dims: bytes, types: bytes) -> Signature:
         if kind in _NO_TENSOR if isinstance(kind, str) else False:
             continue
         if shape == [] and kind not in ITEM_BYTES and not str(kind).startswith("c10::"):
-            # A list that is too long, or of which nothing is said, is one too.
+            # An empty shape may also stand for a list that is too long, or that is not described.
             whole &= kind != "TensorList"
             unnamed |= kind != "TensorList"
             continue
@@ -197,7 +196,7 @@ def signature(dims: bytes, types: bytes) -> Signature:
 
 
 def _elements(shape: Any) -> int | None:
-    """How many elements a tensor of that shape has; None where it is no shape."""
+    """Return the number of elements of a tensor; None where `shape` is not a shape."""
     if not isinstance(shape, list) or len(shape) > _MOST_DIMS:
         return None
     if any(type(size) is not int or not 0 <= size < _MOST_ELEMENTS for size in shape):

@@ -1,6 +1,6 @@
-"""What a source is: a kind of recording, how a file of it is known, and how it becomes a Trace.
+"""Interface of sources: kinds of recordings, how to recognize their files, and how to read them.
 
-Packages add their own by an entry point of the group `overlapscope.sources` that names a Source.
+Packages add their own sources by an entry point of the group `overlapscope.sources` that names a Source.
 """
 
 from __future__ import annotations
@@ -16,31 +16,35 @@ from overlapscope.reading.files import LIMIT_BYTES
 from overlapscope.trace.model import Trace
 
 
-class Request(Struct, frozen=True):
-    """How a file is to be read."""
+class ReadRequest(Struct, frozen=True):
+    """How to read a file."""
 
     limit_bytes: int = LIMIT_BYTES
-    """How large it may be when unpacked."""
+    """Maximum unpacked size."""
     progress: Progress = True
-    """What `ReadingBar` takes."""
+    """Progress, as `ReadingBar` takes it."""
     crew: Crew = field(default_factory=Crew)
-    """The processes that may help."""
+    """Processes that may help."""
 
 
 class Source(Struct, frozen=True):
-    """One kind of recording."""
+    """A kind of recording."""
 
     recorder: str
-    """What its traces have as `Trace.recorder`."""
+    """Value of `Trace.recorder`."""
     suffixes: tuple[str, ...]
-    """Lower-case endings of the files looked for in a directory. A file that is named may be called anything."""
+    """Lower-case endings of the files to find in a directory. A file named by the user may have any name."""
     recognises: Callable[[bytes], bool]
-    """Whether a file is of this kind, by the first bytes of its unpacked content, up to 64 KiB."""
-    read: Callable[[Path, Request], Trace]
-    """The Trace in such a file.
+    """Function that returns whether a file is of this kind, given up to 64 KiB of its unpacked content."""
+    read: Callable[[Path, ReadRequest], Trace]
+    """Function that returns the Trace in a file.
 
-    Raises UnreadableTrace, with a sentence that begins with the path, where there is none to be had.
+    It raises UnreadableTrace, with a sentence that begins with the path, if there is none.
     """
     parts: Callable[[Path], int] | None = None
-    """How many recordings are in such a file, where there may be several: each is read by its number then, `FILE@0`,
-    `FILE@1`."""
+    """Function that returns the number of recordings in a file, if there may be several. Each is then read by its
+    number, as `FILE@0`, `FILE@1`."""
+
+
+Request = ReadRequest
+"""Earlier name, which sources of other packages may import."""

@@ -1,4 +1,4 @@
-"""The sources there are: which one a file is of is told by its content, never by its name."""
+"""All sources. The content of a file determines its source, never its name."""
 
 from __future__ import annotations
 
@@ -11,49 +11,51 @@ from msgspec.structs import replace
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.reading import jax, kineto, nsys
 from overlapscope.reading.files import LIMIT_BYTES, SourceFile, file_and_part, is_pipe, place
-from overlapscope.reading.source import Request, Source
+from overlapscope.reading.source import ReadRequest, Source
 from overlapscope.trace.model import Trace
 
 GROUP: Final = "overlapscope.sources"
-"""Entry points of other packages' sources."""
+"""Group of entry points for other packages' sources."""
 HEAD_BYTES: Final = 1 << 16
 _MAGIC_BYTES: Final = 16
-"""Tell a file that may hold several recordings."""
+"""Number of bytes that identify a file which may hold several recordings."""
 
 _OWN: Final = (nsys.SOURCE, jax.SOURCE, kineto.SOURCE)
-"""Asked in this order."""
+"""Sources in the order in which they are asked."""
 
 SUFFIXES: Final = tuple(suffix for source in _OWN for suffix in source.suffixes)
-"""Endings, in any case, of the files looked for in a directory."""
+"""Endings, in any case, of the files to find in a directory."""
 
 
-def read(path: str | Path, request: Request) -> Trace:
-    """The Trace in a file of any source; one that none of them knows is read as Kineto's, which says what is wrong.
+def read(path: str | Path, request: ReadRequest) -> Trace:
+    """Return the Trace in a file of any source. An unrecognized file is read as Kineto's, to report its error.
 
-    Raises UnreadableTrace, and UsageError where a package's source cannot be loaded.
+    Raises:
+        UnreadableTrace: The file holds no readable trace.
+        UsageError: A source of another package cannot be loaded.
     """
     source = source_of(Path(path), request.limit_bytes)
     trace = source.read(Path(path), request)
-    # The cache cannot know when another package reads differently than before.
+    # The cache cannot detect that another package now reads files differently.
     return trace if source in _OWN else replace(trace, unpacked_bytes=0)
 
 
 def parts(path: Path) -> list[Path]:
-    """What to read of a file: itself, or each of several recordings in it."""
+    """Return the paths to read for a file: itself, or each of several recordings in it."""
     if is_pipe(path):
         return [path]
     try:
         with place(path, LIMIT_BYTES).open("rb") as file:
             head = file.read(_MAGIC_BYTES)
     except (OSError, UnreadableTrace):
-        # Whoever reads the file says so; one recording of several that is named is not there either.
+        # Reading the file reports the error, also for a named recording that it lacks.
         return [path]
     count = next((source.parts(path) for source in _OWN if source.parts and source.recognises(head)), 1)
     return [path.with_name(f"{path.name}@{number}") for number in range(count)] if count > 1 else [path]
 
 
 def is_trace_name(name: str) -> bool:
-    """Whether a file in a directory is taken for a trace, by its name: hidden ones are not."""
+    """Return whether a file in a directory is taken for a trace, by its name; hidden files are not."""
     name = name.lower()
     if name.startswith("."):
         return False
@@ -61,7 +63,7 @@ def is_trace_name(name: str) -> bool:
 
 
 def source_of(path: Path, limit_bytes: int = LIMIT_BYTES) -> Source:
-    """Which a file is of; Kineto's where none knows it, or it cannot be read."""
+    """Return the source of a file; Kineto's where none recognizes it, or it cannot be read."""
     head = _head(file_and_part(path)[0], limit_bytes)
     known = next((source for source in _OWN if source.recognises(head)), None)
     return known or next((source for source in _others() if source.recognises(head)), kineto.SOURCE)
@@ -72,15 +74,17 @@ def _head(path: Path, limit_bytes: int) -> bytes:
         return next(iter(SourceFile(path, limit_bytes=limit_bytes)), b"")[:HEAD_BYTES]
     except UnreadableTrace:
         if is_pipe(path):
-            # What came through it is gone.
+            # The bytes that came through the pipe are gone.
             raise
-        # Whoever reads the file says so.
+        # Reading the file reports the error.
         return b""
 
 
 @cache
 def _others() -> tuple[Source, ...]:
-    """The sources of other packages. Asked last: looking for them takes longer than reading a small trace."""
+    """Return the sources of other packages. They come last, because finding them takes longer than reading a small
+    file.
+    """
     from importlib.metadata import entry_points
 
     sources = []

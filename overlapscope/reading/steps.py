@@ -1,4 +1,4 @@
-"""Steps by the names of ranges, for what marks none as torch.profiler does."""
+"""Steps from named ranges, for programs that do not mark steps as torch.profiler does."""
 
 from __future__ import annotations
 
@@ -14,16 +14,21 @@ from overlapscope.errors import NotInTrace
 from overlapscope.trace.model import I64, Table, Trace
 
 STEP: Final = "ProfilerStep#"
-"""What the names of steps begin with; a number follows."""
+"""Prefix of the names of steps; a number follows."""
 _NUMBERED: Final = re.compile(r"(.*?)[\s#:_=\[(-]*(\d{1,18})?[\])]?")
 _LEAST_STEPS: Final = 3
 _LEAST_SHARE: Final = 0.5
-"""Of the launches, that ranges must enclose to be taken for steps without being named."""
+"""Minimum share of the launches that ranges must enclose to be taken for steps without being named."""
 
 
 def named_steps(trace: Trace, pattern: str) -> Trace:
-    """The trace with the ranges whose names match `pattern` (`*` and `?` stand for any characters) as its steps, in
-    the place of those it had. Raises NotInTrace where there is none."""
+    """Return the trace with the ranges whose names match `pattern` as its steps, instead of its previous steps.
+
+    `*` and `?` stand for any characters.
+
+    Raises:
+        NotInTrace: No range matches.
+    """
     notes = trace.annotations
     rows = np.flatnonzero(notes.named(lambda name: fnmatchcase(name, pattern)))
     if not len(rows):
@@ -32,11 +37,11 @@ def named_steps(trace: Trace, pattern: str) -> Trace:
 
 
 def found_steps(trace: Trace) -> Trace:
-    """The trace with the ranges as its steps that repeat and enclose the launches, if there are such and no steps yet.
+    """Return the trace with steps from ranges that repeat and enclose the launches, if it has such ranges and no steps.
 
-    Ranges of one thread are alike whose names differ in a number alone. Of those that follow one another without
-    overlapping, at least three, and enclose half of what that thread launched, the ones that enclose most are taken;
-    of equals the fewest, which are the outermost.
+    Ranges of a thread belong together if their names differ only in a number. They qualify if at least three follow one
+    another without overlap, and enclose half of that thread's launches. The group that encloses most launches is
+    chosen; among equals the smallest group, which is the outermost.
     """
     notes = trace.annotations
     if notes.named(lambda name: name.startswith(STEP)).any():
@@ -56,7 +61,7 @@ def found_steps(trace: Trace) -> Trace:
 
 
 def _alike(trace: Trace) -> dict[tuple[int, str], I64]:
-    """Rows of the ranges of each thread by their names without the number at the end."""
+    """Return the rows of the ranges of each thread, by their names without the number at the end."""
     notes = trace.annotations
     base = {name_id: _base(notes.names[name_id]) for name_id in np.unique(notes.name_id).tolist()}
     rows: defaultdict[tuple[int, str], list[int]] = defaultdict(list)
@@ -71,7 +76,7 @@ def _base(name: str) -> str:
 
 
 def _as_steps(trace: Trace, rows: I64, named: str) -> Trace:
-    """Those ranges as steps. They keep the numbers of their names where each has one of its own."""
+    """Return the trace with some ranges as its steps. They keep the numbers in their names if these are distinct."""
     notes = trace.annotations
     stated = [_NUMBERED.fullmatch(notes.name(row)) for row in rows.tolist()]
     numbers = [int(match[2]) for match in stated if match is not None and match[2]]
@@ -88,7 +93,7 @@ def _as_steps(trace: Trace, rows: I64, named: str) -> Trace:
 
 
 def with_names(trace: Trace, names: tuple[str, ...]) -> Trace:
-    """The trace with a longer table of names."""
+    """Return the trace with a longer table of names."""
     tables: dict[str, Any] = {
         name: replace(part, names=names) for name, part in asdict(trace).items() if isinstance(part, Table)
     }

@@ -1,10 +1,10 @@
-"""Has the profiler record the ops of all threads, and stop without a crash.
+"""Recording the ops of all threads, and stopping without a crash.
 
-By itself torch.profiler records the ops of the thread that starts it, and of autograd's threads that work for that one.
-From torch 2.7 on it can be asked for those of every thread. But up to torch 2.13 at least it frees, when it stops,
-what other threads may be writing an op to (pytorch PRs 187483 and 188172): with four threads busy, 2 of 600 stops
-ended the process. So the recording of ops is switched off before, and the profiler stopped once every thread has been
-seen at rest, or has run for long enough to have left what it was in.
+By default, torch.profiler records the ops of the thread that starts it, and of the autograd threads that work for that
+thread. Since torch 2.7, it can record all threads. But up to torch 2.13 at least, its stop frees memory to which other
+threads may be writing an op (pytorch PRs 187483 and 188172): with four busy threads, 2 of 600 stops ended the process.
+So the recording of ops is switched off first. The profiler stops once every thread was at rest, or has run for long
+enough to have finished writing an op.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from typing import Any
 
 _THREADS = "/proc/self/task"
 _NOTED_WITHIN_NS = 200_000
-"""Of a thread's running time. To note an op takes a microsecond, or some ten where memory is to be had first."""
+"""Running time of a thread within which it has written an op: this takes 1 us, or some 10 us to allocate memory."""
 _BETWEEN_LOOKS_S = 0.001
 _PATIENCE_S = 1.0
 _BLIND_WAIT_S = 0.05
-"""Where the system does not tell what threads do."""
+"""Time to wait if the system does not show the state of threads, in seconds."""
 _ERROR = 2
 """torch's level of log messages that are errors."""
 
 
 def possible() -> bool:
-    """Whether this torch can record the ops of all threads."""
+    """Return whether this torch can record the ops of all threads."""
     import torch
     from torch._C._profiler import _ExperimentalConfig
 
-    known = "profile_all_threads" in (_ExperimentalConfig.__init__.__doc__ or "")
-    return known and hasattr(torch._C._autograd, "_toggle_collection_dynamic")
+    has_option = "profile_all_threads" in (_ExperimentalConfig.__init__.__doc__ or "")
+    return has_option and hasattr(torch._C._autograd, "_toggle_collection_dynamic")
 
 
 def settle() -> None:
-    """Record no more ops, and wait until no thread is noting one: a profiler of all threads may be stopped then."""
+    """Stop recording ops, and wait until no thread is writing an op, so that a profiler of all threads may stop."""
     import torch
     from torch.profiler import ProfilerActivity
 
@@ -63,7 +63,7 @@ def settle() -> None:
 
 
 def _threads() -> dict[str, tuple[bool, int]]:
-    """Of each thread but this one, whether it rests, and for how long it has run."""
+    """Return, for each other thread, whether it rests, and its running time in nanoseconds."""
     threads: dict[str, tuple[bool, int]] = {}
     for thread in os.listdir(_THREADS):
         if int(thread) != threading.get_native_id():
@@ -72,7 +72,7 @@ def _threads() -> dict[str, tuple[bool, int]]:
                     open(f"{_THREADS}/{thread}/stat", "rb") as stat,
                     open(f"{_THREADS}/{thread}/schedstat", "rb") as ran,
                 ):
-                    # A thread's name may have anything in it.
+                    # A thread's name, in parentheses, may contain any character.
                     rests = stat.read().rpartition(b")")[2].split()[0] == b"S"
                     threads[thread] = rests, int(ran.read().split()[0])
             except (OSError, IndexError):
@@ -82,9 +82,7 @@ def _threads() -> dict[str, tuple[bool, int]]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps torch's warnings from stderr: among others, it says what comes of switching the ops off while GPUs are
-    recorded, which end with them here.
-    """
+    """Keep torch's warnings from stderr, such as the warning about switching ops off while GPUs are recorded."""
     try:
         level = ctypes.c_int.in_dll(ctypes.CDLL("libc10.so"), "FLAGS_caffe2_log_level")
     except (OSError, ValueError):

@@ -1,8 +1,7 @@
-"""Has a function of ours called in every Python process that a program is made of, and that it starts.
+"""Calling a function of ours in every Python process that a program consists of or starts.
 
-It is called when the process has imported torch: before, what we import would keep the program from modules of its own.
-Python imports a module `sitecustomize` at its start. Ours, in `site`, is put on the path of all such processes through
-PYTHONPATH.
+The function is called when the process has imported torch: earlier, modules that we import would hide the program's.
+Python imports a module `sitecustomize` at its start; PYTHONPATH has such processes find ours, in `site`.
 """
 
 from __future__ import annotations
@@ -15,6 +14,6 @@ _ROOT = Path(__file__).parents[2]
 
 
 def environment(place: str) -> dict[str, str]:
-    """Variables of such processes, beside those of this one: they call `package.module:function` without arguments."""
+    """Return additional variables for such processes, which call `place`, a `package.module:function`."""
     path = os.pathsep.join(filter(None, (str(_SITE), os.environ.get("PYTHONPATH"))))
     return {"OVERLAPSCOPE_AT_START": place, "OVERLAPSCOPE_ROOT": str(_ROOT), "PYTHONPATH": path}

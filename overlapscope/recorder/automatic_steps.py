@@ -79,7 +79,7 @@ class AutomaticSteps:
         self._trains: bool | None = None
         self._closed = by == MARKS
         self.settled = self._closed
-        """Whether the steps are chosen."""
+        """True if the steps are chosen."""
         self._offer: str | None = None
 
     @property

@@ -1,7 +1,7 @@
-"""Sees to it that no two processes overwrite each other's traces.
+"""Locks on trace files, so that processes do not overwrite each other's traces.
 
-A process keeps its files locked for as long as it lives. What it finds locked, or written since its own recording
-began, is another's, and it writes beside that.
+A process keeps its files locked until it ends. A file that is locked, or was written since the process's own recording
+began, belongs to another process, and the trace is written beside it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from pathlib import Path
 from overlapscope.base import disk
 
 _MOST_LOCKS = 16
-"""A process that records again and again into ever new files keeps the latest locked."""
+"""Maximum number of locks, for a process that records into ever new files: the latest stay locked."""
 
 _locks: dict[Path, int] = {}
-"""The file descriptor that holds the lock of each file of ours. The system lets go of them when the process ends."""
+"""File descriptor that holds the lock of each file of ours. The system closes them when the process ends."""
 
 
 def put(new: Path, path: Path, *, since_ns: int | None = None) -> Path:
-    """Move the file `new` to `path` on the same disk, in one go, and return where it is then.
+    """Move the file `new` to `path` on the same disk, atomically, and return its new path. Raises OSError.
 
-    Where a file of another process stands there it is moved beside that, with this process's id in its name. A file
-    that was modified at `since_ns` or later is another's in any case, unless it is one of ours. Raises OSError.
+    If `path` belongs to another process, the new path has this process's id in its name. A file that was modified at
+    `since_ns` or later belongs to another process, unless it is one of ours.
     """
     disk.flush(new)
     lock = _locked(new)
@@ -45,16 +45,16 @@ def put(new: Path, path: Path, *, since_ns: int | None = None) -> Path:
 
 
 def is_anothers(path: Path, *, since_ns: int | None = None) -> bool:
-    """Whether a process that still runs has written the file, or whoever since then."""
+    """Return whether the file belongs to a process that still runs, or was modified at `since_ns` or later."""
     with _open(path) as standing:
         return path not in _locks and standing is not None and _anothers(standing, since_ns)
 
 
 def _take(new: Path, path: Path, since_ns: int | None) -> bool:
-    """Whether it could be moved there."""
+    """Move the file unless the path belongs to another process, and return whether it was moved."""
     while path not in _locks:
         try:
-            # Unlike a rename it fails where another process was quicker.
+            # Unlike a rename, this fails if another process was quicker.
             os.link(new, path)
         except OSError:
             pass
@@ -63,11 +63,11 @@ def _take(new: Path, path: Path, since_ns: int | None) -> bool:
             return True
         with _open(path) as standing:
             if standing is None:
-                # There are disks without links, and files that may be replaced, but not opened.
+                # Some disks have no links, and some files may be replaced, but not opened.
                 break
             if _anothers(standing, since_ns):
                 return False
-            # While it is locked here, no other process takes its place; one may have before.
+            # Another process may have replaced the file before it was locked here, but not afterwards.
             if os.path.samestat(os.fstat(standing), os.stat(path)):
                 os.replace(new, path)
                 return True
@@ -89,19 +89,19 @@ def _open(path: Path) -> Iterator[int | None]:
 
 
 def _anothers(standing: int, since_ns: int | None) -> bool:
-    """Of an open file that is not ours. It is locked from here on where not."""
+    """Return whether an open file belongs to another process. If not, it is locked."""
     return not _lock(standing) or (since_ns is not None and os.fstat(standing).st_mtime_ns >= since_ns)
 
 
 def _locked(path: Path) -> int:
-    """A file descriptor that keeps a file of ours locked, whatever it is renamed to."""
+    """Return a file descriptor that keeps a file of ours locked, even if the file is renamed."""
     descriptor = os.open(path, os.O_RDWR)
     _lock(descriptor)
     return descriptor
 
 
 def _lock(descriptor: int) -> bool:
-    """False where another has it locked. A disk that knows no locks has none."""
+    """Lock a file, and return false if another process has locked it. On a disk without locks, no file is locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -118,7 +118,7 @@ def _close(descriptor: int | None) -> None:
 
 
 def _forget() -> None:
-    """A forked child may outlive the process whose locks these are."""
+    """Release the locks in a forked child, which may outlive the process that owns them."""
     while _locks:
         _close(_locks.popitem()[1])
 

@@ -1,8 +1,8 @@
-"""Has a profiler that stops leave nothing behind in the program.
+"""Detaching CUPTI when profiling stops.
 
-It would leave CUPTI attached, and the program slower for good: 1.2 to 1.45 times where the host's time is the step's
-(H200, torch 2.11, CUDA 13). Kineto detaches it if TEARDOWN_CUPTI says so; the next start then takes some 12 ms. With
-CUDA graphs that crashes programs before CUDA 13 (torch/profiler/profiler.py), so there all is left as it is.
+CUPTI slows the program while it is attached: 1.2 to 1.45 times if the host bounds the step (H200, torch 2.11,
+CUDA 13). Kineto detaches it if TEARDOWN_CUPTI is set; the next start then takes some 12 ms. Before CUDA 13, this
+crashes programs that use CUDA graphs (torch/profiler/profiler.py), so CUPTI stays attached there.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ _BETWEEN_CALLS_S = 0.001
 
 @contextmanager
 def detached() -> Iterator[None]:
-    """A profiler that stops inside has let go of the program behind it. Takes some 10 to 20 ms more."""
+    """Detach CUPTI from the program when a profiler stops inside this context. Takes some 10 to 20 ms more."""
     if not (devices.cuda_is_up() and _may_be_detached()):
         yield
         return
-    said = os.environ.get(_TEARDOWN)
+    user_setting = os.environ.get(_TEARDOWN)
     os.environ[_TEARDOWN] = "1"
     before = _threads()
     try:
         yield
     finally:
-        if said is None:
+        if user_setting is None:
             del os.environ[_TEARDOWN]
         else:
-            os.environ[_TEARDOWN] = said
+            os.environ[_TEARDOWN] = user_setting
         _await(_threads() - before)
 
 
 def stays_attached() -> bool:
-    """Whether steps behind a recording are no longer plain: there is a GPU, and CUPTI may not be detached."""
+    """Return whether CUPTI slows the steps after a recording: a GPU exists, and CUPTI may not be detached."""
     import torch
 
     return torch.version.cuda is not None and torch.cuda.device_count() > 0 and not _may_be_detached()
@@ -52,19 +52,19 @@ def _may_be_detached() -> bool:
 
     if int((torch.version.cuda or "0").partition(".")[0]) < _FIRST_CUDA:
         return False
-    # A user's own word counts; torch's, where it finds CUDA graphs, comes with another.
+    # If torch forbids it because of CUDA graphs, it also sets the other variable; otherwise the user forbade it.
     forbidden = os.environ.get(_TEARDOWN) == "0" and os.environ.get(_NO_REINIT) != "1"
     return not forbidden and os.path.isdir(_THREADS)
 
 
 def _await(threads: set[str]) -> None:
-    """Wait for the thread that Kineto leaves it to.
+    """Wait for the threads of Kineto that detach CUPTI.
 
-    It does its work inside the program's next call of CUDA. A process that ends before that hangs.
+    They do so inside the program's next call of CUDA. A process that ends before that hangs.
     """
     until = time.monotonic_ns() + _PATIENCE_NS
     while threads & _threads() and time.monotonic_ns() < until:
-        # The device may have failed, but it was called.
+        # Even if the device has failed, this calls CUDA.
         with suppress(RuntimeError):
             devices.synchronize()
         time.sleep(_BETWEEN_CALLS_S)

@@ -1,4 +1,4 @@
-"""Where a trace is to be written: file names, and a file for each process of a distributed program."""
+"""Destinations of traces: file names, and a file for each process of a distributed program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from overlapscope.errors import UsageError
 from overlapscope.recorder import claims
 
 SUFFIXES = (".json.gz", ".json")
-"""What a trace can be written as, by the ending of its file name."""
+"""Endings of file names that a trace can be written to."""
 
 _RANKS = ".traces"
 _PLACEHOLDER = re.compile(r"\{(\w*)\}")
@@ -30,24 +30,24 @@ _RANK_VARIABLES = (
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
-"""As torchrun and Accelerate set them, Open MPI, MPICH and Intel MPI, and srun. A batch script that starts no step with
-srun has the last pair, too."""
+"""Variables with the rank and the number of ranks, as launchers set them: torchrun and Accelerate, Open MPI, MPICH and
+Intel MPI, and srun. A batch script that starts no step with srun has the last pair, too."""
 _FILE_OF_RANK = re.compile(r"rank(\d+)\.trace\.json(\.gz)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """The place of a process among those of its job."""
+    """Place of a process among those of its job."""
 
     number: int
     world_size: int
 
 
 def rank_of(environ: Mapping[str, str]) -> Rank | None:
-    """This process's place among several; None where none is known to be there.
+    """Return this process's rank; None if it seems to be the only process.
 
-    By the first of these that tells of more than one process: torch.distributed once it is initialised, as it is when
-    a trainer begins to train; the variables of launchers, in the order of `_RANK_VARIABLES`.
+    The first of these with several processes counts: torch.distributed, which a trainer initialises when it begins to
+    train; and the variables of launchers, in the order of `_RANK_VARIABLES`.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -58,62 +58,66 @@ def rank_of(environ: Mapping[str, str]) -> Rank | None:
 
 
 def rank_by_launcher(environ: Mapping[str, str]) -> Rank | None:
-    """The place that environment variables tell of."""
+    """Return the rank that environment variables of launchers state."""
     for number, world_size in _RANK_VARIABLES:
-        told = environ.get(number, ""), environ.get(world_size, "")
-        if all(text.isdecimal() for text in told) and int(told[0]) < int(told[1]) > 1:
-            return Rank(int(told[0]), int(told[1]))
+        values = environ.get(number, ""), environ.get(world_size, "")
+        if all(text.isdecimal() for text in values) and int(values[0]) < int(values[1]) > 1:
+            return Rank(int(values[0]), int(values[1]))
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The file that a trace was asked to be written to, with or without names in braces, whatever directory the program
-    goes to.
+    """The trace file that the user named, perhaps with placeholders in braces.
+
+    It stays the same if the program changes its working directory.
     """
 
     directory: Path
-    """What of it must be there, absolute. The rest is made."""
+    """Absolute path of the directory that must exist; directories below it are created."""
     pattern: str
     """The rest of the path."""
     time: str
     person_at: Path | None
-    """Where the person is who asked; None where they wrote an absolute path."""
+    """Working directory of the user; None if they named an absolute path."""
     child: bool = False
-    """Whether it is of a process that the program started, of which there may be several, with or without a rank."""
+    """True for a process that the program started, one of possibly several without ranks."""
 
     @classmethod
     def asked(cls, path: str | os.PathLike[str]) -> Self:
-        """Raises UsageError for names that stand for nothing, and for files that traces cannot be written as."""
+        """Return the destination for a path.
+
+        Raises UsageError for unknown placeholders, and for files that no trace can be written to.
+        """
         path = Path(path)
         if not path.name.endswith(SUFFIXES):
             raise UsageError(f"{path}: a trace must be .json or .json.gz; name it {_suggested_name(path)}.")
         for name in _PLACEHOLDER.findall(str(path)):
             if name not in _NAMES:
-                known = ", ".join(f"{{{placeholder}}}" for placeholder in _NAMES)
-                raise UsageError(f"{path}: {{{name}}} is not a placeholder; a file name can contain {known}.")
+                names = ", ".join(f"{{{placeholder}}}" for placeholder in _NAMES)
+                raise UsageError(f"{path}: {{{name}}} is not a placeholder; a file name can contain {names}.")
         directory = next(parent for parent in path.parents if not _PLACEHOLDER.search(str(parent)))
         pattern, now = str(path.relative_to(directory)), time.strftime("%Y%m%d-%H%M%S")
         return cls(directory.absolute(), pattern, now, None if path.is_absolute() else Path.cwd())
 
     @property
     def as_asked(self) -> Path:
-        """What was asked for, absolute, with its names in braces."""
+        """Absolute path as the user named it, with its placeholders."""
         return self.directory / self.pattern
 
     def shown(self, path: Path) -> Path:
-        """An absolute path as the person would write it."""
+        """Return an absolute path as the user would write it."""
         near = self.person_at is not None and path.is_relative_to(self.person_at)
         return path.relative_to(self.person_at or "") if near else path
 
     def of_child(self) -> Self:
-        """That of a process that the program started."""
+        """Return the destination of a process that the program started."""
         return replace(self, child=True)
 
     def path(self, rank: Rank | None) -> Path:
-        """The file of this process, absolute.
+        """Return the file of this process, absolute.
 
-        Each rank has its own: where no `{rank}` and no `{pid}` sees to that, in a directory that loads as one job.
+        Each rank has a file. Without `{rank}` or `{pid}` in the name, it is in a directory that loads as one job.
         `runs/x.trace.json.gz` becomes `runs/x.traces/rank3.trace.json.gz` for rank 3, and
         `runs/x.traces/pid1234.trace.json.gz` for a child without one.
         """
@@ -126,13 +130,13 @@ class Destination:
         return path.with_name(f"{stem}{_RANKS}") / f"{who}.trace{suffix}"
 
     def make_directories(self, path: Path) -> None:
-        """Those that were not asked to be there, for a file of its."""
+        """Create the missing directories between `directory` and a file."""
         if self.directory.is_dir():
             with suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
 
     def pattern_of_ranks(self) -> Path | None:
-        """A glob pattern of the files of all ranks; None where they have a directory."""
+        """Return a glob pattern of the files of all ranks; None if they have a directory."""
         return self._filled_in("*", "*") if self._tells_processes_apart else None
 
     @property
@@ -144,7 +148,7 @@ class Destination:
         return self.directory / _PLACEHOLDER.sub(lambda name: values[name[1]], self.pattern)
 
     def prepare(self, path: Path) -> None:
-        """See to it that a file of its can be written there. Raises UsageError where not."""
+        """Check that a file can be written there. Raises UsageError if it cannot."""
         shown = self.shown(path)
         if not self.directory.is_dir():
             raise UsageError(f"{shown}: the directory {self.shown(self.directory)} does not exist; create it first.")
@@ -158,7 +162,7 @@ class Destination:
 
 
 def window_path(path: Path, number: int) -> Path:
-    """The file of one of several windows: `x-2.trace.json.gz`, or of a rank `x-2.traces/rank3.trace.json.gz`."""
+    """Return the file of a numbered window: `x-2.trace.json.gz`, or `x-2.traces/rank3.trace.json.gz` for a rank."""
     if path.parent.suffix == _RANKS:
         return path.parent.with_name(f"{path.parent.stem}-{number}{_RANKS}") / path.name
     suffix = _suffix(path)
@@ -168,9 +172,9 @@ def window_path(path: Path, number: int) -> Path:
 
 
 def kept_name(path: Path, *, force: bool = False) -> Path:
-    """Return a free name for an earlier trace, which no directory or pattern includes: `x.trace.json.gz.1`.
+    """Return an unused name for an earlier trace, such as `x.trace.json.gz.1`, which no directory or pattern includes.
 
-    With `force`, for one that is to be replaced, `.old` comes before these.
+    With `force`, for a trace that will be replaced, `.old` is the first choice.
     """
     endings = chain(["old"] if force else [], count(1))
     names = (path.with_name(f"{path.name}.{ending}") for ending in endings)
@@ -192,5 +196,5 @@ def _suffix(path: Path) -> str:
 
 
 def _suggested_name(path: Path) -> str:
-    """A file name that a trace can be written to, for one that it cannot."""
+    """Return a file name like this one that a trace can be written to."""
     return f"{path.name.partition('.')[0] or 'x'}.trace.json.gz"

@@ -1,4 +1,4 @@
-"""What is asked of the GPUs around a recording, without ever being the one who initialises them.
+"""Questions to the GPUs around a recording, none of which initialises them.
 
 A program may choose its GPUs or fork after it has imported torch; either fails once CUDA is initialised.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def cuda_is_up() -> bool:
-    """Whether this process has initialised CUDA (or ROCm, which goes by that name)."""
+    """Return whether this process has initialised CUDA (or ROCm, which goes by that name)."""
     import torch
 
     return bool(torch.cuda.is_initialized())
@@ -31,12 +31,12 @@ def activities(*, cuda: bool) -> set[Any]:
 
 
 def synchronize() -> None:
-    """Wait until every device in use has done what it was given. Raises RuntimeError where one has failed."""
+    """Wait until every device in use has finished its work. Raises RuntimeError if a device has failed."""
     import torch
 
     if cuda_is_up():
         for device in range(torch.cuda.device_count()):
-            # Nothing public says which devices are in use, and waiting for another one would initialise it.
+            # No public function says which devices are in use, and waiting for another device would initialise it.
             if torch._C._cuda_hasPrimaryContext(device):  # type: ignore[attr-defined]
                 torch.cuda.synchronize(device)
     elif torch.xpu.is_initialized():
@@ -44,10 +44,10 @@ def synchronize() -> None:
 
 
 def cuda_may_come_up() -> bool:
-    """Whether there is a GPU, but this process has not initialised CUDA yet.
+    """Return whether there is a GPU, but this process has not initialised CUDA yet.
 
-    This asks the driver's management library, which settles nothing; a profiler's start, of the CPU alone too, does:
-    CUDA_VISIBLE_DEVICES is read no more, and forked children cannot use CUDA (torch 2.11).
+    This asks the driver's management library, which changes nothing. The start of a profiler, even of the CPU alone,
+    initialises CUDA: CUDA_VISIBLE_DEVICES is not read any more, and forked children cannot use CUDA (torch 2.11).
     """
     import torch
 
@@ -55,7 +55,7 @@ def cuda_may_come_up() -> bool:
 
 
 def why_unused() -> str:
-    """Why the program, which has used no GPU, may not have: a clause, which an end of a sentence can follow."""
+    """Return a clause on why the program may have used no GPU, to which a sentence can be continued."""
     import torch
 
     if not (torch.backends.cuda.is_built() or torch.xpu._is_compiled()):
@@ -72,19 +72,19 @@ def why_unused() -> str:
 
 
 def capturing() -> bool:
-    """Whether this thread is capturing a CUDA graph: whatever waits for the device now would break the capture."""
+    """Return whether this thread is capturing a CUDA graph, which any wait for the device would break."""
     import torch
 
     return cuda_is_up() and torch.cuda.is_current_stream_capturing()
 
 
 def when_cuda_comes_up(callback: Callable[[], None]) -> None:
-    """Have `callback` called on the thread that initialises CUDA. It must not raise.
+    """Call `callback` on the thread that initialises CUDA. It must not raise.
 
     CUDA can be used by then, though `cuda_is_up` becomes true only afterwards.
     """
     import torch
 
     if torch.backends.cuda.is_built() and not cuda_is_up():
-        # The queue that torch.cuda.manual_seed uses; nothing public tells when CUDA is initialised.
+        # The queue that torch.cuda.manual_seed uses, since no public function reports when CUDA is initialised.
         torch.cuda._lazy_call(callback)

@@ -1,4 +1,4 @@
-"""Calls a recorder: on the thread that began it, one thing at a time, for steps and for whatever comes unasked."""
+"""The driver of a recorder, which calls it on the right thread, one call at a time."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ _POLL_S = 0.01
 
 
 class Driver:
-    """The profiler belongs to the thread of the process that began.
+    """Calls a recorder on the thread of the process that began it, at steps and at other events.
 
-    Unasked come the first use of CUDA, a clock, a range of the program, and too little memory. What comes in
-    the middle of something else waits for the next step.
+    Other events are the first use of CUDA, a clock, a range of the program, and a lack of memory. An event during
+    other work waits for the next step.
     """
 
     def __init__(self, schedule: Schedule, *, bounded: bool, worked: Callable[[], None]) -> None:
-        """`worked()` is called behind each piece of work; `bounded` is as of `Recorder`."""
+        """Prepare to drive a recorder. `worked()` is called after each piece of work; `bounded` is as in `Recorder`."""
         self.recorder: Recorder | None = None
         """None before it has begun."""
         self.gave_way: str | None = None
-        """To what, where that is so: nothing of this recording is written then."""
+        """Sentence on why this recording is not written, if it gave way to another."""
         self._worked = worked
         self._trigger = trigger_of(schedule, self._look, bounded=bounded)
         self._interruption = Interruption(self._look)
         self._process = self._thread = -1
         self._moved: threading.Thread | None = None
-        """Thread to which the recorder moved from the one that began it."""
+        """Thread to which the recorder has moved; None if it stays where it began."""
         self._busy = False
         self._cuda_is_up = False
-        """CUDA was initialised after a start that was put off."""
+        """True if CUDA was initialised after a start that was put off."""
 
     @property
     def has_begun(self) -> bool:
-        """Whether any thread has begun it."""
+        """True if any thread has begun it."""
         return self._process != -1
 
     @property
@@ -52,31 +52,31 @@ class Driver:
 
     @property
     def on_this_thread(self) -> bool:
-        """Whether the calling thread began it."""
+        """True if the calling thread began it."""
         return threading.get_ident() == self._thread
 
     @property
     def may_end(self) -> bool:
-        """Whether the calling thread may end the recording."""
+        """True if the calling thread may end the recording."""
         return self.on_this_thread or self._moved is not None
 
     @property
     def late(self) -> list[str]:
-        """Sentences on what did not happen in time."""
+        """Sentences on windows that opened or closed late."""
         return self._trigger.notes
 
     @property
     def ready(self) -> Recorder | None:
-        """The recorder, where steps matter to it still, and this thread may call it now."""
+        """The recorder, if steps still matter to it and this thread may call it now."""
         recorder = self.recorder
         if recorder is None or not recorder.wants_steps or self._busy or not self.on_this_thread:
             return None
         return recorder if self.in_this_process and not devices.capturing() else None
 
     def begin(self, recorder: Recorder, *, put_off: bool) -> None:
-        """Start the recorder, `put_off` until CUDA is initialised or a step ends. It is this thread's then.
+        """Start the recorder, which belongs to this thread then. Raises RecordingFailed.
 
-        Raises RecordingFailed.
+        With `put_off`, it waits until CUDA is initialised or a step ends.
         """
         recorder.start(put_off=put_off)
         self._trigger.start(recorder)
@@ -91,8 +91,10 @@ class Driver:
         self._trigger.advance(recorder)
 
     def move_here(self, *, again: bool = False) -> bool:
-        """Make the recorder the calling thread's, before it has recorded a step, or `again`, since its steps turn out
-        to be here. False where that cannot be."""
+        """Move the recorder to the calling thread, and return false if that is impossible.
+
+        It is possible until the recorder has recorded a step, or with `again`, if the steps turn out to be here.
+        """
         recorder = self.recorder
         if (
             recorder is None
@@ -109,9 +111,9 @@ class Driver:
         return moved
 
     def move_back(self) -> bool:
-        """Make the recorder the calling thread's again, if it moved. False where it is another's.
+        """Move a recorder that has moved to the calling thread. Returns false if it belongs to another thread.
 
-        The ops of all threads are recorded then, and any thread may end that.
+        A recorder that has moved records all threads, so any thread may end it.
         """
         if self._moved is None:
             return self.on_this_thread
@@ -122,7 +124,7 @@ class Driver:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Surrounds what must not be interrupted."""
+        """Surround work that must not be interrupted."""
         with held():
             self._busy = True
             try:
@@ -134,7 +136,7 @@ class Driver:
             self._trigger.stop()
 
     def give_way(self, because: str) -> bool:
-        """Stop and write nothing. False where this recording is complete and stands."""
+        """Stop and write nothing. Returns false if this recording is complete and stays."""
         recorder = self.recorder
         if recorder is None or not recorder.running:
             return False
@@ -147,12 +149,12 @@ class Driver:
         return True
 
     def interrupt(self) -> None:
-        """On any thread. Where the recording is not the main thread's, its next step will see to what is to do."""
+        """Interrupt the main thread for work, from any thread. On other threads, the next step does the work."""
         if self._thread == threading.main_thread().ident:
             self._interruption.request()
 
     def _look(self) -> None:
-        """On the recording's thread, anywhere in the program."""
+        """Do the work that is due, on the recording's thread, anywhere in the program."""
         recorder = self.ready
         if recorder is not None:
             with self.working():
@@ -162,7 +164,7 @@ class Driver:
                 self._trigger.advance(recorder)
 
     def _on_cuda(self) -> None:
-        """CUDA is being initialised: on any thread, perhaps in a forked child, perhaps long after the end."""
+        """Start what waits for CUDA. This may be on any thread, in a forked child, or long after the end."""
         if not self.in_this_process:
             return
         self._cuda_is_up = True

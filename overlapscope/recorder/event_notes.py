@@ -1,13 +1,13 @@
-"""Notes in the trace on which event a stream waits for, where Kineto no longer says so.
+"""Notes in the trace on the event that a stream waits for, which Kineto no longer states.
 
-From CUDA 13 on Kineto's record of an event wait names neither the stream on which the event was recorded nor the
-call that recorded it (kineto PR #1552). So while the profiler runs, `torch.cuda.Event.record` and `.wait`, through
-which `Stream.wait_stream`, `wait_event` and `record_event` go too, are wrapped in markers that say it. A marker
-is an op of the trace on the same thread and encloses the runtime call it speaks of, so that the two are joined
-without comparing clocks. `overlapscope.reading` reads them and takes them out of the CPU ops again.
+Since CUDA 13, Kineto's record of an event wait names neither the stream on which the event was recorded nor the
+call that recorded it (kineto PR #1552). So while the profiler runs, `torch.cuda.Event.record` and `.wait`, which
+`Stream.wait_stream`, `wait_event` and `record_event` call, are wrapped in markers that state both. A marker is an op of
+the trace on the same thread and encloses the runtime call that it describes, so the two are matched without comparing
+clocks. `overlapscope.reading` reads the markers and removes them from the CPU ops.
 
-Waits that PyTorch issues from C++ (autograd between streams, NCCL's work) pass by here and stay rebuilt. Its GPU
-trace hooks would show them, but cannot be switched off again and cost 3.7 us for each allocation (H200, torch 2.11:
+Waits that PyTorch issues from C++ (autograd between streams, NCCL's work) have no markers and are reconstructed. Its
+GPU trace hooks would show them, but cannot be switched off again and cost 3.7 us for each allocation (H200, torch 2.11:
 5.2 us instead of 1.5 for an allocation and its release), more than the ops of a launch-bound program take.
 """
 
@@ -30,7 +30,7 @@ class EventNotes:
     """
 
     def __init__(self, *, as_annotations: bool) -> None:
-        """`as_annotations` marks them with annotations, for a profiler that records no ops. They take longer."""
+        """Prepare to mark events. `as_annotations`: with slower annotations, for a profiler without ops."""
         self._as_annotations = as_annotations
         self._originals: tuple[Any, Any] | None = None
 
@@ -50,8 +50,8 @@ class EventNotes:
         numbers = itertools.count(1)
         session = object()
 
-        # The number is kept on the event. Weak references to one are not safe: when an event goes, torch (2.11) does
-        # not clear them, and whoever holds one is left with a pointer into freed memory.
+        # The number is kept on the event. Weak references to events are not safe: when an event is freed, torch (2.11)
+        # does not clear them, and they point into freed memory.
         def noted_record(event: Any, stream: Any = None) -> None:
             stream = current_stream() if stream is None else stream
             number = next(numbers)
@@ -79,12 +79,11 @@ class EventNotes:
 
 
 def _stream_ids(cuda_version: str | None) -> Any:
-    """A function that gives a stream's device and number as the trace has them, `0.7`; None where not needed, or
-    without CUPTI.
+    """Return a function that returns a stream's device and number as in the trace, such as `0.7`.
 
-    CUPTI is asked, whose numbers these are. (The driver's own, cuStreamGetId, agree at first but not for good: 18
-    for CUPTI's 17 in a process that had made and released streams.) The reader checks the waiting stream's number
-    against the one that the trace states.
+    None if it is not needed, or without CUPTI. The numbers are CUPTI's. (The driver's own, of cuStreamGetId, agree only
+    at first: 18 for CUPTI's 17 in a process that had made and released streams.) The reader compares the waiting
+    stream's number with the number that the trace states.
     """
     import torch
 
@@ -92,22 +91,22 @@ def _stream_ids(cuda_version: str | None) -> Any:
     if major < _FIRST_CUDA_WITHOUT:
         return None
     try:
-        cupti = ctypes.CDLL(f"libcupti.so.{major}")  # the one that torch has loaded
+        cupti = ctypes.CDLL(f"libcupti.so.{major}")  # as torch has loaded it
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None
-    known: dict[tuple[int, int], str] = {}
+    names: dict[tuple[int, int], str] = {}
 
     def stream_id(stream: Any) -> str:
         device, handle = stream.device_index, stream.cuda_stream
-        named = known.get((device, handle))
-        if named is None:
+        name = names.get((device, handle))
+        if name is None:
             number, context = ctypes.c_uint32(), ctypes.c_void_p()
             with torch.cuda.device(device):  # The default stream's handle is the same on every device.
                 failed = driver.cuCtxGetCurrent(ctypes.byref(context)) or cupti.cuptiGetStreamIdEx(
                     context, ctypes.c_void_p(handle), ctypes.c_uint8(0), ctypes.byref(number)
                 )
-            named = known[device, handle] = f"{device}.{-1 if failed else number.value}"
-        return named
+            name = names[device, handle] = f"{device}.{-1 if failed else number.value}"
+        return name
 
     return stream_id

@@ -1,10 +1,11 @@
-"""What comes between two instructions of the main thread: signals, and what the recorder asks of it.
+"""Signals and calls of the recorder's that interrupt the main thread between two instructions of Python.
 
-A signal's handler is called between any two instructions of the main thread, and may raise there: KeyboardInterrupt,
-a timeout, a DataLoader that lost a worker. It waits while the recorder is in the middle of something.
+Python calls a signal's handler between any two instructions of the main thread, and the handler may raise there:
+KeyboardInterrupt, a timeout, a DataLoader that lost a worker. Handlers must not run inside the recorder's work, so
+`held` surrounds that work, and `undisturbed` replaces the program's handlers until its end.
 
-SIGTERM and SIGHUP, where the program has no handler, end it at once, as without a recorder, even inside one long call
-into C, where no handler in Python would be called. They wait only while a trace is written.
+SIGTERM and SIGHUP without a handler end the program at once, even inside a long call into C. They are deferred only
+while a trace is written, since a handler in Python would come too late for such a call.
 """
 
 from __future__ import annotations
@@ -24,71 +25,82 @@ _CALL = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
-class _Hold:
-    """On the main thread, between the outermost `held` and its end."""
+class _DeferredSignals:
+    """Signals that came on the main thread between the outermost `held` and its end.
+
+    `handlers` is empty outside of `held`: `end` gives back every handler that was replaced.
+    """
 
     def __init__(self) -> None:
         self.depth = 0
         self.handlers: dict[int, Any] = {}
-        """The program's, where ours stand in for them."""
-        self.came: list[int] = []
+        """Handlers of the program that `defer` replaces, by signal."""
+        self.received: list[int] = []
+        """Numbers of the signals that came, each once."""
 
-    def take(self, number: int, frame: FrameType | None) -> None:
-        """In the place of a handler."""
-        if number not in self.came:
-            self.came.append(number)
+    def defer(self, number: int, frame: FrameType | None) -> None:
+        """Note a signal, in place of the program's handler."""
+        if number not in self.received:
+            self.received.append(number)
+
+    def replace(self, number: int, handler: Any) -> None:
+        """Replace a handler of the program until `end`."""
+        self.handlers[number] = handler
+        signal.signal(number, self.defer)
 
     def end(self) -> None:
-        for number, handler in self.handlers.items():
-            if signal.getsignal(number) == self.take:
-                signal.signal(number, handler)
-        came, self.came = self.came, []
-        self.handlers.clear()
-        for number in came:
+        """Give the handlers back, and let each signal that came have its effect."""
+        self._give_back_handlers()
+        received, self.received = self.received, []
+        for number in received:
             if signal.getsignal(number) is signal.SIG_DFL:
                 os.kill(os.getpid(), number)
-        # The handlers are called at the main thread's next instruction, though not within a pending call of the
-        # interpreter's: what is raised there is lost. So this is done by one, and no function may be entered any more
-        # (see `Interruption`).
-        for number in came:
+        # A pending call has Python call the handler at the main thread's next instruction. In the pending call itself,
+        # an exception that the handler raises would be lost. No function may be entered after this (`Interruption`).
+        for number in received:
             _add_pending(_interrupt, ctypes.c_void_p(number))
 
+    def _give_back_handlers(self) -> None:
+        for number, handler in self.handlers.items():
+            if signal.getsignal(number) == self.defer:
+                signal.signal(number, handler)
+        self.handlers.clear()
 
-_hold = _Hold()
+
+_deferred = _DeferredSignals()
 
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Surround what `undisturbed` may be called in: signals that it puts off come at the end.
+    """Surround work in which `undisturbed` may be called. Signals that it defers come at the end.
 
-    This costs next to nothing.
+    This takes almost no time.
     """
     if not _on_main_thread():
         yield
         return
-    _hold.depth += 1
+    _deferred.depth += 1
     try:
         yield
     finally:
-        _hold.depth -= 1
-        if not _hold.depth and _hold.handlers:
-            _hold.end()
+        _deferred.depth -= 1
+        if not _deferred.depth and _deferred.handlers:
+            _deferred.end()
 
 
 def undisturbed(*, even_by_the_end: bool = False) -> None:
-    """From here to the end of `held`, put off what the program's handlers of signals do. Takes under 1 ms.
+    """Defer the program's handlers of signals until the end of `held`. Takes under 1 ms.
 
-    `even_by_the_end` also puts off that SIGTERM and SIGHUP end a program without handlers for them.
+    With `even_by_the_end`, SIGTERM and SIGHUP without a handler, which would end the program, are deferred as well.
     """
-    if _hold.depth and _on_main_thread():
-        for number in signal.valid_signals() - _hold.handlers.keys():
+    if _deferred.depth and _on_main_thread():
+        for number in signal.valid_signals() - _deferred.handlers.keys():
             handler = signal.getsignal(number)
-            # Neither the system's default nor ignored. SIGURG wakes the thread (`Wake`).
-            taken = callable(handler) and number != signal.SIGURG
-            if taken or (even_by_the_end and number in _ENDING and handler is signal.SIG_DFL):
+            # SIGURG wakes the thread (`Wake`), and must not be deferred.
+            handled = callable(handler) and number != signal.SIGURG
+            if handled or (even_by_the_end and number in _ENDING and handler is signal.SIG_DFL):
                 _at_forks()
-                _hold.handlers[number] = handler
-                signal.signal(number, _hold.take)
+                _deferred.replace(number, handler)
 
 
 @functools.cache
@@ -100,7 +112,7 @@ _forking = threading.local()
 
 
 def _block() -> None:
-    # In a child the signals must not come before they have been given back there: they would be lost.
+    # A signal that came to a child before its handlers are given back there would be lost.
     _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
 
 
@@ -109,18 +121,18 @@ def _unblock() -> None:
 
 
 def _forked() -> None:
-    # Another thread may fork while the main thread writes.
-    _hold.came.clear()
-    _hold.end()
+    # Another thread may fork while the main thread writes. The parent's signals are not for the child.
+    _deferred.received.clear()
+    _deferred.end()
     _unblock()
 
 
 def give_back(number: int, handler: Callable[..., Any]) -> None:
-    """Let the system handle a signal again where this is its handler, on the main thread."""
+    """Let the system handle a signal again if this is its handler. Call this on the main thread."""
     if signal.getsignal(number) == handler:
         signal.signal(number, signal.SIG_DFL)
-    elif _hold.handlers.get(number) == handler:
-        _hold.handlers[number] = signal.SIG_DFL
+    elif _deferred.handlers.get(number) == handler:
+        _deferred.handlers[number] = signal.SIG_DFL
 
 
 def _on_main_thread() -> bool:
@@ -128,17 +140,17 @@ def _on_main_thread() -> bool:
 
 
 class Interruption:
-    """Calls `function` on the main thread, soon after each `request`, from any thread. It must not raise.
+    """Calls `function`, which must not raise, on the main thread soon after each `request` from any thread.
 
-    What is requested again before that is over comes behind it. No call must be pending while another is under way:
-    with a Python profiler, as stacks need one, Python 3.11 then hangs when a function is entered.
+    At most one call is pending or under way; a request during a call is met after it. Otherwise Python 3.11 hangs on
+    entering a function if a Python profiler runs, as it does for stacks.
     """
 
     def __init__(self, function: Callable[[], None]) -> None:
         self._under_way = self._again = False
 
         def call(_: int | None) -> int:
-            # A handler that raises in here is not heard of.
+            # An exception that a handler raised in here would be lost.
             with held():
                 undisturbed()
                 function()
@@ -147,11 +159,11 @@ class Interruption:
                 self.request()
             return 0
 
-        # The interpreter keeps only its address: whoever asks must keep this object.
+        # The interpreter keeps only its address, so this object must outlive the pending call.
         self._call = _CALL(call)
 
     def request(self) -> bool:
-        """False where the interpreter's list is full."""
+        """Request a call. Returns false if the interpreter's list of pending calls is full."""
         if self._under_way:
             self._again = True
             return True
@@ -160,14 +172,14 @@ class Interruption:
 
 
 class Wake:
-    """Has the main thread come to an instruction where it waits for a lock, a socket or the time, and then wait on.
+    """Wakes the main thread for an instruction while it waits for a lock, a socket or the time. It then waits on.
 
-    It takes a signal for that: SIGURG, which does nothing by itself, and which others wake threads with, too. Where the
-    program has a handler for it, or the thread computes in C, nothing happens.
+    The signal for that is SIGURG, which does nothing by itself. If the program has a handler for it, or if the thread
+    computes in C, nothing happens.
     """
 
     def start(self) -> None:
-        """Take the signal. On another thread than the main one it does nothing."""
+        """Install a handler that does nothing. On other threads than the main thread, this has no effect."""
         main = _on_main_thread()
         if main and hasattr(signal, "SIGURG") and signal.getsignal(signal.SIGURG) is signal.SIG_DFL:
             signal.signal(signal.SIGURG, _nothing)
@@ -178,10 +190,10 @@ class Wake:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGURG)
 
     def stop(self) -> None:
-        """Give the signal back, unless the program has taken it meanwhile."""
+        """Remove the handler, unless the program has replaced it meanwhile."""
         if _on_main_thread() and hasattr(signal, "SIGURG"):
             give_back(signal.SIGURG, _nothing)
 
 
 def _nothing(*_: object) -> None:
-    """Between its instructions requests are attended to."""
+    """Let the main thread execute an instruction, before which Python makes the pending calls."""

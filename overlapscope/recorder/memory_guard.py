@@ -1,14 +1,14 @@
-"""Ends a recording before it takes all memory.
+"""A guard that ends a recording before it takes all memory.
 
-The profiler keeps every event in memory and tells nobody how many there are. What can be seen is how much of malloc's
-memory is in use: every event is there, and so are the program's own pieces of up to 32 MB. Of these the tensors are
-found and left out; what else the program takes that way counts as if the profiler had taken it.
+The profiler keeps every event in memory and does not expose the count. But malloc reports how much of its memory is in
+use: it contains every event, and the program's own pieces of up to 32 MB. Tensors among the latter are found and
+subtracted; the program's other pieces count as the profiler's.
 
-Measured with ops that do next to nothing, on the CPU (torch 2.13) and an H200 (torch 2.11), over all options: an event
-of the file (an op is one to five of them) takes 110 to 290 bytes while it is recorded, with shapes up to 510; a byte of
-that becomes 0.9 to 2.5 bytes of unpacked trace. To sort the events when it stops, the profiler takes six to eleven
-times what they took until then. With stacks a Python call takes 23 bytes while it is recorded, and 1630 when the
-profiler stops, 70 times as much: so the limit is an eighth then, which keeps the end within what it takes without.
+Measured with tiny ops, on the CPU (torch 2.13) and an H200 (torch 2.11), over all options: an event of the file (an op
+has one to five) takes 110 to 290 bytes while it is recorded, and with shapes up to 510. Each of these bytes becomes 0.9
+to 2.5 bytes of uncompressed trace. When the profiler stops, sorting the events takes six to eleven times their memory.
+With stacks, a Python call takes 23 bytes while it is recorded, and 1630 when the profiler stops, 70 times as much. The
+limit is an eighth then, so that the stop takes no more memory than without stacks.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from pathlib import Path
 _MAPS = Path("/proc/self/maps")
 _BETWEEN_SAMPLES_S = 0.5
 _FASTEST_BYTES_PER_S = 500_000_000
-"""More than the profiler takes in a second (measured: at most 421 MB, with everything on and ops that do next to
-nothing). What the process grows beyond that, as when it loads a model, is its own."""
+"""Upper bound on the profiler's memory per second (measured: up to 421 MB, with all options and tiny ops).
+
+Any faster growth, as when the program loads a model, is the program's own.
+"""
 _STACKS_MORE = 8
 
 
 class MemoryGuard:
-    """Watches how much memory the profiler may have taken since the guard was made, on a thread of its own.
+    """Watches on a thread how much memory the profiler may have taken since the guard was made.
 
-    Each time that this seems to be over the limit it calls `on_exceeded` on that thread, and `exceeded_bytes` should be
-    asked on the program's. Where the system does not say what is taken it does nothing.
+    Whenever this seems to exceed the limit, it calls `on_exceeded` on that thread. `exceeded_bytes` on the program's
+    thread then gives the exact answer. If the system does not report memory, the guard does nothing.
     """
 
     def __init__(self, limit_bytes: int, on_exceeded: Callable[[], None], *, stacks: bool) -> None:
@@ -49,7 +51,7 @@ class MemoryGuard:
             threading.Thread(target=self._watch, name="overlapscope memory guard", daemon=True).start()
 
     def stop(self) -> None:
-        """Stop watching. It does not wait for the thread, which may be in `on_exceeded`."""
+        """Stop watching, without waiting for the thread, which may be in `on_exceeded`."""
         self._stopped.set()
 
     def allow(self, limit_bytes: int) -> None:
@@ -58,7 +60,7 @@ class MemoryGuard:
 
     @property
     def exceeded_bytes(self) -> int | None:
-        """What the profiler has taken at most; None while that is within the limit. For the program's own thread."""
+        """Upper bound on the profiler's memory; None within the limit. Call this on the program's thread."""
         if self._taken > self._limit_bytes:
             self._tensors = heap_tensors_bytes()
             self._look()
@@ -77,9 +79,9 @@ class MemoryGuard:
 
 
 def bound(taken: int, grown: int, elapsed_s: float) -> int:
-    """The most that the profiler can have taken, in bytes, given the most it had `elapsed_s` ago.
+    """Return an upper bound on the profiler's memory in bytes, given that of `elapsed_s` ago.
 
-    It takes no more than the whole process has grown, gives nothing back while it runs, and is only so fast.
+    The profiler takes no more than the whole process has grown, frees nothing while it runs, and has a maximum speed.
     """
     return max(0, min(grown, taken + int(elapsed_s * _FASTEST_BYTES_PER_S)))
 
@@ -95,10 +97,10 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def taken_bytes() -> int | None:
-    """What is in use of the memory that malloc gives out in pieces, in bytes; None where the system does not say.
+    """Return the memory in use that malloc hands out from its heap, in bytes; None if the system does not report it.
 
-    It does so with glibc 2.33 and later. All that the profiler keeps is in there. What malloc maps for itself, as it
-    does with pieces over 128 KB at first and over 32 MB always, is not, nor are Python's objects and pinned memory.
+    glibc reports it since 2.33. It includes all memory of the profiler. It excludes memory that malloc maps separately
+    (pieces over 128 KB at first, and over 32 MB always), Python's objects, and pinned memory.
     """
     mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo2 is None:
@@ -108,13 +110,13 @@ def taken_bytes() -> int | None:
 
 
 def heap_tensors_bytes() -> int:
-    """What is in there of tensors on the CPU that Python knows of, in bytes: only of those that can be told to be."""
+    """Return the heap memory in bytes of the CPU tensors that Python knows of, as far as they certainly are there."""
     import torch
 
     heap = _heap()
     storages: dict[int, int] = {}
     objects = gc.get_objects()
-    # No loop in Python over all of them: where stacks are recorded, each call would be, too.
+    # There is no loop in Python over all objects, since a recording with stacks would contain each call.
     kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, torch.Tensor)}
     for tensor in compress(objects, map(kinds.__contains__, map(type, objects))):
         with suppress(Exception):  # Some have no storage.
@@ -125,7 +127,7 @@ def heap_tensors_bytes() -> int:
 
 
 def _heap() -> range:
-    """Where the main thread's malloc gives out pieces. Empty where the system does not say."""
+    """Return the addresses of the main thread's heap; an empty range if the system does not report them."""
     try:
         maps = _MAPS.read_text()
     except OSError:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import ast
 import json
 import linecache
+import re
 from types import CodeType
 
 from overlapscope.errors import UsageError
 
 _IPYTHON = ("%", "!", "?")
-"""What a line of IPython's own language begins with."""
+"""Prefixes of lines in IPython's own language."""
+_TIMED = re.compile(r"%(?:time|timeit|prun|memit)\s+(?:-(?:[nrpslTD]\s*\S+|\w)\s+)*(?P<statement>[^-\s].*)")
+"""A magic that runs a Python statement. Some of its options have a value: `%timeit -q -n 3 f()`."""
+_ASSIGNED = re.compile(r"(?P<target>\s*[\w.,\s\[\]]+=\s*)(?P<magic>[%!].*)")
+"""The output of a magic or a shell command that is given a name: `files = !ls`."""
 
 
 def compiled(path: str, source: bytes) -> CodeType:
@@ -45,17 +50,28 @@ def _python(cell: str) -> str:
         try:
             ast.parse("\n".join(lines))
         except SyntaxError as error:
-            # A line of a string, or one that goes on with `%`, is Python.
+            # A line of a string, or a line that continues an expression with `%`, is Python.
             place = (error.lineno or 0) - 1
-            if not 0 <= place < len(lines) or not lines[place].lstrip().startswith(_IPYTHON):
+            if not 0 <= place < len(lines):
                 break
-            lines[place] = _without_magic(lines[place])
+            python = _without_magic(lines[place])
+            if python is None:
+                break
+            lines[place] = python
         else:
             break
     return "\n".join(lines)
 
 
-def _without_magic(line: str) -> str:
+def _without_magic(line: str) -> str | None:
+    """Return a line of IPython's as Python, or None if it isn't one."""
     code = line.lstrip()
-    # A block needs a statement; at the beginning of a line, `__future__` may follow.
-    return f"{line[: len(line) - len(code)]}pass  # {code}" if code != line else f"# {code}"
+    indent = line[: len(line) - len(code)]
+    if timed := _TIMED.fullmatch(code):
+        return f"{indent}{timed['statement']}"
+    if code.startswith(_IPYTHON):
+        # A block needs a statement; at the beginning of a line, `__future__` may follow.
+        return f"{indent}pass  # {code}" if indent else f"# {code}"
+    if assigned := _ASSIGNED.fullmatch(line):
+        return f"{assigned['target']}[]  # {assigned['magic']}"
+    return None

@@ -1,6 +1,6 @@
-"""Which `record_function`s of the program are open.
+"""Open `record_function` ranges of the program.
 
-When one that was entered under one session of the profiler is left under the next, torch writes to memory that it has
+If a range is entered under one session of the profiler and left under the next, torch writes to memory that it has
 freed, and the process may crash (torch 2.13).
 """
 
@@ -12,15 +12,15 @@ from typing import Any
 
 
 class OpenRanges:
-    """Those that were open when they were last looked for, as long as they exist."""
+    """Ranges that were open at the last `look` and still exist."""
 
     def __init__(self) -> None:
         self._ranges: list[weakref.ref[Any]] = []
 
     def look(self) -> None:
-        """Look for every `record_function` that was entered and still exists, with the open ones some that were left.
+        """Find every `record_function` that was entered and still exists, including some that were left already.
 
-        torch keeps no list of them, and to wrap its methods would be in TorchScript's way. Takes 50 ms for 300,000
+        torch keeps no list of them, and TorchScript does not allow wrapping its methods. Takes 50 ms for 300,000
         objects.
         """
         from torch.autograd.profiler import record_function
@@ -33,11 +33,11 @@ class OpenRanges:
 
     @property
     def are_left(self) -> bool:
-        """Whether none of them is open any more."""
+        """True if none of these ranges is open any more."""
         return all(range() is None for range in self._ranges)
 
     def look_whether_new(self) -> bool:
-        """`look`; whether none that is open now was so before."""
+        """Call `look`, and return whether no range that is open now was open before."""
         before = {range() for range in self._ranges}
         self.look()
         return all(range() not in before for range in self._ranges)

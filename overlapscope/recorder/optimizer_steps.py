@@ -1,4 +1,4 @@
-"""Where a program marks no steps, its optimizer's do."""
+"""Steps of an optimizer, for programs that mark no steps."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 class OptimizerSteps:
     """Calls `stepped` after each step of the program's first optimizer, between `start` and `stop`.
 
-    Of several optimizers, as a GAN has, only the one that stepped first counts, as long as it lives: each of them
+    If a program has several optimizers, as a GAN does, only the first to step counts as long as it exists: each of them
     steps once in a step of the program.
     """
 
     def __init__(self, stepped: Callable[[], None], stepped_elsewhere: Callable[[], None]) -> None:
-        """`stepped_elsewhere()` is called on any other thread, after its steps."""
+        """Prepare to count steps. `stepped_elsewhere()` is called after steps on other threads."""
         self._stepped = stepped
         self._stepped_elsewhere = stepped_elsewhere
         self._thread = -1
@@ -35,13 +35,13 @@ class OptimizerSteps:
         self._hook = register_optimizer_step_post_hook(self._on_step)
 
     def stop(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
 
     def rest(self) -> None:
-        """Count no more, called from `stepped`: there torch goes through its hooks, of which none may be removed."""
+        """Stop counting from inside `stepped`, where torch iterates over its hooks and none may be removed."""
         self._resting = True
 
     def _on_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
@@ -50,7 +50,7 @@ class OptimizerSteps:
         import torch
 
         if torch.compiler.is_compiling():
-            # What follows would break the graph of a compiled step; such steps do not count.
+            # The rest would break the graph of a compiled step, so such steps do not count.
             return
         if threading.get_ident() != self._thread:
             self._stepped_elsewhere()

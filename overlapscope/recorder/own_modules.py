@@ -1,4 +1,4 @@
-"""Modules of the program that have the name of one of Python's library: it gets its own, we get the library's."""
+"""Modules of a program named like modules of Python's library: the program gets its own, overlapscope the library's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import ModuleType
 
 
 def give_way(folder: str) -> None:
-    """Forget the library's modules of which the program has others in `folder`. Our modules keep the library's."""
+    """Forget modules of the library that `folder` has, too, so that the program imports its own. Ours keep theirs."""
     modules = _modules_in(folder)
     if modules:
         modules -= _imported_at_start()
@@ -19,7 +19,7 @@ def give_way(folder: str) -> None:
 
 
 def keep_apart(folder: str, imported_at_start: Collection[str]) -> None:
-    """Have each later import of a module of ours find the library's modules, not those that the program has."""
+    """Have each later import of a module of ours find the library's modules instead of the program's."""
     modules = _modules_in(folder) - set(imported_at_start)
     if modules:
         _Apart(folder, modules, {})
@@ -49,7 +49,7 @@ def _take(modules: set[str]) -> dict[str, ModuleType]:
 
 
 class _Apart:
-    """Finds our modules as the finders after it do, and executes them where `modules` are the library's."""
+    """A finder that executes our modules in a context in which `modules` are the library's."""
 
     def __init__(self, folder: str, modules: set[str], ours: dict[str, ModuleType]) -> None:
         self._folder, self._modules, self._ours = folder, modules, ours

@@ -1,4 +1,4 @@
-"""The recording of a whole program that need know nothing of it, as `overlapscope run` makes it."""
+"""Recording a whole program that need not know of it, as `overlapscope run` does."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from overlapscope.errors import OverlapscopeError
 from overlapscope.recorder import devices, trace_file
 from overlapscope.recorder.main_thread import Interruption, held
+from overlapscope.recorder.options import Options
 from overlapscope.recorder.program_profilers import unpack
 from overlapscope.recorder.recording import Recording
 from overlapscope.recorder.script import stop_program
@@ -36,9 +36,9 @@ class State(enum.Enum):
 
 
 class ProgramRecording(Recording):
-    """Begins when the program has imported torch, and gives way to what the program records itself.
+    """A recording that begins once the program has imported torch, and gives way to the program's own recordings.
 
-    Where the program trains on another thread than the main one, it moves there with the first step.
+    If the program trains on another thread than the main one, the recording moves there with the first step.
     """
 
     _whole_program = True  # The program may not have chosen its GPUs yet, or fork before it uses them.
@@ -46,30 +46,36 @@ class ProgramRecording(Recording):
     def __init__(
         self,
         path: Path,
+        options: Options,
         say: Callable[[str], None],
         changed: Callable[[], None] = lambda: None,
         *,
         overwrites: bool,
         stops: bool,
         late: bool = False,
-        **options: Any,
     ) -> None:
-        """`say` tells the person a sentence, `changed()` is called when it has begun and whenever it may have come to
-        another `state`, `overwrites` says whether a file that is there already may be replaced, `stops` ends the
-        program when its recording is complete, `late` waits for a step or a GPU that is used, also where there is no
-        GPU; `options` are `Recording`'s.
+        """Prepare a recording.
+
+        Args:
+            path: Trace file.
+            options: Options of the recording.
+            say: Function that shows the user a sentence.
+            changed: Function to call when the recording has begun, and whenever its `state` may have changed.
+            overwrites: Whether to replace a file that exists.
+            stops: Whether to end the program when its recording is complete.
+            late: Whether to wait for a step or the first use of a GPU even if there is no GPU.
         """
-        super().__init__(path, **options)
+        super().__init__(path, options)
         self._say, self._changed, self._stops = say, changed, stops
         self._overwrites, self._late = overwrites, late
         self.failure: str | None = None
-        """A sentence on why there is no trace."""
+        """Sentence on why the trace is missing; None otherwise."""
         self._in_process = os.getpid()
         self._begin_on_main_thread = Interruption(self._try_to_begin)
         self._own_recording: tuple[Recording, Path] | None = None
-        """The first one of the program's, and its file."""
+        """The program's first own recording, and its file."""
         self._copied = False
-        """Whether it is at `path`, too."""
+        """True if `_own_recording` was copied to `path`."""
 
     def begin_with_torch(self) -> None:
         """Begin as soon as the program has imported torch."""
@@ -103,10 +109,11 @@ class ProgramRecording(Recording):
         self._changed()
 
     def finish(self, *, died: bool = False) -> bool:
-        """End, and say whether there is a trace now. In a forked child there never is.
+        """End the recording, and return whether there is a trace. In a forked child there never is.
 
-        `died` is whether an exception ended the program: what it did before it marked a step or used a GPU is no
-        recording of it then, and would be in the way of the next.
+        Args:
+            died: Whether an exception ended the program. A trace of such a program without a step or use of a GPU is
+                not written, since it would be in the way of the next recording.
         """
         if self._recorder is None or os.getpid() != self._in_process:
             return False
@@ -127,8 +134,6 @@ class ProgramRecording(Recording):
             self.failure = str(failure)
         recorded = bool(self.paths) and not self._driver.gave_way
         return self.failure is None and (recorded or bool(self._profilers.paths) or self._copied)
-
-    # -- the program's doing --------------------------------------------------------------------------
 
     def _on_torch(self) -> None:
         if os.getpid() != self._in_process:
@@ -156,8 +161,8 @@ class ProgramRecording(Recording):
     def _tell(self, sentence: str) -> None:
         self._say(sentence)
 
-    def _tell_ending(self) -> None:
-        """`overlapscope run` does, when the program has ended."""
+    def _show_notes(self) -> None:
+        """Show nothing: `overlapscope run` shows the notes when the program has ended."""
 
     def _begins_late(self) -> bool:
         return self._late or super()._begins_late()
@@ -170,7 +175,7 @@ class ProgramRecording(Recording):
         if self._own_recording is None:
             return
         if self._own_recording[1] != self.path:
-            self._tell_file(trace_file.write(partial(unpack, self._own_recording[1]), self._file_to_write()).path)
+            self._announce(trace_file.write(partial(unpack, self._own_recording[1]), self._file_to_write()).path)
         self._copied = True
 
     def _worked(self) -> None:
@@ -178,6 +183,6 @@ class ProgramRecording(Recording):
         self._changed()
 
     def _need_no_steps(self) -> None:
-        # The program is stopped at the end of one.
+        # The program is stopped at the end of a step.
         if not self._stops:
             super()._need_no_steps()

@@ -1,10 +1,9 @@
-"""What becomes of torch.profilers that the program starts while it is recorded.
+"""Handling of torch.profilers that the program itself starts while it is recorded.
 
-Only one profiler can run in a process. A program that has one keeps it, with its schedule, its handlers and its
-files; each of its recordings is saved for us (`OwnProfiler`). A profiler that is switched off, or that
-never comes to record, changes nothing. Kineto lets a trace be saved only once, so when the program exports that trace,
-it gets a copy of ours. Or, where that was asked for, its profilers record nothing, and the program runs on with them
-(`IgnoredProfilers`).
+Only one profiler can run in a process. A program with a profiler keeps it, with its schedule, its handlers and its
+files, and each of its recordings is saved as a trace of ours (`OwnProfiler`). A profiler that is disabled or never
+records changes nothing. Kineto saves a trace only once, so when the program exports the trace, it receives a copy of
+ours. If the user asked for it, the program's profilers record nothing instead (`IgnoredProfilers`).
 """
 
 from __future__ import annotations
@@ -37,38 +36,44 @@ _NOTHING = (
     "--ignore-own-profiler, overlapscope records the program instead."
 )
 _MOST_RECORDINGS = 8
-"""Further recordings of the program's own profiler are not saved for us."""
+"""Maximum number of recordings of the program's own profiler that are saved as traces of ours."""
 _EMPTY = '{"traceEvents": []}\n'
 
 
 class OwnProfiler:
-    """The program's own torch.profiler takes precedence between `start` and `stop`: its traces become ours as well."""
+    """Lets the program's own torch.profiler take precedence between `start` and `stop`, and saves its traces.
+
+    Our own recording gives way once, when a profiler of the program begins to record. From then on, `_decided` is true.
+    Traces are saved while `_saves` is true, that is, if our recording gave way and the program may record more.
+    """
 
     def __init__(self, give_way: Callable[[str], bool], working: Callable[[], AbstractContextManager[object]]) -> None:
-        """`give_way(because)` stops our own recording; it is False where that is complete and stands.
+        """Prepare to watch.
 
-        `working()` surrounds what must not be interrupted.
+        Args:
+            give_way: Function that stops our own recording for the reason given, and returns false if that recording
+                is complete and stays.
+            working: Function that returns a context manager around work that must not be interrupted.
         """
         self.paths: tuple[Path, ...] = ()
-        """Files of the program's traces: of several the first has the name that was asked for, and the others a
-        number."""
+        """Files of the program's traces. The first has the name that the user chose, and the others have a number."""
         self.failure: str | None = None
-        """A sentence on why there is none."""
+        """Sentence on why the traces are missing."""
         self._path = Path()
         self._finished = False
         self._give_way = give_way
         self._working = working
         self._process = os.getpid()
-        self._asked = self._wanted = False
+        self._decided = self._saves = False
         self._last: tuple[weakref.ref[Any], int] | None = None
-        """The profiler started last, and its thread."""
+        """The profiler that started last, and its thread."""
         self._all: weakref.WeakSet[Any] = weakref.WeakSet()
         self._ended: Any = None
-        """The one that `finish` stopped, which the program may still do."""
+        """Profiler that `finish` stopped; the program may still stop it, too."""
         self._quiet: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Profilers that mark no steps until they record: those would be marks in our recording."""
+        """Profilers that mark no steps until they record, since these would be marks in our recording."""
         self._saved: list[tuple[weakref.ref[Any], Path]] = []
-        """The results that can be saved no more, and the files that they are in."""
+        """Results that Kineto cannot save again, and the files that contain them."""
 
     def start(self, path: Path) -> None:
         """Save the traces of the profilers that the program starts to `path` and beside it. Imports torch."""
@@ -77,33 +82,36 @@ class OwnProfiler:
         _watching[:] = [watching for watching in _watching if not watching._over] + [self]
 
     def stop(self) -> None:
-        """Watch no more, but for the end and the export of what is being taken."""
-        self._asked = True
+        """Stop watching, except for the end and the export of a recording under way."""
+        self._decided = True
         self._unquiet()
         if self._over:
             _watching.remove(self)
 
     @property
     def note(self) -> str | None:
-        """A sentence where there are several recordings."""
+        """Sentence on several recordings; None for a single one."""
         return _SEVERAL.format(len(self.paths), listed(path.name for path in self.paths)) if self.paths[1:] else None
 
     @property
     def _over(self) -> bool:
-        """Whether nothing that the program may still do concerns this."""
-        left = self._ended is not None or any(saved() is not None for saved, _ in self._saved)
-        return self._asked and not self._wanted and not left
+        """True if nothing that the program may still do concerns this."""
+        may_export = self._ended is not None or any(results() is not None for results, _ in self._saved)
+        return self._decided and not self._saves and not may_export
 
     def finish(self, *, stop: bool) -> None:
-        """Our recording ends. A profiler that runs still is stopped with `stop`, and else taken when it stops."""
+        """Take note that our recording ends.
+
+        With `stop`, a profiler that still runs is stopped. Otherwise its trace is saved when it stops.
+        """
         self._finished = True
-        if self._last is None or not self._wanted:
+        if self._last is None or not self._saves:
             return
         last, thread = self._last
         started = last()
         profile = getattr(started, "profiler", started)
         if profile is None or not profiler_running() or thread != threading.get_ident():
-            self._wanted = False
+            self._saves = False
             self.failure = None if self.paths else self.failure or _NOTHING
         elif stop:
             profile.__exit__(None, None, None)
@@ -115,22 +123,22 @@ class OwnProfiler:
         self._last = weakref.ref(started), threading.get_ident()
         self._all.add(started)
         self._ended = None
-        if not self._asked and getattr(started, "record_steps", False):
+        if not self._decided and getattr(started, "record_steps", False):
             started.record_steps = False
             self._quiet.add(started)
-        if (self._wanted or not self._asked) and getattr(started, "experimental_config", self) is None:
+        if (self._saves or not self._decided) and getattr(started, "experimental_config", self) is None:
             from torch._C._profiler import _ExperimentalConfig  # the only way to ask for sync events
 
             started.experimental_config = _ExperimentalConfig(enable_cuda_sync_events=True)
 
     def _prepares(self, profile: Any) -> None:
-        """What records begins, of a profiler that was perhaps started before this watched."""
+        """Let our recording give way to a profiler that begins to record, which may have started before `start`."""
         if session.starting() or os.getpid() != self._process:
             return
         self._unquiet()
-        if not self._asked:
-            self._asked = True
-            self._wanted = self._give_way(_HOW)
+        if not self._decided:
+            self._decided = True
+            self._saves = self._give_way(_HOW)
         self._starts(profile)
 
     def _unquiet(self) -> None:
@@ -139,21 +147,21 @@ class OwnProfiler:
         self._quiet.clear()
 
     def _marks(self, marker: Any) -> None:
-        if os.getpid() == self._process and not self._asked:
-            self._asked = True
+        if os.getpid() == self._process and not self._decided:
+            self._decided = True
             self._give_way(_MARKS.format(type(marker).__name__))
 
     def _disables(self) -> None:
-        """Whatever profiler runs is stopped, as Lightning does before it starts its own."""
-        if os.getpid() == self._process and not self._asked and profiler_running():
-            self._asked = True
-            self._wanted = self._give_way(_HOW)
+        """Let our recording give way when the program stops whatever profiler runs, as Lightning does at its start."""
+        if os.getpid() == self._process and not self._decided and profiler_running():
+            self._decided = True
+            self._saves = self._give_way(_HOW)
 
     def _ends(self, profile: Any) -> None:
         results = getattr(profile, "kineto_results", None)
-        if self._wanted and results is not None and self._is_the_programs(profile):
+        if self._saves and results is not None and self._is_the_programs(profile):
             self._save(profile, results)
-            self._wanted = not self._finished and len(self.paths) < _MOST_RECORDINGS
+            self._saves = not self._finished and len(self.paths) < _MOST_RECORDINGS
 
     def _save(self, profile: Any, results: Any) -> None:
         export = type(profile).export_chrome_trace
@@ -165,28 +173,28 @@ class OwnProfiler:
                     path.replace(kept_name(path))
                 path = trace_file.write(functools.partial(export, profile), path).path
             except Exception as failure:
-                # Nothing that goes wrong here is the program's concern.
+                # A failure here must not reach the program.
                 self.failure = str(failure)
             else:
                 self.paths += (path,)
-            self._saved = [one for one in self._saved if one[0]() is not None]
+            self._saved = [saved for saved in self._saved if saved[0]() is not None]
             self._saved.append((weakref.ref(results), path))
 
     def _copy_of(self, profile: Any) -> Path | None:
-        """The file that has the results of a profiler, until they are copied."""
+        """Return the file that contains the results of a profiler, once."""
         results = profile.kineto_results
-        found = next((one for one in self._saved if results is not None and one[0]() is results), None)
-        if found is None:
+        match = next((saved for saved in self._saved if results is not None and saved[0]() is results), None)
+        if match is None:
             return None
-        self._saved.remove(found)
-        return found[1]
+        self._saved.remove(match)
+        return match[1]
 
     def _copy(self, saved: Path, path: str) -> None:
-        """In the place of an export that can be made no more."""
+        """Copy a saved trace in place of an export, which Kineto makes only once."""
         try:
             unpack(saved, path)
         except OSError as error:
-            # Kineto prints that, too, and the program goes on.
+            # Kineto only prints such an error, too.
             print(f"overlapscope: {path}: cannot be written ({error.strerror or error}).", file=sys.stderr)
 
     def _is_the_programs(self, profile: Any) -> bool:
@@ -194,45 +202,43 @@ class OwnProfiler:
 
 
 class IgnoredProfilers:
-    """Those that the program starts between `start` and `stop`, for good. One that runs already goes on.
+    """Keeps profilers that the program starts between `start` and `stop` from recording, even later.
 
-    Their tables and traces are empty, and their `on_trace_ready` is not called.
+    Their tables and traces are empty, and their `on_trace_ready` is not called. A profiler that runs already continues.
     """
 
     paths: tuple[Path, ...] = ()
     failure = None
 
     def __init__(self, stepped: Callable[[], None]) -> None:
-        """`stepped()` is called when one of them is told that a step ended."""
+        """Prepare to ignore profilers. `stepped()` is called when the program calls `step` of such a profiler."""
         self.stepped = stepped
         self.note: str | None = None
-        """A sentence where there was one."""
+        """Sentence on the profilers that were ignored; None if there were none."""
 
     def start(self, path: Path) -> None:
-        """Ignore them from now on. Imports torch."""
+        """Begin to ignore profilers. Imports torch."""
         _hook()
         _ignoring.append(self)
 
     def stop(self) -> None:
-        """Ignore no more of them."""
+        """Stop ignoring profilers that start."""
         _ignoring.remove(self)
 
     def finish(self, *, stop: bool) -> None:
-        """There is nothing to finish."""
+        """Do nothing."""
 
 
 _watching: list[OwnProfiler] = []
-"""One, or more where `overlapscope run` runs a program with recordings of its own."""
+"""Watches under way: several if `overlapscope run` runs a program with recordings of its own."""
 _ignoring: list[IgnoredProfilers] = []
 _ignored: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Profilers of the program that record nothing, and what they wrap."""
+"""Profilers of the program that record nothing, and the profilers that they wrap."""
 
 
 @functools.cache
 def _hook() -> None:
-    """Wrap, once and for good, what a program calls of its profilers. Our own sessions call none of it but
-    `_prepare_trace`.
-    """
+    """Wrap the methods of profilers that programs call, once. Our own sessions call only `_prepare_trace` of these."""
     import torch.autograd
     from torch.autograd import profiler
     from torch.profiler import profile
@@ -309,8 +315,8 @@ def _ignore(profile: Any) -> None:
 
     profile.enabled = False
     nothing: Any = EventList([])
-    nothing._build_tree()  # or it gives no averages
-    # What was an attribute in torch 2.5 is a property of another one now.
+    nothing._build_tree()  # Without it, there are no averages.
+    # `function_events` was an attribute in torch 2.5, and is a property now.
     setattr(profile, "_function_events" if hasattr(type(profile), "function_events") else "function_events", nothing)
     _ignored.add(profile)
     for ignoring in _ignoring:
@@ -334,7 +340,7 @@ def _export(export: Callable[..., Any], profile: Any, path: str, *args: Any, **o
     if profile in _ignored:
         Path(path).write_text(_EMPTY)
         return None
-    # The export in Python, of torch 2.12 and later, works as often as one likes.
+    # The export in Python, of torch 2.12 and later, can be repeated.
     if not options.get("use_python_export"):
         for watching in _watching:
             if (saved := watching._copy_of(profile)) is not None:
@@ -349,7 +355,7 @@ def _disable(disable: Callable[[], Any]) -> Any:
 
 
 def unpack(source: Path, target: str) -> None:
-    """Copy a trace to a file that is not packed. Raises OSError."""
+    """Copy a trace to a file that is not compressed. Raises OSError."""
     packed = source.name.endswith(".gz")
     with gzip.open(source) if packed else source.open("rb") as reading, open(target, "wb") as writing:
         shutil.copyfileobj(reading, writing)

@@ -1,4 +1,4 @@
-"""The steps of a program that need know nothing of us."""
+"""Counting the steps of a program that need not know of it."""
 
 from __future__ import annotations
 
@@ -14,28 +14,32 @@ from overlapscope.recorder.torch_import import when_torch_is_imported
 
 
 class ProgramSteps:
-    """Counts the steps of one thread, and calls `stepped` at the end of each, there.
+    """Counts the steps of one thread, and calls `stepped` there at the end of each.
 
-    They are those of the program's first optimizer, until the program marks its own with `overlapscope.step`. What is
-    done while a CUDA graph is captured is none.
+    Steps are those of the program's first optimizer, until the program marks its steps with `overlapscope.step`. Steps
+    during the capture of a CUDA graph do not count.
     """
 
     def __init__(
         self, stepped: Callable[[], None], *, here: bool = False, heeds: Callable[[], bool] = lambda: True
     ) -> None:
-        """`here`: those of this thread, else of the first that makes any. `heeds()` says whether a mark is one of the
-        program's.
+        """Prepare to count steps.
+
+        Args:
+            stepped: Function to call at the end of each step.
+            here: Whether to count the steps of this thread, instead of the first thread that makes any.
+            heeds: Function that returns whether a mark is the program's.
         """
         self.count = 0
-        """Finished ones, of this process."""
+        """Number of finished steps of this process."""
         self.marked = False
-        """The program marks its steps itself."""
+        """True if the program marks its steps itself."""
         self._stepped, self._heeds = stepped, heeds
         self._only = self._thread = threading.get_ident() if here else None
         self._optimizer = OptimizerSteps(self._on_step, self._on_step)
 
     def start(self) -> None:
-        """Count from now on, or as soon as torch is imported."""
+        """Begin to count, now or as soon as torch is imported."""
         os.register_at_fork(after_in_child=self._forked)
         recording.step_listeners.append(self._on_mark)
         when_torch_is_imported(self._optimizer.start)
@@ -50,7 +54,7 @@ class ProgramSteps:
             self.marked = True
             self._optimizer.rest()
             if self.count:
-                # The end of this very step.
+                # The optimizer has ended this step already.
                 self._thread = threading.get_ident()
                 return
         self._on_step()
@@ -61,7 +65,7 @@ class ProgramSteps:
             self._thread = thread
         if thread != self._thread or "torch" not in sys.modules:
             return
-        # A device that has failed says nothing, and the program will be told so soon.
+        # A device that has failed raises. The program will notice the failure itself.
         with suppress(RuntimeError):
             if devices.capturing():
                 return

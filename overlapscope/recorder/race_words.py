@@ -1,4 +1,4 @@
-"""How many data races were found, as `overlapscope run` says it; and what it said, read back."""
+"""The sentence of `overlapscope run` on data races, and the number read back from it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _NONE: Final = "no data races found in what could be checked."
 _SOME: Final = re.compile(r": ([\d,]+) data races? found\.$", re.MULTILINE)
 
 
-def said(count: int) -> str:
-    """Half of `overlapscope: ...`."""
+def sentence(count: int) -> str:
+    """Return the sentence on this number of data races."""
     return f"{plural(count, 'data race')} found." if count else _NONE
 
 
 def read(output: str) -> int | None:
-    """How many a run said in its output; None where it said nothing of them."""
+    """Return the number of data races that a run printed; None if it printed none."""
     some = _SOME.search(output)
     return int(some[1].replace(",", "")) if some else 0 if f": {_NONE}" in output else None

@@ -1,15 +1,15 @@
-"""Which steps of a program are recorded, which of those are judged, and which are timed while nothing is recorded.
+"""The schedule of a recording: steps to record, steps to judge, and steps to time without the profiler.
 
-With plain steps a program is recorded twice: a **rehearsal** from its start, and the **recording**, which follows when
-the program runs as it does when nobody records, and has steps timed right before and right behind it:
+With plain steps, a program is recorded twice: a **rehearsal** at its start, and the **recording** after the program has
+settled. Steps are timed without the profiler right before the recording, and right after it:
 
     rehearsal | settle | plain steps | warm-up, active steps | settle | plain steps | nothing
 
-The rehearsal takes upon itself what is slow for the first time, and is what there is of a program that ends early.
-Without plain steps it is what was recorded of the steps to wait for.
+The rehearsal includes whatever is slow the first time, and is the result for a program that ends early. Without plain
+steps, it records the steps to wait for.
 
-A window opens and closes by steps, as above; when a clock or a range of the program says so (`triggers`); or it is
-opened again and again, and thrown away unless it has a slow step (`slow_steps`). There is no rehearsal for the latter.
+A window opens and closes by steps, as above, or by a clock or a range of the program (`triggers`). To find a slow step,
+windows follow each other, and those without a slow step are thrown away. The latter two kinds have no rehearsal.
 """
 
 from __future__ import annotations
@@ -20,27 +20,30 @@ from typing import Self
 from overlapscope.errors import UsageError
 
 CUDA_PROFILER_API = "cudaProfilerApi"
-"""The capture range from cudaProfilerStart to cudaProfilerStop, called as nsys does."""
+"""Name of the capture range from cudaProfilerStart to cudaProfilerStop, as nsys has it."""
 _REHEARSED_WAIT = 3
 _REHEARSED_ACTIVE = 5
-"""Where the recording has no end."""
+"""Number of judged steps of a rehearsal if the recording has no end."""
 _LEAST_REHEARSED = 2
-"""Only at the end of a second step can be told which ranges stay open around several (`open_ranges`)."""
+"""Minimum steps of a rehearsal: only the second shows which ranges stay open around several (`open_ranges`)."""
 SETTLING_STEPS = 2
-"""At least so many pass after a session before steps are timed."""
+"""Minimum number of steps between a session and the first step that is timed."""
 _MOST_SETTLING_STEPS = 100
 _MOST_WINDOWS = 1000
-"""Each has a file of its own."""
+"""Maximum number of windows, each of which has a file."""
 _WATCHED_STEPS = 20
-"""In a window that waits for a slow step. To throw away a window takes about as long as it lasted, however long it is;
-twenty steps make what else it costs, some 100 ms, small, and take less memory than there is."""
+"""Number of steps of a window that waits for a slow step.
+
+Throwing away a window takes about as long as the window lasted, and some 100 ms more. Compared with twenty steps, the
+latter is short, and twenty steps fit into memory.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Steps that are recorded in one go: those from `first` on are warm-up, those from `judged` to `end` count.
+    """A range of steps to record without a break: warm-up from `first`, and judged steps from `judged` to `end`.
 
-    An `end` of None is the program's.
+    Without an `end`, it extends to the end of the program.
     """
 
     first: int
@@ -48,43 +51,48 @@ class Window:
     end: int | None
 
     def begun(self, first: int) -> Self:
-        """The same where it begins with that step, later than it should."""
+        """Return the same window if it begins late, with the step `first`."""
         return replace(self, first=first, judged=max(first, self.judged))
 
     def over(self, finished: int) -> bool:
-        """Whether all its steps are among the finished ones."""
+        """Return whether all its steps are finished."""
         return self.end is not None and finished >= self.end
 
     def judged_steps(self, finished: int) -> int:
-        """How many steps to be judged are among the finished ones."""
+        """Return the number of its judged steps that are finished."""
         return max(0, (finished if self.end is None else min(finished, self.end)) - self.judged)
 
     def warm_up_steps(self, finished: int) -> int:
-        """How many steps of its trace must not be judged.
+        """Return the number of steps of its trace that must not be judged.
 
-        0 where none other is there: a trace of nothing but warm-up is judged as it is.
+        It is 0 if the trace has only warm-up steps, which are judged then.
         """
         return self.judged - self.first if self.judged_steps(finished) else 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Schedule:
-    """`wait` steps, then `warmup`, then `active` (None: all that follow), and `plain_steps` timed on either side.
+    """When windows open and close, by steps counted from 0, by time, by a range of the program, or by a slow step."""
 
-    Steps are counted from 0. Instead of steps to wait for and active ones a window can be `duration_s` long and open
-    `delay_s` after the start, or be the time between entering and leaving `capture_range`; with `slow_step` it is one
-    that has a step of so many times the median. There are `repeat` windows.
-    """
-
-    wait: int
-    warmup: int
-    active: int | None
+    wait: int = 0
+    """Number of steps to skip at the start."""
+    warmup: int = 1
+    """Number of steps to record next, but not to judge."""
+    active: int | None = None
+    """Number of steps to record and judge; None for all that follow."""
     plain_steps: int = 0
+    """Number of steps to time without the profiler on either side of the recording."""
     delay_s: float | None = None
+    """Time from the start until a window opens, in seconds, instead of `wait`."""
     duration_s: float | None = None
+    """Length of a window in seconds, instead of `active`; None for the rest of the program."""
     capture_range: str | None = None
+    """Name of a range of the program that is a window; "cudaProfilerApi" is between the two calls of the CUDA runtime.
+    """
     slow_step: float | None = None
+    """Record all the time, and keep a window only if one of its steps takes more than this many times the median."""
     repeat: int = 1
+    """Number of windows, each with a file."""
 
     def __post_init__(self) -> None:
         least = {"wait": 0, "warmup": 0, "active": 1, "plain_steps": 0, "delay_s": 0, "repeat": 1}
@@ -118,44 +126,46 @@ class Schedule:
 
     @property
     def by_clock(self) -> bool:
-        """Whether a clock opens the window."""
+        """True if a clock opens the window."""
         return self.delay_s is not None or self.duration_s is not None
 
     @property
     def by_steps(self) -> bool:
-        """Whether steps open and close windows."""
+        """True if steps open and close windows."""
         return not self.by_clock and self.capture_range is None
 
     @property
     def at_once(self) -> bool:
-        """Whether something is recorded from the start on."""
+        """True if the recording starts with the program."""
         return self.by_steps and self.slow_step is None
 
     @property
     def rehearsal(self) -> Window | None:
-        """What is recorded first; None where that is the recording already."""
+        """First window; None if that is the recording already."""
         judged = min(self.wait, _REHEARSED_WAIT) + self.warmup
         end = judged + (self.active or _REHEARSED_ACTIVE)
         if self.plain_steps:
             return Window(0, judged, max(_LEAST_REHEARSED, end))
-        # One step between the two is not recorded: see `open_ranges`.
+        # The profiler is off for a step between the two (`open_ranges`).
         return Window(0, judged, min(end, self.wait - 1)) if self.wait > 1 else None
 
     @property
     def whole(self) -> Window:
-        """The recording where it is the first and only one."""
+        """The recording if no rehearsal comes before it."""
         return replace(self.recording(self.wait), first=0)
 
     def recording(self, opens: int) -> Window:
-        """The recording where it opens with that step, which is `wait` or a later one."""
+        """Return the recording if it opens with the step `opens`, which is `wait` or later."""
         judged = opens + self.warmup
         active = _WATCHED_STEPS if self.active is None and self.slow_step is not None else self.active
         return Window(opens, judged, None if active is None else judged + active)
 
     def why_short(self, finished: int, judged_steps: int) -> str | None:
-        """A sentence for a program that ended before its recording counted; None where that is as it should be.
+        """Return a sentence on a program that ended before its recording counted; None if that is as expected.
 
-        `judged_steps` are those of what was recorded instead.
+        Args:
+            finished: Number of finished steps.
+            judged_steps: Number of judged steps of the take that counts instead.
         """
         if not self.at_once:
             return None
@@ -169,7 +179,7 @@ class Schedule:
         return f"{sentence} --plain-steps 0 needs {fewer}." if self.plain_steps else sentence
 
     def why_none(self) -> str:
-        """A sentence for a program that ended before its first window opened."""
+        """Return a sentence on a program that ended before its first window opened."""
         if self.capture_range == CUDA_PROFILER_API:
             return "There is no trace: the program never called cudaProfilerStart on its main thread."
         if self.capture_range is not None:
@@ -181,7 +191,7 @@ class Schedule:
 
     @property
     def needed_steps(self) -> int:
-        """Number of steps that a complete recording takes, with those that are timed before and after it."""
+        """Number of steps that a complete recording takes, including the steps timed before and after it."""
         rehearsal, timed = self.rehearsal, SETTLING_STEPS + self.plain_steps if self.plain_steps else 0
         begins = 0 if rehearsal is None or rehearsal.end is None else rehearsal.end + timed
         window = self.recording(max(self.wait, begins) if timed else self.wait)
@@ -189,10 +199,16 @@ class Schedule:
 
 
 def settled(steps: int, since_ns: int, pause_ns: int, *, workers: bool) -> bool:
-    """Whether a program runs as ever again, so many steps and nanoseconds after it was held up for `pause_ns`.
+    """Return whether a program runs at its usual speed again after a pause.
 
-    In that pause its worker processes went on and filled their queues. They are back in balance when the program has
-    had at least as long to draw on them as they had to fill them.
+    During the pause, its worker processes continued and filled their queues. They are in balance again when the program
+    has had at least twice the pause to empty these.
+
+    Args:
+        steps: Number of steps since the pause.
+        since_ns: Time since the pause, in nanoseconds.
+        pause_ns: Length of the pause, in nanoseconds.
+        workers: Whether the program has worker processes.
     """
     if steps < SETTLING_STEPS:
         return False

@@ -1,7 +1,7 @@
-"""Runs a script or a module as `__main__`, as Python itself would have.
+"""Running a script or a module as `__main__`, as Python itself does.
 
-`runpy` would do most of it, but it takes the program's `__main__` away again when the program's last line has run:
-then its threads and exit handlers could no longer pickle what it defines.
+`runpy` would do most of this, but it removes the program's `__main__` after the program's last line. Threads and exit
+handlers of the program could then not pickle its functions and classes any more.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from overlapscope.recorder import notebook, own_modules
 _NOT_THE_PROGRAMS = frozenset(
     {__name__, notebook.__name__, "importlib._bootstrap", "importlib._bootstrap_external", "importlib.util"}
 )
-"""Modules whose frames lie between Python and the program."""
+"""Modules whose frames are between Python and the program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the program ended."""
+    """The way in which the program ended."""
 
     exit_code: int
     interrupted: bool = False
-    """Ended by a KeyboardInterrupt that it did not catch: Python then dies by SIGINT instead of exiting."""
+    """True if a KeyboardInterrupt ended it: Python then dies by SIGINT instead of exiting."""
     died: bool = False
-    """Ended by an exception that it did not catch."""
+    """True if an exception ended it."""
 
 
 def run_script(path: str, arguments: Sequence[str]) -> Ending:
-    """Runs a file, or a directory or zip file with a `__main__.py`, as `python PATH ARGUMENTS` does, or a notebook.
+    """Run a file, or a directory or zip file with a `__main__.py`, as `python PATH ARGUMENTS` does, or a notebook.
 
-    What it prints when it dies is printed here. Raises UsageError where there is no such program; nothing has been
-    run then.
+    This prints the traceback of an exception that ends the program. Raises UsageError if there is no such program,
+    before running anything.
     """
-    # Python makes the path absolute, but does not tidy it up.
+    # Python makes the path absolute, but does not normalise it.
     absolute = os.path.join(os.getcwd(), path)
     sys.argv[:] = [path, *arguments]
     if pkgutil.get_importer(absolute) is not None:
@@ -68,7 +68,7 @@ def run_script(path: str, arguments: Sequence[str]) -> Ending:
 
 
 def run_text(text: str | bytes, name: str, arguments: Sequence[str]) -> Ending:
-    """Runs a program that is no file, as `python -c TEXT` (`name` is `-c`) and `python -` do. See `run_script`."""
+    """Run the text of a program, as `python -c TEXT` (`name` is `-c`) and `python -` do. See `run_script`."""
     sys.argv[:] = [name, *arguments]
     _look_first_in("")
     file_name = "<string>" if name == "-c" else "<stdin>"
@@ -84,9 +84,9 @@ def run_text(text: str | bytes, name: str, arguments: Sequence[str]) -> Ending:
 
 
 def run_module(name: str, arguments: Sequence[str]) -> Ending:
-    """Runs a module, or a package's `__main__`, as `python -m NAME ARGUMENTS` does. See `run_script`.
+    """Run a module, or a package's `__main__`, as `python -m NAME ARGUMENTS` does. See `run_script`.
 
-    Packages around the module are imported even where it is found missing then.
+    Packages around the module are imported even if the module turns out to be missing.
     """
     sys.argv[:] = ["-m", *arguments]
     _look_first_in(os.getcwd())
@@ -154,7 +154,7 @@ def _spec(name: str) -> ModuleSpec | None:
             __import__(package)
         return importlib.util.find_spec(name)
     except ModuleNotFoundError as error:
-        # A package that is there may miss something itself: that is for the traceback to tell.
+        # A package that exists may itself fail to import a module, which the traceback shows.
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         return None
@@ -164,15 +164,15 @@ _stopped = threading.Event()
 
 
 def stop_program() -> NoReturn:
-    """End the program from inside of it, as `sys.exit()` does."""
+    """End the program from inside, as `sys.exit()` does."""
     _stopped.set()
     raise SystemExit
 
 
 def leave_forked_child(exit_code: int) -> NoReturn:
-    """End a child that the program forked and that came to the program's end, as Python does but for C++'s destructors.
+    """End a forked child that reached the program's end, as Python does, but without the destructors of C++.
 
-    Kineto's waits for a thread, which only the parent has, once a profiler has run there (torch 2.13).
+    Kineto's destructor waits for a thread that only the parent has, if a profiler has run there (torch 2.13).
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -188,25 +188,25 @@ def _run(load: Callable[[], tuple[CodeType, ModuleType]]) -> Ending:
         module.__dict__["__builtins__"] = builtins
         if sys.version_info < (3, 14):
             module.__annotations__ = {}
-        # It stays there: the program's threads and exit handlers outlive its last line.
+        # It stays there, since the program's threads and exit handlers outlive its last line.
         sys.modules["__main__"] = module
         exec(code, module.__dict__)
         return Ending(0)
     except UsageError as error:
-        # Ours where it comes from `load`; the program may raise one, too.
+        # From `load`, it is ours, but the program may raise this error, too.
         if _of_the_program(error.__traceback__) is None:
             raise
         died: BaseException = error
     except BaseException as error:
-        # Where a GPU tensor is freed on the way out of a frame, torch's trace of the GPU, on which the checks for data
-        # races rest, calls Python, and the exception is lost (torch 2.11).
+        # If a GPU tensor is freed while a frame is left, torch's trace of the GPU calls Python, and the exception is
+        # lost (torch 2.11). The checks for data races need that trace.
         died = SystemExit() if _stopped.is_set() and isinstance(error, SystemError) else error
-    # Outside of the `except`, lest it becomes the context of what a hook raises.
+    # Outside of the `except`, so that it does not become the context of exceptions in hooks.
     return _exited(died) if isinstance(died, SystemExit) else _died(died)
 
 
 def _died(error: BaseException) -> Ending:
-    """Prints what Python prints, without the frames that led to the program."""
+    """Print the traceback that Python prints, without the frames that led to the program."""
     try:
         _call(sys.excepthook, error)
     except SystemExit as stop:
@@ -216,7 +216,7 @@ def _died(error: BaseException) -> Ending:
         _call(sys.__excepthook__, failure)
         _show("\nOriginal exception was:")
         _call(sys.__excepthook__, error)
-    # Python looks for this very type, too.
+    # Like Python, this excludes subclasses.
     return Ending(1, interrupted=type(error) is KeyboardInterrupt, died=True)
 
 
@@ -233,7 +233,7 @@ def _exited(stop: SystemExit) -> Ending:
 
 
 def _show(message: object) -> None:
-    # A program may have closed its stderr.
+    # The program may have closed stderr.
     with suppress(Exception):
         print(message, file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""One run of the profiler, from start to stop, with what overlapscope adds to it."""
+"""A run of the profiler from start to stop, with the additions of overlapscope."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from overlapscope.base.marks import METADATA, ORIGIN, PLAIN_STEPS, STEP_SOURCE, TORCH, WARM_UP_STEPS
 from overlapscope.base.revision import job_name, revision, running_script
-from overlapscope.base.words import listed
-from overlapscope.errors import UsageError
 from overlapscope.recorder import all_threads, devices
 from overlapscope.recorder.cupti import detached
 from overlapscope.recorder.main_thread import undisturbed
+from overlapscope.recorder.options import Options
 from overlapscope.version import __version__
 
 if TYPE_CHECKING:
@@ -30,62 +29,44 @@ _LOG_LEVEL, _ERRORS_ONLY = "KINETO_LOG_LEVEL", "6"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What the profiler notes of each op, besides its time; `light` leaves out the ops."""
-
-    stacks: bool = False
-    shapes: bool = False
-    memory: bool = False
-    light: bool = False
-
-    def __post_init__(self) -> None:
-        told_of_ops = [name for name in ("stacks", "shapes", "memory") if getattr(self, name)]
-        if self.light and told_of_ops:
-            raise UsageError(
-                f"a light recording has no PyTorch ops, so {listed(told_of_ops)} cannot be recorded; leave out "
-                f"light or {listed(told_of_ops)}."
-            )
-
-
-@dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a trace says of its own recording, under `marks.METADATA`."""
+    """Facts about a recording that its trace states under `marks.METADATA`."""
 
     warm_up_steps: int
     plain_steps: PlainSteps
     origin: TraceOrigin | None = None
     step_source: str | None = None
-    """What ended steps, in words."""
+    """Description of what ended steps."""
 
     def json(self) -> str:
-        """As it stands in the trace, and nowhere else there."""
+        """Return the text that is in the trace, exactly once."""
         import torch
         from msgspec import to_builtins
 
         from overlapscope.trace.model import PlainSteps
 
-        said = {"version": __version__, TORCH: torch.__version__, WARM_UP_STEPS: self.warm_up_steps}
+        content = {"version": __version__, TORCH: torch.__version__, WARM_UP_STEPS: self.warm_up_steps}
         if self.origin is not None:
-            said[ORIGIN] = {name: value for name, value in to_builtins(self.origin).items() if value is not None}
+            content[ORIGIN] = {name: value for name, value in to_builtins(self.origin).items() if value is not None}
         if self.step_source is not None:
-            said[STEP_SOURCE] = self.step_source
+            content[STEP_SOURCE] = self.step_source
         if self.plain_steps != PlainSteps():
-            said[PLAIN_STEPS] = to_builtins(self.plain_steps)
-        return json.dumps(said)
+            content[PLAIN_STEPS] = to_builtins(self.plain_steps)
+        return json.dumps(content)
 
 
 class Session:
-    """The profiler, running from the constructor to `stop`, on the same thread unless it records all threads."""
+    """The profiler, running from construction to `stop`, which is called on the same thread unless it records all."""
 
     metadata: Metadata
     origin: TraceOrigin
     unfinished: str | None
-    """What it was stopped with."""
+    """Name of the annotation that was open when it stopped."""
 
     def __init__(self, options: Options) -> None:
-        """Raises RuntimeError where the profiler does not start.
+        """Start the profiler. Raises RuntimeError if it does not start.
 
-        GPUs are recorded though they may not be in use yet. Which of them there are is settled from now on.
+        GPUs are recorded even if they are not in use yet. From now on, the set of visible GPUs cannot change.
         """
         import torch
         from torch._C._profiler import _ExperimentalConfig  # the only way to ask for sync events
@@ -97,9 +78,9 @@ class Session:
         self.origin = _origin()
         self.stacks = options.stacks
         self._light = options.light
-        # Asked for all threads, it records no memory (pytorch issue 192290, torch 2.13).
+        # A profiler of all threads records no memory (pytorch issue 192290, torch 2.13).
         self.all_threads = all_threads.possible() and not options.memory
-        """Whether the ops of all threads are recorded, and any thread may stop it."""
+        """True if the ops of all threads are recorded, and any thread may stop it."""
         config: dict[str, Any] = {"profile_all_threads": True} if self.all_threads else {}
         self._profiler = _KinetoProfile(
             activities=devices.activities(cuda=torch.cuda.is_available()),
@@ -112,14 +93,14 @@ class Session:
         )
         self._event_notes = EventNotes(as_annotations=options.light)
         with warnings.catch_warnings(), _quiet_kineto():
-            # It says what every one of its recordings does (torch 2.11).
+            # torch 2.11 gives this warning for every recording.
             warnings.filterwarnings("ignore", message=".*Profiler clears events")
             _starting.append(self)
             try:
                 self._profiler.prepare_trace()
             finally:
                 _starting.remove(self)
-        # What is still under way now would be in the trace without its launch: a lead-in.
+        # An op still under way now would be in the trace without its launch, as a lead-in.
         with suppress(RuntimeError):
             devices.synchronize()
         with _only_annotations() if options.light else nullcontext():
@@ -128,7 +109,7 @@ class Session:
         self._event_notes.start()
 
     def stop(self, metadata: Metadata, *, unfinished: str | None) -> None:
-        """Stop recording. Raises RuntimeError where the profiler cannot even be stopped.
+        """Stop recording. Raises RuntimeError if the profiler does not stop.
 
         `unfinished` is the name of an annotation that is open (`trace_file.write`).
         """
@@ -137,22 +118,22 @@ class Session:
         self.metadata, self.unfinished = metadata, unfinished
         # Kineto takes metadata only while it runs.
         self._profiler.add_metadata_json(METADATA, metadata.json())
-        # It would wait for the device: that initialises CUDA in a program that does not use it, and fails for good
-        # after a device-side assert, though there is a trace of what led there.
+        # The profiler would wait for the device. This initialises CUDA in a program that does not use it. After a
+        # device-side assert it fails, and the trace of the ops before the assert would be lost.
         with suppress(RuntimeError):
             devices.synchronize()
         if self._profiler.profiler is not None:
             self._profiler.profiler.use_device = None
         if self.all_threads:
             all_threads.settle()
-        # torch warns of ranges that are still open, of an optimizer's step for example.
+        # torch warns about ranges that are still open, such as that of an optimizer's step.
         with detached(), all_threads.quiet():
             self._profiler.stop_trace()
         _running.discard(self)
 
     @property
     def what_others_did(self) -> str | None:
-        """A sentence on the program's other threads, where it has any whose ops are not recorded."""
+        """Sentence on other threads of the program whose ops are not recorded; None without such threads."""
         import torch
 
         others = any(not thread.daemon and thread is not threading.current_thread() for thread in threading.enumerate())
@@ -166,17 +147,17 @@ class Session:
 
     @property
     def empty(self) -> bool:
-        """Whether no op was recorded, once stopped. Takes a microsecond for each event."""
+        """True if no op was recorded. Valid after `stop`; takes a microsecond per event."""
         results = getattr(self._profiler.profiler, "kineto_results", None)
         return results is None or not any("::" in event.name() for event in results.events())
 
     def export(self, name: str) -> None:
-        """Write what was recorded to a .json file, once stopped."""
+        """Write the recording to a .json file, after `stop`."""
         self._profiler.export_chrome_trace(name)
 
 
 def _origin() -> TraceOrigin:
-    """What is recorded now. The host is not noted: traces are passed on."""
+    """Return the origin of a recording that starts now. The host is left out, since users pass traces on."""
     from overlapscope.trace.model import TraceOrigin
 
     script = running_script()
@@ -185,13 +166,13 @@ def _origin() -> TraceOrigin:
 
 
 _revision = cache(revision)
-"""As it was at the first recording: the program that runs does not change with its files."""
+"""Function that returns the revision at the first recording: a running program does not change with its files."""
 
 _running: set[Session] = set()
 
 
 def _in_forked_child() -> None:
-    """A child inherits the running profiler, which would note the child's ops in memory for as long as it lives."""
+    """Switch off the inherited profiler in a forked child, where it would keep every op in memory until the end."""
     if _running:
         import torch
 
@@ -208,15 +189,15 @@ _starting: list[Session] = []
 
 
 def starting() -> bool:
-    """Whether the profiler that begins to record is a session's."""
+    """Return whether a session is starting its profiler."""
     return bool(_starting)
 
 
 @contextmanager
 def _only_annotations() -> Iterator[None]:
-    """A profiler that starts inside records of the host's side nothing but `record_function`s, besides runtime calls.
+    """Have a profiler that starts inside record only `record_function`s and runtime calls of the host.
 
-    Which ops it records can be chosen only in the call underneath.
+    The kinds of ops can be chosen only in the function that the profiler calls.
     """
     import torch.autograd.profiler
     from torch._C._profiler import RecordScope
@@ -236,7 +217,7 @@ def _only_annotations() -> Iterator[None]:
 
 @contextmanager
 def _quiet_kineto() -> Iterator[None]:
-    """Kineto of torch 2.13 tells stderr of every start and stop. It reads how much to tell once, at its first start."""
+    """Keep Kineto of torch 2.13 from printing every start and stop. It reads its log level once, at its first start."""
     if _LOG_LEVEL in os.environ:
         yield
         return
@@ -248,8 +229,8 @@ def _quiet_kineto() -> Iterator[None]:
 
 
 def profiler_running() -> bool:
-    """Whether a torch profiler runs on any thread. There can be one: Kineto is the process's."""
+    """Return whether a torch profiler runs on any thread. At most one can run in a process."""
     import torch.autograd.profiler
 
-    # `torch.autograd._profiler_enabled`, as little public, tells of this thread only.
+    # `torch.autograd._profiler_enabled`, which is not public either, only covers this thread.
     return torch.autograd.profiler._is_profiler_enabled

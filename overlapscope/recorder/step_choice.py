@@ -99,7 +99,7 @@ class Choice:
     """Length of the latest step."""
 
     def counts(self, source: Source) -> bool:
-        """Whether events of this source count."""
+        """Return whether events of this source count."""
         if self.source is not None:
             return source == self.source
         return source.kind == self.kind and (self.name is None or fnmatchcase(source.name, self.name))

@@ -1,4 +1,4 @@
-"""How long steps take: timed while nothing is recorded, in words, and which step is a slow one."""
+"""Lengths of steps: timed without the profiler, described in sentences, and compared to find slow steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _REMEMBERED = 1000
 _FEWEST = 10
-"""Steps that a median is made of."""
+"""Minimum number of steps for a median."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,30 +35,30 @@ class StepTimes:
 
     before_ns: tuple[int, ...]
     after_ns: tuple[int, ...]
-    """Right before and right behind the recording, while nothing was recorded."""
+    """Right before and right after the recording, without the profiler."""
     recorded_ns: tuple[int, ...]
-    """The judged steps of the recording."""
+    """Judged steps of the recording."""
     asked: int
-    """So many were to be timed on either side."""
+    """Number of steps that were to be timed on either side."""
 
     @property
     def changed(self) -> bool:
-        """Whether steps behind the recording took longer, or less long, than before it."""
+        """True if steps took longer after the recording than before it, or less long."""
         return drifted(self.before_ns, self.after_ns)
 
     def sentence(self) -> str | None:
-        """Half of `overlapscope: ...`: what a step takes, recorded and not; None where none was timed."""
+        """Return a sentence on the length of a step with and without the profiler; None if none was timed."""
         plain_ns = (*self.before_ns, *self.after_ns)
         if not plain_ns:
             return None
         recorded_ns = median_ns(self.recorded_ns) if self.recorded_ns else 0
         unit = unit_for(max(recorded_ns, median_ns(plain_ns)))
         if self.changed:
-            said = (
+            change = (
                 f"a step takes {unit.text(median_ns(self.before_ns))} before the recording and "
                 f"{unit.text(median_ns(self.after_ns))} after it: the program or the machine changed."
             )
-            return f"{said} In the recording, it takes {unit.text(recorded_ns)}." if recorded_ns else said
+            return f"{change} In the recording, it takes {unit.text(recorded_ns)}." if recorded_ns else change
         few = "" if len(plain_ns) >= self.asked else f"; {plural(len(plain_ns), 'step')} timed"
         spread = f"{between(min(plain_ns), max(plain_ns))}, mean {duration(round(statistics.mean(plain_ns)))}"
         recorded = f", and {unit.text(recorded_ns)} in the recording" if recorded_ns else ""
@@ -66,12 +66,12 @@ class StepTimes:
 
 
 def median_ns(lengths_ns: Sequence[int]) -> int:
-    """Their median, in whole nanoseconds."""
+    """Return the median in whole nanoseconds."""
     return int(statistics.median(lengths_ns))
 
 
 class SlowSteps:
-    """Holds each step against the median of up to 1000 before it."""
+    """Compares each step with the median of up to 1000 before it."""
 
     def __init__(self, times: float) -> None:
         self._times = times
@@ -79,7 +79,7 @@ class SlowSteps:
         self._seen = 0
 
     def judge(self, step: int, length_ns: int) -> str | None:
-        """A sentence where it took over `times` times the median."""
+        """Return a sentence on a step that took more than `times` times the median; None for other steps."""
         lengths_ns, self._seen = self._lengths_ns, self._seen + 1
         usual_ns = median_ns(lengths_ns) if len(lengths_ns) >= _FEWEST else None
         lengths_ns.append(length_ns)
@@ -91,8 +91,8 @@ class SlowSteps:
             f"{unit.text(usual_ns)} ({plural(len(lengths_ns) - 1, 'step')}, recorded ones like it)."
         )
 
-    def none(self) -> str:
-        """A sentence where none came."""
+    def why_none(self) -> str:
+        """Return a sentence on a program without slow steps."""
         if self._seen <= _FEWEST:
             return f"There is no trace: only {plural(self._seen, 'step')} could be judged, too few to tell a slow one."
         usual_ns = median_ns(self._lengths_ns)
@@ -102,43 +102,43 @@ class SlowSteps:
         )
 
 
-# -- timing ---------------------------------------------------------------------------------------
+# -- Timing ---------------------------------------------------------------------------------------
 
 _NS_PER_MS = 1_000_000
 
 
 class StepTimer:
-    """The lengths of the latest steps, up to `most` of them, from mark to mark, once the program has settled.
+    """Times up to `most` of the latest steps, once the program has settled.
 
-    Marks are taken by the host's clock and, once CUDA is in use, by an event on the current stream. Nothing is ever
-    waited for, unless `read` is asked to.
+    Each end of a step is marked by the host's clock and, once CUDA is in use, by an event on the current stream. Only
+    `read` with `wait` waits for the device.
     """
 
     def __init__(self, most: int) -> None:
-        """With `most` 0 it times nothing."""
+        """Prepare to time steps: none if `most` is 0."""
         self._marks: deque[tuple[int, Any]] = deque(maxlen=most + 1)
-        """Each with its `torch.cuda.Event`, or None."""
+        """Times of the host in nanoseconds, each with its `torch.cuda.Event`, or None without CUDA."""
         self._most = most
         self._paused_ns = self._resumed_ns = self._resumed_step = 0
-        """For how long the program was last held up, until when, and in which step."""
+        """Length of the latest pause, its end, and the step that it was in."""
         _timers.add(self)
 
     @property
     def timed(self) -> int:
-        """How many steps."""
+        """Number of timed steps."""
         return max(0, len(self._marks) - 1)
 
     @property
     def full(self) -> bool:
-        """Whether those are as many as there may be."""
+        """True if `most` steps are timed."""
         return self.timed == self._most
 
     def step(self, finished: int) -> None:
-        """So many steps are finished. Not to be called while a CUDA graph is captured."""
+        """Mark the end of a step. Do not call this while a CUDA graph is captured."""
         if not self._most:
             return
         if profiler_running():
-            # The program's own.
+            # The program's own profiler runs.
             self.restart()
         elif self._marks or self._settled(finished):
             self._marks.append((clock.now_ns(), _event()))
@@ -150,22 +150,22 @@ class StepTimer:
     def leave_behind(self) -> None:
         """Forget all marks in a forked child, without ever freeing their events.
 
-        A CUDA event that is freed in a forked child ends it by SIGABRT (torch 2.13): its destructor may not raise, and
-        CUDA does not work there.
+        Freeing a CUDA event ends a forked child with SIGABRT (torch 2.13): CUDA fails there, and the event's destructor
+        must not raise.
         """
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._marks))
         self._marks = deque(maxlen=self._marks.maxlen)
 
     @contextmanager
     def pausing(self, finished: int) -> Iterator[None]:
-        """What is done inside holds the program up, which settles anew then."""
+        """Surround work that makes the program pause, after which it has to settle again."""
         began = clock.now_ns()
         yield
         self._resumed_ns, self._resumed_step = clock.now_ns(), finished
         self._paused_ns = self._resumed_ns - began
 
     def read(self, *, wait: bool = False) -> TimedSteps:
-        """What was timed. Of the device only the steps that it is known to have done: with `wait`, all."""
+        """Return the timed steps. Without `wait`, the device's times end with the last step that it has finished."""
         from overlapscope.trace.model import TimedSteps
 
         if wait and self._marks:
@@ -194,13 +194,13 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def _event() -> Any:
-    """An event, recorded; None without CUDA."""
+    """Return an event that was recorded; None without CUDA."""
     if not devices.cuda_is_up():
         return None
     import torch
 
     event = torch.cuda.Event(enable_timing=True)
-    # A device that has failed takes no events, and the program will be told so soon.
+    # A device that has failed takes no events. The program will notice the failure itself.
     with suppress(RuntimeError):
         event.record()
         return event
@@ -208,9 +208,9 @@ def _event() -> Any:
 
 
 def _device_ns(events: list[Any]) -> tuple[int, ...]:
-    """The times between neighbours, up to the first that the device has not come to; none where one is missing."""
+    """Return the times between events, up to the first that is not done; none if an event is missing."""
     lengths: list[int] = []
-    # The program may have gone from one device to another between two steps.
+    # The program may have changed to another device between two steps.
     with suppress(RuntimeError):
         if None not in events:
             for begin, end in pairwise(events):

@@ -1,4 +1,4 @@
-"""One run of the profiler, and the marks of steps in it."""
+"""A take: a run of the profiler with its marks of steps."""
 
 from __future__ import annotations
 
@@ -8,50 +8,57 @@ from typing import TYPE_CHECKING, Any
 from overlapscope.base import clock
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.memory_guard import MemoryGuard
+from overlapscope.recorder.options import Options
 from overlapscope.recorder.schedule import Window
-from overlapscope.recorder.session import Metadata, Options, Session
+from overlapscope.recorder.session import Metadata, Session
 
 if TYPE_CHECKING:
     from overlapscope.trace.model import TimedSteps
 
 _NS_PER_S = 1_000_000_000
 _STEP = "ProfilerStep#"
-"""How torch.profiler names a step, and what every reader looks for."""
+"""Prefix of torch.profiler's names of steps, which every reader of traces looks for."""
 
 
 class Take:
-    """A rehearsal or a recording, running from the constructor to `stop`."""
+    """A rehearsal or a recording, running from construction to `stop`."""
 
     def __init__(
         self,
         window: Window,
         options: Options,
         *,
-        max_size_bytes: int,
         on_too_much: Callable[[], None],
         wanted: bool = True,
     ) -> None:
-        """`on_too_much` is as of `MemoryGuard`. Raises RecordingFailed where the profiler does not start."""
+        """Start the profiler. Raises RecordingFailed if it does not start.
+
+        Args:
+            window: Steps to record.
+            options: Contents of the recording, and its limit of memory.
+            on_too_much: Function that `MemoryGuard` calls.
+            wanted: Whether to keep it.
+        """
         self.window = window
         self.wanted = wanted
-        """Whether it is to be kept."""
+        """True to keep it."""
         self.judged_ns: list[int] = []
-        """The lengths of its judged steps, by the host's clock."""
+        """Lengths of its judged steps by the host's clock, in nanoseconds."""
         self.notes: list[str] = []
         self.session: Session | None
-        """None once it is written, or where it could not be stopped."""
+        """None once it is written, or if it could not be stopped."""
         try:
             self.session = Session(options)
         except Exception as error:
             raise RecordingFailed(f"torch.profiler failed to start: {_first_line(error)}") from error
-        self._guard = MemoryGuard(max_size_bytes, on_too_much, stacks=options.stacks)
+        self._guard = MemoryGuard(options.max_size_bytes, on_too_much, stacks=options.stacks)
         self._begun_ns = clock.now_ns()
-        """When the present step began."""
+        """Time at which the present step began, in nanoseconds of `base.clock`."""
         self._annotation: Any = None
-        """The open `record_function` of the present step."""
+        """Open `record_function` of the present step."""
 
     def takes_too_much(self, finished: int) -> bool:
-        """Whether its events take too much memory, which is noted then."""
+        """Return whether its events take too much memory, and add a note if they do."""
         exceeded_bytes = self._guard.exceeded_bytes
         if exceeded_bytes is None:
             return False
@@ -66,7 +73,7 @@ class Take:
         return True
 
     def allow(self, max_size_bytes: int) -> None:
-        """Change how much memory its events may take."""
+        """Change the limit of memory for its events."""
         self._guard.allow(max_size_bytes)
 
     @property
@@ -75,14 +82,14 @@ class Take:
         return (clock.now_ns() - self._begun_ns) / _NS_PER_S
 
     def keep(self, step: int, because: str) -> None:
-        """It is wanted for its last step, which is all there is to judge."""
+        """Keep it for its last step, which alone is judged, and add the sentence `because` to its notes."""
         self.wanted = True
         self.window = Window(self.window.first, step, step + 1)
         self.notes.append(because)
         del self.judged_ns[:-1]
 
     def begin_step(self, step: int) -> None:
-        """The program goes on, in that step."""
+        """Begin a step."""
         self._begun_ns = clock.now_ns()
         if self._annotation is None:
             from torch.profiler import record_function
@@ -91,20 +98,25 @@ class Take:
             self._annotation.__enter__()
 
     def end_step(self, finished: int) -> None:
-        """A step ended; so many are finished."""
+        """End the present step, after which `finished` steps are finished."""
         self._close_annotation()
         if finished > self.window.judged:
             self.judged_ns.append(clock.now_ns() - self._begun_ns)
 
     def forget(self) -> None:
-        """It is of no more use, and its session runs on."""
+        """Stop the memory guard of a take that is abandoned while its session continues."""
         self._guard.stop()
 
     def stop(self, finished: int, before: TimedSteps, step_source: str | None) -> None:
-        """Stop it, once. A step under way stays open in its trace; `before` are the plain steps before it, and
-        `step_source` says what ended steps.
+        """Stop the profiler. The annotation of a step under way stays open in the trace.
 
-        Raises RecordingFailed where that cannot be, and there is nothing to write then.
+        Args:
+            finished: Number of finished steps.
+            before: Steps timed before it without the profiler.
+            step_source: Description of what ended steps.
+
+        Raises:
+            RecordingFailed: The profiler does not stop, so there is nothing to write.
         """
         if self.session is None:
             return
@@ -127,9 +139,9 @@ class Take:
             self._close_annotation()
 
     def _close_annotation(self) -> None:
-        left, self._annotation = self._annotation, None
-        if left is not None:
-            left.__exit__(None, None, None)
+        annotation, self._annotation = self._annotation, None
+        if annotation is not None:
+            annotation.__exit__(None, None, None)
 
 
 def _first_line(error: Exception) -> str:

@@ -1,7 +1,7 @@
-"""Whether torch is there, found out without importing it, and when the program has imported it.
+"""Finding out whether torch is installed without importing it, and when the program imports it.
 
-That must be the program's own doing: it may set OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES and the like before it imports
-torch, and later is too late.
+Only the program may import torch: it may first set OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES and other variables that torch
+reads at its import.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def require_torch() -> None:
-    """Raises MissingPackage, with what to install, where torch is not installed."""
+    """Raise MissingPackage, with the command that installs torch, if torch is not installed."""
     if "torch" not in sys.modules and importlib.util.find_spec("torch") is None:
         from overlapscope.base.extras import how_to_install
 
@@ -28,7 +28,7 @@ def require_torch() -> None:
 
 
 def when_torch_is_imported(callback: Callable[[], None]) -> None:
-    """Have `callback` called once, on the thread that imports torch, when that is complete; or now, if it is."""
+    """Call `callback` once, on the thread that imports torch, after the import; or now if torch is imported already."""
     if "torch" in sys.modules:
         callback()
     else:
@@ -36,7 +36,7 @@ def when_torch_is_imported(callback: Callable[[], None]) -> None:
 
 
 class _Watch:
-    """Finds torch as the finders behind it do, with a loader that reports."""
+    """A finder that finds torch as the finders after it do, with a loader that reports."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback = callback
@@ -52,7 +52,7 @@ class _Watch:
         return spec
 
     def _find(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
-        # There may be another watch before this one, which came to it in the same way.
+        # A watch before this one may have called it in the same way.
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
@@ -60,11 +60,11 @@ class _Watch:
         return None
 
     def _report(self, loader: Loader) -> None:
-        """Wraps the loader's method on the instance: everything else about the module stays as it is."""
+        """Wrap the loader's method on the instance, which leaves everything else about the module unchanged."""
         load = loader.exec_module
 
         def load_and_report(module: ModuleType) -> None:
-            # Another of us may stand before this one.
+            # Another watch may stand before this one.
             vars(loader).pop("exec_module", None)
             load(module)
             if self in sys.meta_path:

@@ -1,4 +1,4 @@
-"""Writes recorded traces: whole or not at all, and without the step that never ended. And amends them later."""
+"""Trace files: writing each whole or not at all, without the step that never ended, and amending it later."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 _GZIP_LEVEL = 6
 _COPIED_AT_ONCE = 1 << 20
 _HEAD_BYTES = 1 << 20
-"""Metadata stands in the first so many bytes of a trace, before the events."""
+"""Size of the head of a trace, which contains its metadata, before the events."""
 _ANNOTATIONS = ("user_annotation", "gpu_user_annotation")
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A file as it was when it was written."""
+    """Identity of a file at the time it was written."""
 
     path: Path
     device: int
@@ -43,7 +43,7 @@ class Written:
 
     @classmethod
     def now(cls, path: Path) -> Self:
-        """Raises OSError where there is none."""
+        """Return the identity of the present file. Raises OSError if there is no file."""
         status = path.stat()
         return cls(path, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
@@ -51,19 +51,23 @@ class Written:
 def write(
     export: Callable[[str], object], path: Path, *, unfinished: str | None = None, since_ns: int | None = None
 ) -> Written:
-    """Write what `export(name of a .json file)` writes to `path`, packed if that ends in `.gz`.
+    """Write a trace.
 
-    `unfinished` is the name of an annotation that was still open when the profiler stopped: Kineto writes it as if
-    it ended there, so it is taken out. A file of another process is left alone, and this one written beside it
-    (`claims.put`, for `since_ns` too).
+    Args:
+        export: Function that writes the trace to a .json file of the given name.
+        path: File to write, compressed if it ends in `.gz`. If it belongs to another process, the trace is written
+            beside it (`claims.put`).
+        unfinished: Name of an annotation that was open when the profiler stopped. It is removed from the trace, since
+            Kineto writes it as if it had ended there.
+        since_ns: Time after which other processes may have written `path` (`claims.put`).
 
-    Raises RecordingFailed where the file cannot be written; nothing is left under its name then, but what was
-    there before.
+    Raises:
+        RecordingFailed: The file cannot be written. `path` is unchanged.
     """
     undisturbed(even_by_the_end=True)
     try:
-        # Beside the target, as it must be on the same disk to be moved there in one go; and in a directory, as Kineto
-        # leaves a file of its own behind where it fails.
+        # Beside the target, so that it is on the same disk and moves there atomically. In a directory, since Kineto
+        # leaves a file of its own there if it fails.
         with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as directory:
             plain = Path(directory) / "trace.json"
             export(str(plain))
@@ -80,7 +84,7 @@ def write(
 
 
 def _check_whole(plain: Path) -> None:
-    """Raises OSError where Kineto, which does not say so, could not write it all."""
+    """Raise OSError if Kineto, which reports no errors, could not write the whole file."""
     if not plain.exists():
         raise OSError("the disk may be full")
     with plain.open("rb") as file:
@@ -90,10 +94,9 @@ def _check_whole(plain: Path) -> None:
 
 
 def amend(written: Written, old: bytes, new: bytes) -> Written:
-    """Replace the only `old` in the head of a trace, where its metadata stands, by `new`.
+    """Replace the metadata `old` in the head of a trace by `new`.
 
-    Raises RecordingFailed where that cannot be done; the file is then as it was. One that another has changed or
-    removed meanwhile is left alone.
+    Raises RecordingFailed if that is impossible, or if the file was changed or removed meanwhile. It is unchanged then.
     """
     path = written.path
     undisturbed(even_by_the_end=True)
@@ -127,9 +130,10 @@ def _packing(raw: IO[bytes]) -> gzip.GzipFile:
 
 
 def _blank_out(plain: Path, name: str) -> None:
-    """Overwrite the annotations of that name with spaces, which JSON allows wherever an event may stand.
+    """Overwrite the annotations of that name with spaces, which JSON allows wherever an event may be.
 
-    Kineto writes an event as `  {`, lines of its own, `  },`. What does not parse as such an annotation stays.
+    Kineto writes an event as a line `  {`, further lines, and a line `  },`. Text that does not parse as such an
+    annotation stays.
     """
     needle = f'"name": {json.dumps(name)}'.encode()
     with plain.open("r+b") as file, mmap.mmap(file.fileno(), 0) as text:
@@ -149,74 +153,79 @@ def _is_annotation(text: bytes, name: str) -> bool:
     return isinstance(event, dict) and event.get("name") == name and event.get("cat") in _ANNOTATIONS
 
 
-# -- of all windows -------------------------------------------------------------------------------------
+# -- Files of all windows -------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class _File:
+class _WindowFile:
     written: Written
     metadata: Metadata
-    """What is in it."""
+    """Metadata that is in the file."""
     after: TimedSteps | None = None
-    """What is to be added."""
+    """Steps timed after the window, to be added to the file."""
 
 
 class TraceFiles:
-    """Those of up to `windows` windows."""
+    """Trace files of up to `windows` windows."""
 
     def __init__(self, path: Callable[[], Path], windows: int, *, since_ns: int) -> None:
-        """`path()` is asked for the file when it is written. One that was modified at `since_ns` or later is another
-        process's, unless it is one of these (`claims.put`).
+        """Prepare to write files.
+
+        Args:
+            path: Function that returns the file; it is called when the file is written.
+            windows: Number of windows.
+            since_ns: Time after which a file of that name belongs to another process, unless it is one of these
+                (`claims.put`).
         """
         self._path = path
         self._windows = windows
         self._since_ns = since_ns
         self.notes: list[str] = []
-        self._files: dict[int, _File] = {}
+        self._files: dict[int, _WindowFile] = {}
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Those that were written, in order."""
+        """Files that were written, in the order of their windows."""
         return tuple(file.written.path for file in self._files.values())
 
     @property
     def pending(self) -> bool:
-        """Whether there is something for `amend` to do."""
+        """True if `amend` has something to add."""
         return any(file.after is not None for file in self._files.values())
 
     @property
     def timed(self) -> bool:
-        """Whether steps were timed around any window."""
+        """True if steps were timed around any window."""
         times = (file.metadata.plain_steps for file in self._files.values())
         return self.pending or any(timed.before.host_ns or timed.after.host_ns for timed in times)
 
     @property
     def plain_steps(self) -> PlainSteps:
-        """The steps that were timed around the last window, as far as they are in its file."""
+        """Steps timed around the last window that are in its file."""
         from overlapscope.trace.model import PlainSteps
 
         files = list(self._files.values())
         return files[-1].metadata.plain_steps if files else PlainSteps()
 
     def write(self, number: int, session: Session) -> None:
-        """Write window `number`, from 1 on, perhaps in the place of what it was before. Raises RecordingFailed."""
+        """Write a window, which replaces what was written for it before. Numbers begin at 1. Raises RecordingFailed."""
         path = self._path()
         if self._windows > 1:
             path = window_path(path, number)
             with suppress(OSError):
                 path.parent.mkdir(exist_ok=True)  # a rank's
         written = write(session.export, path, unfinished=session.unfinished, since_ns=self._since_ns)
-        self._files[number] = _File(written, session.metadata)
+        self._files[number] = _WindowFile(written, session.metadata)
         if written.path != path:
             self.notes = [f"{path}: belongs to another process, so this trace is {written.path.name}."]
 
     def time_behind(self, timed: TimedSteps) -> None:
-        """These steps came behind the window that was written last."""
+        """Note the steps that were timed after the window that was written last."""
         if self._files and timed.host_ns:
             self._files[max(self._files)].after = timed
 
     def amend(self) -> Iterator[str]:
-        """Add what was timed. Gives a sentence on each file where that fails."""
+        """Add the timed steps to the files, and yield a sentence for each file that cannot be amended."""
         from overlapscope.trace.model import PlainSteps
 
         for file in self._files.values():

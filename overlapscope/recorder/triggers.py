@@ -1,4 +1,4 @@
-"""What opens and closes windows where steps do not: the time, or a range of the program."""
+"""Triggers that open and close windows without steps: a clock, or a range of the program."""
 
 from __future__ import annotations
 
@@ -24,25 +24,30 @@ _AGAIN_S = 0.05
 
 
 class Trigger:
-    """By itself, where steps open and close windows, it does nothing."""
+    """A trigger that does nothing, for windows that steps open and close."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
-        """What did not happen in time."""
+        """Sentences on windows that opened or closed late."""
 
     def start(self, recorder: Recorder) -> None:
-        """Begin, on the recorder's thread."""
+        """Begin. Called on the recorder's thread."""
 
     def stop(self) -> None:
-        """Nothing is due any more. May be called again."""
+        """End for good. Further calls do nothing."""
 
     def advance(self, recorder: Recorder) -> None:
-        """Open or close a window, where that is due, on the recorder's thread."""
+        """Open or close a window if that is due. Called on the recorder's thread."""
 
 
 def trigger_of(schedule: Schedule, call: Callable[[], None], *, bounded: bool) -> Trigger:
-    """That of a schedule. `call` is called on the recorder's thread where something is to be done, which `advance`
-    does: at once, or with the next step where that cannot be. `bounded` is as of `Recorder`.
+    """Return the trigger of a schedule.
+
+    Args:
+        schedule: Schedule of the windows.
+        call: Function that the trigger calls on the recorder's thread when a window is due. It calls `advance`, or
+            leaves that to the next step if the recorder is busy.
+        bounded: As in `Recorder`.
     """
     if bounded:
         return Unmarked(call)
@@ -56,8 +61,8 @@ def trigger_of(schedule: Schedule, call: Callable[[], None], *, bounded: bool) -
 class Clock(Trigger):
     """Opens and closes windows by a `Timetable`.
 
-    `advance` does it, on the recorder's thread. On the main thread, `call` is called when something is due, even while
-    the thread waits. On another thread, or inside a long call to C code, it happens late, and a note says so.
+    On the main thread, `call` interrupts the program when a window is due, even while the thread waits. On another
+    thread, windows open and close with the next step. Both are late inside a long call into C, and a note says so.
     """
 
     def __init__(self, delay_s: float, duration_s: float | None, call: Callable[[], None]) -> None:
@@ -118,14 +123,14 @@ class Clock(Trigger):
 
     def _delivered(self) -> None:
         self._call()
-        # Not before: another request would come while the program's handlers of signals wait.
+        # Reset only now, since another request would come while the program's handlers of signals are deferred.
         self._asked = False
 
 
 class Unmarked(Clock):
-    """Bounds the recording of a program that marks no step: its first seconds, and as many after its start-up.
+    """Limits the recording of a program that marks no step to its first seconds, and as many after its start-up.
 
-    The first mark of a step ends this, and so does the end of the second window.
+    It ends with the first mark of a step, or with the second window.
     """
 
     def __init__(self, call: Callable[[], None]) -> None:
@@ -141,7 +146,7 @@ class Unmarked(Clock):
             self.stop()
         elif self._started:
             super().advance(recorder)
-            # Nobody asked for windows that open on time.
+            # The user has chosen no times, so nothing is late.
             self.notes.clear()
         elif recorder.recording:
             self._started = True
@@ -150,9 +155,9 @@ class Unmarked(Clock):
 
 
 class CaptureRange(Trigger):
-    """Watches `record_function` and `torch.cuda.nvtx` for ranges of that name, or the two calls of the CUDA runtime.
+    """Opens a window in a range of a given name, of `record_function` or NVTX, or between calls of the CUDA runtime.
 
-    Only on the thread that starts it.
+    Only ranges on the thread that starts it count.
     """
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:
@@ -161,7 +166,7 @@ class CaptureRange(Trigger):
         self._call = call
         self._thread = -1
         self._inside: object = None
-        """The outermost of these ranges that is open: a `record_function`, or how deep an NVTX range lies."""
+        """Outermost open range of that name: a `record_function`, or the depth of an NVTX range."""
         self._depth = 0
         self._undo = contextlib.ExitStack()
 
@@ -176,7 +181,7 @@ class CaptureRange(Trigger):
             self._around(nvtx, "range_push", self._pushes)
             self._around(nvtx, "range_pop", self._pops)
         elif runtime := getattr(torch._C, "_cudart", None):
-            # What `torch.cuda.profiler` goes through, too. PyTorch for CPUs has none.
+            # `torch.cuda.profiler` calls these, too. PyTorch for CPUs does not have them.
             self._around(runtime, "cudaProfilerStart", self._starts)
             self._around(runtime, "cudaProfilerStop", self._stops)
 
@@ -194,11 +199,11 @@ class CaptureRange(Trigger):
             self._open(entered)
         return enter(entered)
 
-    def _leaves(self, leave: Callable[..., Any], left: Any, *error: Any) -> Any:
+    def _leaves(self, leave: Callable[..., Any], entered: Any, *error: Any) -> Any:
         try:
-            return leave(left, *error)
+            return leave(entered, *error)
         finally:
-            self._close(left)
+            self._close(entered)
 
     def _pushes(self, push: Callable[..., Any], name: str, *args: Any, **options: Any) -> Any:
         if threading.get_ident() == self._thread:

@@ -1,4 +1,4 @@
-"""Replaces functions of torch, and of Python, by ours around them."""
+"""Wrapping functions of torch, and of Python, in ours."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ Undo = Callable[[], object]
 
 
 def around(owner: Any, name: str, call: Callable[..., Any]) -> Undo:
-    """Replace a function or a method by `call(it, ...)`. What is returned puts it back, unless it was replaced again;
-    one that was inherited is inherited then. A function of a module can still be pickled.
+    """Replace a function or a method of `owner` by `call(function, ...)`. A function of a module can still be pickled.
+
+    Returns:
+        A function that restores it, unless it was replaced again. An inherited method is inherited again.
     """
-    function, own = getattr(owner, name), vars(owner).get(name)
+    function, original = getattr(owner, name), vars(owner).get(name)
 
     @functools.wraps(function)
     def wrapped(*args: Any, **options: Any) -> Any:
         return call(function, *args, **options)
 
     if isinstance(owner, ModuleType):
-        # Python's own functions, such as `os._exit`, state the module that they are written in.
+        # Functions of Python, such as `os._exit`, name the module that defines them.
         wrapped.__module__ = owner.__name__
 
     def undo() -> None:
         if vars(owner).get(name) is not wrapped:
             return
-        if own is None:
+        if original is None:
             delattr(owner, name)
         else:
-            setattr(owner, name, own)
+            setattr(owner, name, original)
 
     setattr(owner, name, wrapped)
     return undo
 
 
 def before(owner: Any, name: str, call: Callable[..., None]) -> Undo:
-    """Have `call(...)` called with its arguments before a function or a method. Returns as `around`."""
+    """Call `call(...)` with its arguments before a function or a method. Returns as `around` does."""
 
     def called(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         call(*args, **options)
@@ -49,8 +51,9 @@ def before(owner: Any, name: str, call: Callable[..., None]) -> Undo:
 
 
 def before_making(kind: type, change: Callable[[Any, dict[str, Any]], object]) -> Undo:
-    """Have `change(made, arguments)` called before an object of a class is made: it may change the arguments, which it
-    gets by name. Returns as `around`.
+    """Call `change(object, arguments)` before an object of a class is initialised. Returns as `around` does.
+
+    `change` may modify the arguments, which it receives by name.
     """
 
     def make(init: Callable[..., None], *args: Any, **options: Any) -> None:
@@ -62,7 +65,7 @@ def before_making(kind: type, change: Callable[[Any, dict[str, Any]], object]) -
 
 
 def together(*undos: Undo) -> Undo:
-    """What undoes all of them, the last first."""
+    """Return a function that undoes all of them, the last first."""
     stack = ExitStack()
     for undo in undos:
         stack.callback(undo)

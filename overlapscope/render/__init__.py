@@ -1,1 +1,1 @@
-"""Documents drawn: for the terminal, as markdown, as one HTML file."""
+"""Renderers of documents: terminal, markdown, HTML file."""

@@ -1,4 +1,4 @@
-"""A document as one HTML file; foreign text is escaped here, once."""
+"""Documents as HTML files. Text from traces is escaped here and nowhere else."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _KINDS = {
 
 
 def render(document: Document) -> str:
-    """The file as text."""
+    """Return the text of the file."""
     every = list(_all(document.blocks))
-    timelines = [block for block in every if isinstance(block, model.Timeline)]
+    timelines = [block for block in every if isinstance(block, model.TimelineBlock)]
     data: dict[str, Any] = {}
     if timelines:
         data["timelines"] = {timeline.id: timeline.data for timeline in timelines}
@@ -46,7 +46,7 @@ def render(document: Document) -> str:
 
 
 def body(blocks: Iterable[Block]) -> Iterator[str]:
-    """Blocks as HTML."""
+    """Yield blocks as HTML."""
     pending: list[model.Chart] = []
     for block in blocks:
         if isinstance(block, model.Chart):
@@ -66,12 +66,12 @@ def _all(blocks: Iterable[Block]) -> Iterator[Block]:
 
 
 def _attribute(name: str, *values: str) -> str:
-    known = " ".join(filter(None, values))
-    return f' {name}="{escape(known)}"' if known else ""
+    value = " ".join(filter(None, values))
+    return f' {name}="{escape(value)}"' if value else ""
 
 
-def _words(said: Words) -> str:
-    return "".join(map(_piece, pieces(said)))
+def _words(sentence: Words) -> str:
+    return "".join(map(_piece, pieces(sentence)))
 
 
 def _piece(piece: Span) -> str:
@@ -127,7 +127,7 @@ def _(block: model.Links) -> Iterator[str]:
     yield f'<nav aria-label="Contents">{" ".join(links)}</nav>'
 
 
-# -- tables and figures ---------------------------------------------------------------------------
+# -- Tables and figures ----------------------------------------------------------------------------
 
 
 @_draw.register
@@ -137,6 +137,7 @@ def _(block: Table) -> Iterator[str]:
 
 
 def _table(table: Table) -> str:
+    table = table.read()
     classes = [_cell_class(column) for column in table.columns]
     titles = zip(classes, table.columns, strict=True)
     head = "".join(f"<th{_attribute('class', kind)}>{escape(clean(column.title))}</th>" for kind, column in titles)
@@ -197,7 +198,7 @@ def _(block: model.Bar) -> Iterator[str]:
 
 
 @_draw.register
-def _(block: model.Strip) -> Iterator[str]:
+def _(block: model.StripBlock) -> Iterator[str]:
     drawn = block.draw(strip.UNICODE)
     lines = [
         f"{escape(f'{line.label:<{strip.LABEL_WIDTH}}')}{''.join(_runs(line))}"
@@ -208,7 +209,7 @@ def _(block: model.Strip) -> Iterator[str]:
 
 
 def _runs(line: strip.Line) -> Iterator[str]:
-    """The characters, those of a kind in its colour."""
+    """Yield the characters, with runs of a kind in its colour."""
     start = 0
     for end in range(1, len(line.text) + 1):
         if end == len(line.text) or line.kinds[end] is not line.kinds[start]:
@@ -218,15 +219,15 @@ def _runs(line: strip.Line) -> Iterator[str]:
 
 
 @_draw.register
-def _(block: model.Timeline) -> Iterator[str]:
+def _(block: model.TimelineBlock) -> Iterator[str]:
     yield f'<div class="panel timeline"><div class="mount" id="{escape(block.id)}"></div></div>'
 
 
-# -- what belongs together ------------------------------------------------------------------------
+# -- Groups of blocks ------------------------------------------------------------------------------
 
 
 def _panel(title: str, *content: str, kind: str = "") -> str:
-    """A box with a title."""
+    """Return a box with a title."""
     head = f"<h3>{escape(clean(title))}</h3>" if title else ""
     return f"<section{_attribute('class', 'panel', kind)}>{head}{''.join(content)}</section>"
 
@@ -248,7 +249,7 @@ def _(block: model.Section) -> Iterator[str]:
 
 
 @_draw.register
-def _(block: model.Finding) -> Iterator[str]:
+def _(block: model.FindingBlock) -> Iterator[str]:
     saves = f"<b>{escape(block.cost)}</b>" if block.cost else '<span class="muted">costs nothing</span>'
     where = f'<span class="muted">{escape(block.where)}</span>' if block.where else ""
     advice = f"<p>{_words(block.advice)}</p>" if block.advice else ""
@@ -282,8 +283,8 @@ def _button(example: model.Example | None) -> str:
     )
 
 
-def _programs(block: model.Finding) -> Iterator[str]:
-    """The code before and after, by a click."""
+def _programs(block: model.FindingBlock) -> Iterator[str]:
+    """Yield the code before and after, folded."""
     if not block.right:
         return
     yield "<details><summary>Code before and after</summary>"

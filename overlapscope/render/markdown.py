@@ -1,4 +1,4 @@
-"""A document as GitHub markdown, the same on every machine: for a file, a comment or a summary."""
+"""Documents as GitHub markdown for a file, a comment or a summary; the same on every machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from overlapscope.documents.model import Block, Document, Span, Words, pieces
 from overlapscope.documents.table import Table
 
 STRIP_SLICES = 80
-"""Of a timeline in markdown: as wide as it is read everywhere."""
+"""Width of a timeline in characters, narrow enough for every viewer."""
 _ESCAPED = str.maketrans({character: f"\\{character}" for character in r"\`*_[]<>|~&#!@$"})
-# A link, a mention of a person or an issue; the number of a step is none.
+# Links and mentions of people and issues; a step's number is not an issue.
 _AUTOLINK = re.compile(
     r"(?<=[A-Za-z])(?=://)|(?<=www)(?=\.)|(?<=@)(?=\w)|(?<!ProfilerStep\\#)(?<!ProfilerStep#)(?<=#)(?=\d)",
     re.IGNORECASE,
@@ -23,43 +23,43 @@ _AUTOLINK = re.compile(
 
 
 def render(document: Document) -> str:
-    """The document as text."""
+    """Return the document's text."""
     return "\n".join(lines(document.blocks)).rstrip("\n") + "\n"
 
 
 def lines(blocks: Iterable[Block]) -> Iterator[str]:
-    """Blocks as lines, with an empty line behind each."""
+    """Yield the lines of blocks, with an empty line after each block."""
     for block in blocks:
         yield from _draw(block)
 
 
 def escape(text: str) -> str:
-    """Foreign text as markdown that shows it literally: no cell, link, mention or HTML of its own."""
+    """Escape text from a trace so that markdown shows it literally, without cells, links, mentions or HTML."""
     return _unlinked(clean(text).translate(_ESCAPED))
 
 
 def _unlinked(escaped: str) -> str:
-    """Text already escaped, for markdown or HTML, with a zero-width break in `http://`, `www.`, `@name` and `#1`.
+    """Break `http://`, `www.`, `@name` and `#1` in escaped text with a zero-width character.
 
-    GitHub looks for those when the escapes are gone, so that a backslash keeps no one from being called.
+    GitHub looks for links and mentions after it has removed escapes, so a backslash doesn't prevent them.
     """
     return _AUTOLINK.sub("&#8203;", escaped)
 
 
 def _plain_start(line: str) -> str:
-    """A line of prose that begins like a list item, a quotation or code must not become one."""
+    """Escape the start of a line of prose that would begin a list item, a quotation or code."""
     return re.sub(r"^([-+]|\d+(?=[.)]))", r"\\\1" if line.lstrip()[:1] in ("-", "+") else r"\1&#8203;", line.lstrip())
 
 
 def _piece(piece: Span) -> str:
     if piece.code:
         return f"`{clean(piece.text).replace('`', chr(39))}`"
-    said = escape(piece.text)
-    return f"**{said}**" if piece.strong and said.strip() else said
+    escaped = escape(piece.text)
+    return f"**{escaped}**" if piece.strong and escaped.strip() else escaped
 
 
 def _lines(words: Words) -> list[str]:
-    """The lines of a paragraph, escaped."""
+    """Return the escaped lines of a paragraph."""
     split: list[list[str]] = [[]]
     for piece in pieces(words):
         first, *others = piece.text.split("\n")
@@ -77,7 +77,7 @@ def _paragraph(words: Words) -> str:
 
 @singledispatch
 def _draw(block: Block) -> Iterator[str]:
-    # Figures and charts are for those who can draw them; tables say the same.
+    # Markdown can't draw figures and charts; tables have the same facts.
     return iter(())
 
 
@@ -118,6 +118,7 @@ def _(block: Table) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
+    table = table.read()
     yield f"| {' | '.join(escape(column.title) for column in table.columns)} |"
     yield f"| {' | '.join('---:' if column.number else '---' for column in table.columns)} |"
     for row in table.texts():
@@ -128,7 +129,7 @@ def _table(table: Table) -> Iterator[str]:
 
 
 @_draw.register
-def _(block: model.Strip) -> Iterator[str]:
+def _(block: model.StripBlock) -> Iterator[str]:
     drawn = block.draw(strip.UNICODE)
     yield from (f"### {escape(drawn.title)}", "", "```text")
     yield from (line.rstrip().replace("`", "'") for line in drawn.plain())
@@ -149,7 +150,7 @@ def _(block: model.Section) -> Iterator[str]:
 
 
 @_draw.register
-def _(block: model.Finding) -> Iterator[str]:
+def _(block: model.FindingBlock) -> Iterator[str]:
     number = f"{block.number}. " if block.number else ""
     yield from (f"### {number}{escape(block.rule)} ({block.severity}): {escape(block.title)}", "")
     if block.where:

@@ -1,4 +1,4 @@
-"""What a result shows of itself: its verdict where Python shows it, a screen of text in a notebook."""
+"""Representations of results in Python and notebooks: a verdict, or a screen of text."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge
 
 WIDTH, LINES = 100, 30
-"""Of the text in a notebook."""
+"""Size of the text in a notebook, in characters and lines."""
 _LONGEST = 300
 
 
 def sentence(result: Shown) -> str:
-    """`Report: trace.json.gz, NVIDIA H200: No overlap: all 72.2 ms of copies are exposed...`, in angle brackets."""
+    """Return `Report: trace.json.gz, NVIDIA H200: No overlap: all 72.2 ms of copies...` in angle brackets."""
     verdict, _ = _said(result)
     return f"<{type(result).__name__}: {shorten(clean(verdict), _LONGEST)}>"
 
 
 def screen(result: Shown) -> str:
-    """The beginning of what the command line prints, as HTML, and how much more there is."""
+    """Return the beginning of the command line's output as HTML, with the number of lines left out."""
     verdict, document = _said(result)
     text = terminal.render(brief(document()), width=WIDTH)
-    # A check has its outcome at its end, as a log is read.
+    # A check's outcome is at the end of its document, so the verdict goes first.
     lines = [] if " ".join(text.split()).startswith(" ".join(verdict.split())) else [clean(verdict), ""]
     lines += text.splitlines()
     if len(lines) > LINES:
@@ -49,7 +49,7 @@ def screen(result: Shown) -> str:
 
 
 def _said(result: Shown) -> tuple[str, Callable[[], Document]]:
-    """The verdict, and what the command line prints."""
+    """Return the verdict and a function that builds the command line's document."""
     match result:
         case Report():
             page = Page(result)

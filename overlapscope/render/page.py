@@ -1,7 +1,7 @@
-"""The shell of an HTML file that needs nothing else: policy, colours, scripts, and what they draw from.
+"""The frame of a self-contained HTML file: policy, colours, scripts and their data.
 
-The file loads nothing, and its policy forbids it, so that it works from a mail or a build's artefacts. Plotly is
-carried along compressed, since it would take 5 MB as it is; the page unpacks it before it draws its charts.
+The file loads nothing, and its policy forbids loading, so that it works in a mail or a build's artifacts. Plotly's 5 MB
+are included compressed; the page unpacks them before it draws its charts.
 """
 
 from __future__ import annotations
@@ -34,11 +34,15 @@ def wrap(
     scripts: Sequence[str],
     styles: Sequence[str],
 ) -> str:
-    """The whole file as text.
+    """Return the text of the file.
 
-    `body` is HTML in which what is foreign has been escaped. `charts` are figures on light and on dark ground, by the
-    `id` of the element that each is drawn in. `data` is anything JSON can hold, which scripts find by the name it has
-    here: `overlapscope.data(name)`.
+    Args:
+        title: Title of the window.
+        body: HTML in which text from traces has been escaped.
+        charts: Figures for light and dark background, by the `id` of the element that shows them.
+        data: JSON values that scripts find by name: `overlapscope.data(name)`.
+        scripts: JavaScript that runs after the page's own.
+        styles: CSS after the page's own.
     """
     parts = [
         "<!doctype html>",
@@ -68,17 +72,17 @@ def wrap(
 
 
 def asset(name: str) -> str:
-    """A file of `render/assets`, as text."""
+    """Return the text of a file in `render/assets`."""
     return files("overlapscope").joinpath("render", "assets", name).read_text(encoding="utf-8")
 
 
 def packed(value: Any) -> str:
-    """A value as JSON, compressed, in base64: no name from a trace can end a script that it cannot be read in."""
+    """Return a value as compressed JSON in base64, so that no name from a trace can end the script element."""
     return _pack(msgspec.json.encode(value))
 
 
 def _pack(data: bytes) -> str:
-    """Bytes, compressed, in base64; the same on every day."""
+    """Return compressed bytes in base64, the same on every day."""
     return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode("ascii")
 
 
@@ -91,9 +95,10 @@ def _packed_plotly() -> str:
 
 
 def changes(before: Any, after: Any) -> list[list[Any]]:
-    """What turns one JSON value into another: paths and the values there.
+    """Return the paths and values that turn one JSON value into another.
 
-    A figure in light and dark is the same but for some colours, so that it need not be carried twice.
+    The light and dark versions of a figure differ only in a few colours, so the file has the second as changes to the
+    first.
     """
     return list(_changes(before, after, []))
 
@@ -103,15 +108,15 @@ def _changes(before: Any, after: Any, path: list[str | int]) -> Iterable[list[An
         for key in before:
             yield from _changes(before[key], after[key], [*path, key])
     elif isinstance(before, list | tuple) and isinstance(after, list | tuple) and len(before) == len(after):
-        for number, (one, other) in enumerate(zip(before, after, strict=True)):
-            yield from _changes(one, other, [*path, number])
+        for number, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from _changes(old, new, [*path, number])
     elif before != after:
         yield [path, after]
 
 
 @cache
 def theme_css() -> str:
-    """The palette as CSS variables, for light and dark; a choice on the page goes before the system's."""
+    """Return the palette as CSS variables for light and dark. A choice on the page overrides the system's."""
     light, dark = (
         "".join(f"--{variable(name)}:{color};" for name, color in palette(is_dark).items()) for is_dark in (False, True)
     )
@@ -123,5 +128,5 @@ def theme_css() -> str:
 
 
 def variable(name: str) -> str:
-    """A palette's name as the name of a CSS variable."""
+    """Return the CSS variable for a name of the palette."""
     return name.replace(":", "-")

@@ -1,4 +1,4 @@
-"""Tells on stderr what is going on: a line that changes where that is a terminal, else plain lines."""
+"""Progress on stderr: a line that changes on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Is told what happens; a context, so that the changing line is taken away again."""
+    """Shows the current activity; as a context manager, it removes the changing line at its end."""
 
     def __init__(self) -> None:
         self._console = Console(
@@ -27,7 +27,7 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self._console.is_terminal:
-            # Drawn seldom, so that it takes nothing from what is being timed.
+            # A low refresh rate keeps the spinner from disturbing measurements.
             self._status = self._console.status("", refresh_per_second=4)
             self._status.start()
         return self
@@ -39,18 +39,18 @@ class Progress:
             self._status.stop()
 
     def now(self, what: str) -> None:
-        """What is going on, for whoever watches."""
+        """Show what is going on, on a terminal only."""
         if self._status is not None:
             self._status.update(Text(clean(what)))
 
     def note(self, what: str) -> None:
-        """The same, which a log has as well."""
+        """Show what is going on, on a terminal or as a line of a log."""
         if self._status is not None:
             self.now(what)
         else:
             self.say(what)
 
     def say(self, sentence: str | Text) -> None:
-        """What stays on the screen; the parts of a `Text` are harmless."""
+        """Print a line that stays. The parts of a `Text` must be clean."""
         self._console.print(Text(clean(sentence)) if isinstance(sentence, str) else sentence)
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""A document for a terminal: rich lays it out, colours it where there is colour, and cuts what does not fit."""
+"""Documents for a terminal: rich lays them out, adds colour if the terminal has it, and shortens what doesn't fit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from overlapscope.documents.table import Table, Tone
 from overlapscope.trace.model import Kind
 
 FILE_WIDTH = 100
-"""Of a text that is written to a file."""
+"""Width of a text file, in characters."""
 _TONES: dict[Tone, str] = {
     "": "",
     "good": "green",
@@ -40,21 +40,21 @@ _KIND = {
 }
 _FALLBACK = str.maketrans({"…": "~", "─": "-", "·": ".", "→": ">"})
 _GAP = 2
-"""Columns between the columns of a table."""
+"""Characters between the columns of a table."""
 _LEAST = 8
-"""A flexible column is not cut below this width."""
+"""Minimum width of a flexible column."""
 _LEAST_NAME = 30
-"""Flexible columns keep so many cells, as long as there is anything else to leave out."""
+"""Width that flexible columns keep as long as another column can be left out."""
 _BESIDE = 78
-"""From this width on, two short tables stand side by side."""
+"""Minimum width for two short tables side by side."""
 _NARROW = 3
-"""Tables of at most so many columns are short."""
+"""Maximum number of columns of a short table."""
 
 
 def render(document: Document, *, width: int = FILE_WIDTH, encoding: str = "utf-8", color: str | None = None) -> str:
-    """The document as lines of at most `width` columns.
+    """Return the document as lines of at most `width` characters.
 
-    `color` is a colour system of rich ("standard", "256", "truecolor"); without one there is no control code.
+    `color` is a colour system of rich ("standard", "256", "truecolor"); without one, the text has no control codes.
     Characters that `encoding` lacks are replaced.
     """
     drawing = _Drawing(width, strip.UNICODE if _unicode(encoding) else strip.ASCII)
@@ -80,8 +80,10 @@ def render(document: Document, *, width: int = FILE_WIDTH, encoding: str = "utf-
 
 
 def to_stream(document: Document, stream: TextIO | None) -> bytes:
-    """The document as it is to be written to a stream: as wide, in its colours and its encoding, as rich finds them
-    (NO_COLOR, FORCE_COLOR, COLUMNS). None stands for a file."""
+    """Return the document's bytes for a stream, in its width, colours and encoding.
+
+    Rich finds these (NO_COLOR, FORCE_COLOR, COLUMNS). None stands for a file.
+    """
     if stream is None:
         return render(document).encode("utf-8", "replace")
     width, color, encoding = _describe(stream)
@@ -89,19 +91,19 @@ def to_stream(document: Document, stream: TextIO | None) -> bytes:
 
 
 def width_of(stream: TextIO | None) -> int:
-    """How many columns a text to a stream has; None stands for a file."""
+    """Return the width of text for a stream; None stands for a file."""
     return FILE_WIDTH if stream is None else _describe(stream)[0]
 
 
 def _describe(stream: TextIO) -> tuple[int, str | None, str]:
-    """Width, colour system and encoding of a stream."""
+    """Return width, colour system and encoding of a stream."""
     console = Console(file=stream, _environ=output.environment())
     color = console.color_system if console.is_terminal and not console.no_color else None
     return output.bounded(console.width), color, getattr(stream, "encoding", None) or "utf-8"
 
 
 def _unicode(encoding: str) -> bool:
-    """Whether an encoding has the characters that are drawn with."""
+    """Return whether an encoding has the characters of drawings."""
     try:
         "░▒▓█▁▂▃▄▅▆▇─·…".encode(encoding)
     except (UnicodeEncodeError, LookupError):
@@ -109,11 +111,12 @@ def _unicode(encoding: str) -> bool:
     return True
 
 
-# -- tables ---------------------------------------------------------------------------------------
+# -- Tables ----------------------------------------------------------------------------------------
 
 
 def table_grid(table: Table, width: int) -> RenderableType:
-    """A table, without what it can do without where there is no room, and cut to the width."""
+    """Return a table that fits the width: expendable columns are left out first, then cells are shortened."""
+    table = table.read()
     while _least(table) > width and (narrower := table.without_spare()) is not None:
         table = narrower
     widths = _widths(table, width)
@@ -140,7 +143,7 @@ def _lines(table: Table) -> list[list[str]]:
 
 
 def _least(table: Table) -> int:
-    """How wide it is with names as short as they may be."""
+    """Return the width of a table with names as short as allowed."""
     widths = []
     for number, column in enumerate(table.columns):
         widest = max(len(line[number]) for line in _lines(table))
@@ -149,7 +152,7 @@ def _least(table: Table) -> int:
 
 
 def _widths(table: Table, width: int) -> list[int]:
-    """Columns as wide as their cells; where that is too much, flexible ones give way, the widest first."""
+    """Return the widths of columns. If their cells don't fit, flexible columns shrink, the widest first."""
     lines = _lines(table)
     widths = [max(cell_len(line[number]) for line in lines) for number in range(len(table.columns))]
     flexible = [number for number, column in enumerate(table.columns) if column.flexible]
@@ -161,18 +164,18 @@ def _widths(table: Table, width: int) -> list[int]:
     return widths
 
 
-# -- blocks ---------------------------------------------------------------------------------------
+# -- Blocks ----------------------------------------------------------------------------------------
 
 
 class _Drawing:
-    """Blocks as what rich prints, for one width and one set of characters."""
+    """Draws blocks with rich for a width and a set of characters."""
 
     def __init__(self, width: int, glyphs: strip.Glyphs) -> None:
         self._width = width
         self._glyphs = glyphs
 
     def blocks(self, blocks: Iterable[Block]) -> Iterator[RenderableType]:
-        """Each block that a terminal can show, with an empty line where a new subject begins."""
+        """Yield each block that a terminal can show, with an empty line where a new subject begins."""
         previous: Block | None = None
         for block in _flat(blocks):
             if previous is not None and _apart(previous, block):
@@ -184,7 +187,7 @@ class _Drawing:
         return table_grid(table, self._width)
 
     def pairs(self, tables: Sequence[Table]) -> Iterator[RenderableType]:
-        """Two tables side by side where there is room."""
+        """Yield tables, two side by side if there is room."""
         beside = 2 if self._width >= _BESIDE else 1
         for first in range(0, len(tables), beside):
             if first:
@@ -193,12 +196,12 @@ class _Drawing:
             pair.add_row(*map(self.table, tables[first : first + beside]))
             yield pair
 
-    def strip(self, block: model.Strip) -> strip.Drawing:
+    def strip(self, block: model.StripBlock) -> strip.Drawing:
         return block.draw(self._glyphs)
 
 
 def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
-    """Sections taken apart: a terminal knows no boxes. What stands on its own in an HTML file only is left out."""
+    """Yield the blocks of sections, since a terminal has no boxes, without those that only HTML can show."""
     for block in blocks:
         if isinstance(block, model.Section):
             if block.kind == "columns" and all(_is_short(part) for part in block.blocks):
@@ -210,25 +213,25 @@ def _flat(blocks: Iterable[Block]) -> Iterator[Block]:
         elif isinstance(block, model.Heading):
             if block.level > 1:
                 yield block
-        elif not isinstance(block, model.Links | model.Chart | model.Cards | model.Bar | model.Timeline):
+        elif not isinstance(block, model.Links | model.Chart | model.Cards | model.Bar | model.TimelineBlock):
             yield block
 
 
 def _named(blocks: Sequence[Block]) -> bool:
-    """Whether a table's own head says what the blocks are."""
+    """Return whether a table's own title names the blocks."""
     return len(blocks) == 1 and isinstance(blocks[0], Table) and any(column.heads for column in blocks[0].columns)
 
 
 def _is_short(block: Block) -> bool:
-    return isinstance(block, Table) and len(block.columns) <= _NARROW
+    return isinstance(block, Table) and len(block.read().columns) <= _NARROW
 
 
 def _apart(previous: Block, block: Block) -> bool:
-    """Whether an empty line stands between two blocks."""
+    """Return whether an empty line separates two blocks."""
     if isinstance(previous, model.Heading):
         return False
-    if isinstance(block, model.Finding):
-        return not isinstance(previous, model.Text | model.Finding)
+    if isinstance(block, model.FindingBlock):
+        return not isinstance(previous, model.Text | model.FindingBlock)
     return not (isinstance(previous, model.Text) and isinstance(block, model.Text))
 
 
@@ -276,7 +279,7 @@ def _(block: model.Section, drawing: _Drawing) -> Iterator[RenderableType]:
 
 
 @_draw.register
-def _(block: model.Strip, drawing: _Drawing) -> Iterator[RenderableType]:
+def _(block: model.StripBlock, drawing: _Drawing) -> Iterator[RenderableType]:
     drawn = drawing.strip(block)
     yield RichText(drawn.title, style="bold")
     for line in drawn.lanes:
@@ -292,7 +295,7 @@ def _(block: model.Strip, drawing: _Drawing) -> Iterator[RenderableType]:
 
 
 @_draw.register
-def _(block: model.Finding, drawing: _Drawing) -> Iterator[RenderableType]:
+def _(block: model.FindingBlock, drawing: _Drawing) -> Iterator[RenderableType]:
     saves = f": {block.cost}" if block.cost else ""
     lines = [
         RichText.assemble((block.severity, _SEVERITY[block.severity]), (f" {block.rule}{saves}", "bold")),
@@ -308,9 +311,9 @@ def _(block: model.Finding, drawing: _Drawing) -> Iterator[RenderableType]:
     yield numbered
 
 
-def _text(said: Words, style: str = "") -> RichText:
+def _text(sentence: Words, style: str = "") -> RichText:
     text = RichText(style=style)
-    for piece in pieces(said):
+    for piece in pieces(sentence):
         text.append(f"`{piece.text}`" if piece.code else piece.text, style=_style(piece))
     return text
 

@@ -1,1 +1,1 @@
-"""The Report of one or several traces, and what it consists of."""
+"""The report of one or several traces, and its parts."""

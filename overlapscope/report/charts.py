@@ -1,4 +1,4 @@
-"""The charts of a report as Plotly figures, which are plain dicts: a section and light or dark in, a figure out."""
+"""Charts of a report as Plotly figures, made from a device's report for a light or dark background."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from overlapscope.catalog.buckets import BUCKETS
 from overlapscope.catalog.causes import CAUSES, IdleCause, Subject
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, escape, figure, legible, stacked_bars
-from overlapscope.report.page import Section
+from overlapscope.report.page import DeviceReport
 
 
-def bucket_bar(section: Section, dark: bool) -> Figure:
-    """One horizontal bar: where the time of a device goes. The shares add up to 100."""
+def bucket_bar(section: DeviceReport, dark: bool) -> Figure:
+    """Return a horizontal bar of a device's buckets; the shares add up to 100."""
     colors = palette(dark)
     device, unit = section.device, section.unit
     parts = partition(device) if device else {}
@@ -59,8 +59,8 @@ def bucket_bar(section: Section, dark: bool) -> Figure:
     )
 
 
-def each_device(sections: Sequence[Section], dark: bool) -> Figure:
-    """One bar for each device of each rank, under one another in one unit."""
+def each_device(sections: Sequence[DeviceReport], dark: bool) -> Figure:
+    """Return a bar for each device of each rank, below one another in the same unit."""
     shown = [(section, section.device) for section in sections if section.device is not None]
     unit = unit_for(max((device.span_ns for _, device in shown), default=0))
     labels = _labels([section for section, _ in shown])
@@ -75,8 +75,8 @@ def each_device(sections: Sequence[Section], dark: bool) -> Figure:
     )
 
 
-def _labels(sections: Sequence[Section]) -> list[str]:
-    """The rank, or else the file; with the device where that alone names several."""
+def _labels(sections: Sequence[DeviceReport]) -> list[str]:
+    """Return the rank of each, or else its file; with the device if several have that name."""
     names = [
         f"rank {section.trace.rank}" if section.trace.rank is not None else PurePath(section.trace.source).name
         for section in sections
@@ -88,48 +88,48 @@ def _labels(sections: Sequence[Section]) -> list[str]:
     ]
 
 
-# -- causes ---------------------------------------------------------------------------------------
+# -- Causes ----------------------------------------------------------------------------------------
 
 
-def by_cause(section: Section, subject: Subject) -> dict[str, int]:
-    """The causes that have any time, largest first; ops that are missing are no idle time."""
+def by_cause(section: DeviceReport, subject: Subject) -> dict[str, int]:
+    """Return the causes that took time, largest first. Missing ops do not count as idle time."""
     device = section.device
     if device is None:
         return {}
-    found = device.exposed_copy_by_cause if subject == "exposed-copy" else device.idle_by_cause
-    told = ((cause, ns) for cause, ns in found.items() if ns and cause != IdleCause.MISSING_OPS)
-    return dict(sorted(told, key=lambda item: (-item[1], item[0])))
+    causes = device.exposed_copy_by_cause if subject == "exposed-copy" else device.idle_by_cause
+    lost = ((cause, ns) for cause, ns in causes.items() if ns and cause != IdleCause.MISSING_OPS)
+    return dict(sorted(lost, key=lambda item: (-item[1], item[0])))
 
 
-def causes(section: Section, subject: Subject, dark: bool) -> Figure:
-    """One bar for each cause, largest first; shares are of the bucket."""
+def causes(section: DeviceReport, subject: Subject, dark: bool) -> Figure:
+    """Return a bar for each cause, largest first; shares are of the bucket."""
     colors = palette(dark)
-    known = CAUSES[subject]
-    found = by_cause(section, subject)
-    whole = sum(found.values())
-    unit = section.unit_of(whole)
-    shares = bare_shares(list(found.values()), whole)
-    texts = [f"{unit.text(ns)} ({part}%)" for ns, part in zip(found.values(), shares, strict=True)]
-    most = max(found.values(), default=0) / unit.ns
+    descriptions = CAUSES[subject]
+    lengths = by_cause(section, subject)
+    bucket_ns = sum(lengths.values())
+    unit = section.unit_of(bucket_ns)
+    shares = bare_shares(list(lengths.values()), bucket_ns)
+    texts = [f"{unit.text(ns)} ({part}%)" for ns, part in zip(lengths.values(), shares, strict=True)]
+    most = max(lengths.values(), default=0) / unit.ns
     bars = {
         "type": "bar",
         "orientation": "h",
-        "x": [ns / unit.ns for ns in found.values()],
-        "y": [escape(cause) for cause in found],
-        "marker": {"color": [colors.get(f"{subject}:{cause}", colors["muted"]) for cause in found]},
+        "x": [ns / unit.ns for ns in lengths.values()],
+        "y": [escape(cause) for cause in lengths],
+        "marker": {"color": [colors.get(f"{subject}:{cause}", colors["muted"]) for cause in lengths]},
         "text": texts,
         "textposition": "outside",
         "cliponaxis": False,
-        "customdata": [escape(known[cause].meaning, 200) if cause in known else "" for cause in found],
+        "customdata": [escape(descriptions[cause].meaning, 200) if cause in descriptions else "" for cause in lengths],
         "hovertemplate": "%{y}: %{text}<br>%{customdata}<extra></extra>",
         "showlegend": False,
     }
     return figure(
         [bars],
         dark,
-        height=20 + 34 * max(1, len(found)),
+        height=20 + 34 * max(1, len(lengths)),
         bargap=0.35,
-        # Every bar says its number, so the axis need not; room for the text behind the longest.
+        # Every bar shows its number, so the axis needs none. The range leaves room for the longest bar's text.
         xaxis=axis(dark, visible=False, range=[0, 1.45 * most or 1], fixedrange=True),
         yaxis=axis(
             dark, autorange="reversed", type="category", fixedrange=True, ticksuffix="  ", showgrid=False, showline=True
@@ -137,15 +137,15 @@ def causes(section: Section, subject: Subject, dark: bool) -> Figure:
     )
 
 
-# -- steps ----------------------------------------------------------------------------------------
+# -- Steps -----------------------------------------------------------------------------------------
 
 MOST_STEPS = 1000
 _FEW = 4
 
 
 def drawn_steps(device: Device) -> I64:
-    """Numbers of the steps that are drawn: all, or where there are too many evenly spaced ones and all outliers, up to
-    `MOST_STEPS` of each."""
+    """Return the numbers of the steps to draw: all of them, or up to `MOST_STEPS` at even distances and as many
+    outliers."""
     count = len(device.steps)
     if count <= MOST_STEPS:
         return np.arange(count)
@@ -153,8 +153,8 @@ def drawn_steps(device: Device) -> I64:
     return np.union1d(spaced, np.flatnonzero(find_outliers(device.steps))[:MOST_STEPS])
 
 
-def steps(section: Section, dark: bool) -> Figure:
-    """A stacked bar for each step with its efficiency below. Each bar's `customdata[0]` is the step's number."""
+def steps(section: DeviceReport, dark: bool) -> Figure:
+    """Return a stacked bar for each step with its efficiency below. Each bar's `customdata[0]` is the step's number."""
     device, unit, colors = section.device, section.unit, palette(dark)
     data: list[dict[str, Any]] = []
     if device is not None:
@@ -172,7 +172,7 @@ def steps(section: Section, dark: bool) -> Figure:
         dark,
         height=440,
         barmode="stack",
-        # A handful of steps would make bars as wide as they are high.
+        # A few steps would otherwise get bars as wide as they are high.
         bargap=0.15 if device is not None and len(device.steps) > _FEW else 0.6,
         hovermode="closest",
         xaxis=axis(dark, anchor="y2", showgrid=False, **_ticks(device)),
@@ -217,7 +217,7 @@ def _efficiency(
 
 
 def _ticks(device: Device | None) -> dict[str, Any]:
-    """A dozen steps at most by name, without what they all begin with."""
+    """Return labels for at most a dozen steps, without the prefix that all share."""
     if device is None or not device.steps:
         return {}
     rows = np.unique(np.linspace(0, len(device.steps) - 1, min(12, len(device.steps))).astype(int)).tolist()

@@ -1,4 +1,4 @@
-"""Every copy's bandwidth against its size."""
+"""A chart of each copy's bandwidth over its size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from overlapscope.base.words import size as size_text
 from overlapscope.catalog.causes import COPY_CAUSES
 from overlapscope.documents.colors import palette
 from overlapscope.documents.figure import Figure, axis, figure
-from overlapscope.report.page import Section
+from overlapscope.report.page import DeviceReport
 from overlapscope.trace.model import Kind, Memory
 
 MOST_POINTS = 5000
@@ -24,21 +24,21 @@ _SYMBOL = {"h2d": "circle", "d2h": "diamond"}
 
 
 class Drawn(Struct, frozen=True, eq=False):
-    """The copies that have a point of their own."""
+    """Copies that have a point in the chart."""
 
     row: I64
     """Rows of the table of copies, ascending."""
     stands_for: I64
-    """How many copies each point stands for, itself included."""
+    """Number of copies that each point stands for, itself included."""
     of: int
-    """How many copies there are that have a size."""
+    """Number of copies that have a size."""
 
 
 def choose(copies: EachCopy, most: int = MOST_POINTS) -> Drawn:
-    """All copies that have a size, or where they are more than `most` one for each spot of the chart.
+    """Return all copies that have a size or, if they are more than `most`, a copy for each spot of the chart.
 
-    The smallest, largest, slowest and fastest of each direction and memory kind are always drawn; of a spot's copies
-    the one with the most exposed time is.
+    A spot shows its copy with the most exposed time. The smallest, largest, slowest and fastest copies of each
+    direction and memory kind are always drawn.
     """
     sized = np.flatnonzero(copies.bytes > 0)
     if len(sized) <= most:
@@ -57,19 +57,19 @@ def choose(copies: EachCopy, most: int = MOST_POINTS) -> Drawn:
             break
         columns //= 2
     stands_for = np.ones(len(sized), np.int64)
-    # A second extreme of a spot stands for itself alone.
+    # A second extreme of a spot stands only for itself.
     alone = np.bincount(group[np.setdiff1d(chosen, first)], minlength=len(count))
     stands_for[first] = (count - alone)[group[first]]
     return Drawn(sized[chosen], stands_for[chosen], len(sized))
 
 
 def _extremes(series: I64, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> Bool:
-    found = np.zeros(len(series), np.bool_)
+    is_extreme = np.zeros(len(series), np.bool_)
     for number in np.unique(series):
         mine = np.flatnonzero(series == number)
         for values in (x, y):
-            found[mine[[np.argmin(values[mine]), np.argmax(values[mine])]]] = True
-    return found
+            is_extreme[mine[[np.argmin(values[mine]), np.argmax(values[mine])]]] = True
+    return is_extreme
 
 
 def _spots(values: np.ndarray[Any, Any], count: int) -> I64:
@@ -78,8 +78,8 @@ def _spots(values: np.ndarray[Any, Any], count: int) -> I64:
     return np.minimum((part * count).astype(np.int64), count - 1)
 
 
-def bandwidth(section: Section, copies: EachCopy, dark: bool) -> Figure:
-    """A point for each copy, a dashed line for the best rate of pinned memory in each direction.
+def bandwidth(section: DeviceReport, copies: EachCopy, dark: bool) -> Figure:
+    """Return a point for each copy and, for each direction, a dashed line at the best rate of pinned memory.
 
     Each point's `customdata[0]` is its row of `Timeline.ops`.
     """
@@ -104,7 +104,7 @@ def bandwidth(section: Section, copies: EachCopy, dark: bool) -> Figure:
 
 
 def _points(
-    section: Section,
+    section: DeviceReport,
     copies: EachCopy,
     drawn: Drawn,
     mine: I64,
@@ -114,8 +114,8 @@ def _points(
 ) -> dict[str, Any]:
     row, stands_for = drawn.row[mine], drawn.stands_for[mine]
     direction, kept = kind.name.lower(), memory.name.lower()
-    known = memory in (Memory.PINNED, Memory.PAGEABLE)
-    color = colors[f"{direction}-{kept if known else 'other'}"]
+    is_common = memory in (Memory.PINNED, Memory.PAGEABLE)
+    color = colors[f"{direction}-{kept if is_common else 'other'}"]
     symbol = _SYMBOL[direction] + ("-open" if memory == Memory.PAGEABLE else "")
     unit = section.unit_of(int(copies.duration_ns[row].max()))
     columns = zip(
@@ -128,7 +128,7 @@ def _points(
         stands_for.tolist(),
         strict=True,
     )
-    told = [
+    hovers = [
         [
             number,
             size_text(moved),
@@ -146,14 +146,14 @@ def _points(
         "x": copies.bytes[row].tolist(),
         "y": copies.gb_per_s[row].tolist(),
         "marker": {
-            # An open marker is all outline: the darker colour of its direction keeps it visible.
+            # An open marker has only an outline, so it takes its direction's darker colour.
             "color": colors[f"{direction}-pinned"] if memory == Memory.PAGEABLE else color,
             "symbol": symbol,
             "size": (8 + 2 * np.log10(stands_for)).round(1).tolist(),
             "opacity": 0.8,
             "line": {"width": 1.5 if memory == Memory.PAGEABLE else 0, "color": colors[f"{direction}-pinned"]},
         },
-        "customdata": told,
+        "customdata": hovers,
         "hovertemplate": f"{direction}, {kept} memory<br>%{{customdata[1]}} at %{{customdata[2]}} GB/s<br>"
         "%{customdata[3]}: %{customdata[4]}%{customdata[5]}<extra></extra>",
     }
@@ -180,7 +180,7 @@ def _peaks(copies: EachCopy, colors: dict[str, str], sizes: tuple[int, int]) -> 
 
 
 def _ticks(sizes: I64) -> dict[str, Any]:
-    """Powers of ten as sizes; where there are few of them also their doubles and fivefolds."""
+    """Return powers of ten as sizes; over a short range, also their doubles and fivefolds."""
     if not len(sizes):
         return {}
     low, high = float(np.log10(sizes.min() / 2)), float(np.log10(sizes.max() * 2))

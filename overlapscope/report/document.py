@@ -1,4 +1,4 @@
-"""What a report consists of when it is shown: verdict, timeline, findings, tables."""
+"""Documents of a report: verdict, timeline, findings, tables."""
 
 from __future__ import annotations
 
@@ -27,25 +27,24 @@ from overlapscope.documents.model import (
     panel,
 )
 from overlapscope.documents.table import Table
-from overlapscope.report import charts, copy_chart, strip, tables
+from overlapscope.report import charts, copy_chart, lists, strip, tables
 from overlapscope.report.headline import headlines
-from overlapscope.report.page import Page, section_of
-from overlapscope.report.page import Section as Part
+from overlapscope.report.page import DeviceReport, Page, section_of
 from overlapscope.report.proof import proof
 from overlapscope.report.verdict import judge
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding, costliest_first
 
 _LEAST_STEPS = 2
-"""One step's bar says no more than the window's."""
+"""Minimum number of steps for a chart; a single step's bar would repeat the window's."""
 _FEW = 3
-"""Pieces of advice in the short form, and devices that each names besides the worst."""
+"""Number of recommendations in the short form, and of devices named with each besides the worst."""
 _MOST_ROWS = 8
-"""Of a table of a trace without GPU activity, in the short form."""
+"""Rows of each table in the short form, for a trace without GPU activity."""
 
 
 def document(page: Page) -> Document:
-    """A report as it is read from top to bottom, in a terminal or as markdown: the answer, and as details all else."""
+    """Return a report in reading order, for a terminal or markdown: the answer, then the rest as details."""
     parts = list(replace(page, verbose=True).sections())
     blocks: list[Block] = [Heading("overlapscope report", 1)]
     blocks += [Text(clean(note), strong=True) for note in page.report.notes]
@@ -59,13 +58,13 @@ def document(page: Page) -> Document:
 
 
 def title(page: Page) -> str:
-    """What the report is of."""
+    """Return the name of the report's trace and the number of the others."""
     more = len(page.report.traces) - 1
     return f"{next(page.sections()).title}{f' and {more} more' if more else ''}"
 
 
-def _part(part: Part, page: Page) -> Iterator[Block]:
-    """One device; with its findings where there is no other."""
+def _part(part: DeviceReport, page: Page) -> Iterator[Block]:
+    """Yield the blocks of a device, with its findings if it is the only device."""
     verdict = judge(part)
     yield Text(clean(verdict.text), badge=verdict.level)
     yield from map(Text, verdict.notes)
@@ -73,73 +72,73 @@ def _part(part: Part, page: Page) -> Iterator[Block]:
         yield from _filled(tables.host_tables(part, most=None if page.verbose else _MOST_ROWS))
     else:
         if part.strip is not None:
-            yield model.Strip(partial(strip.draw, part.strip, part.unit))
+            yield model.StripBlock(partial(strip.draw, part.strip, part.unit))
         if len(page.report.traces) == len(part.trace.devices) == 1:
             yield from _findings(page, [part])
         yield from columns([tables.buckets(part, part.device), tables.costliest_causes(part, part.device)])
         yield from _details(part, part.device)
-    yield from detail("checks", _filled([tables.checks(part)]))
+    yield from detail("checks", _filled([tables.checks(part, passed=part.page.verbose)]))
 
 
-def _filled(found: Iterable[Table]) -> Iterator[Table]:
-    return (table for table in found if table.rows)
+def _filled(candidates: Iterable[Table]) -> Iterator[Table]:
+    return (table for table in candidates if table.rows)
 
 
-def _details(part: Part, device: Device) -> Iterator[Block]:
-    """What stands behind the answer."""
+def _details(part: DeviceReport, device: Device) -> Iterator[Block]:
+    """Yield the tables that support the answer, as details."""
     engines = columns([tables.figures(part, device)]), columns(tables.cause_tables(part, device))
     yield from detail("engines", chain(_filled([tables.plain_step(part, device)]), *engines))
-    yield from detail("copies", _filled([tables.copies(part, device)]))
-    yield from detail("stalls", _filled([tables.stalls(part, device)]))
+    yield from detail("copies", _filled([lists.copies(part, device)]))
+    yield from detail("stalls", _filled([lists.stalls(part, device)]))
     if part.page.scope == "window":
-        told = (tables.steps, tables.each_step, tables.ranges)
-        yield from detail("steps", _filled(table(part, device) for table in told))
+        builders = (tables.steps, lists.each_step, lists.ranges)
+        yield from detail("steps", _filled(table(part, device) for table in builders))
 
 
-def _device_tables(part: Part, device: Device) -> Iterator[Block]:
-    """All tables of a device in a file; what is short and belongs together side by side."""
+def _device_tables(part: DeviceReport, device: Device) -> Iterator[Block]:
+    """Yield a device's tables for a file; short tables that belong together stand side by side."""
     yield from _filled([tables.plain_step(part, device)])
     yield from columns([tables.buckets(part, device), tables.figures(part, device)])
-    yield from _filled([tables.copies(part, device)])
+    yield from _filled([lists.copies(part, device)])
     yield from columns(tables.cause_tables(part, device))
-    yield from _filled([tables.stalls(part, device)])
+    yield from _filled([lists.stalls(part, device)])
     if part.page.scope == "window":
         yield from _filled([tables.steps(part, device)])
         if part.page.verbose:
-            yield from _filled([tables.each_step(part, device)])
-        yield from _filled([tables.ranges(part, device)])
+            yield from _filled([lists.each_step(part, device)])
+        yield from _filled([lists.ranges(part, device)])
 
 
-# -- findings -------------------------------------------------------------------------------------
+# -- Findings --------------------------------------------------------------------------------------
 
 
-def _findings(page: Page, parts: Sequence[Part]) -> Iterator[Block]:
-    """The findings on some devices, costliest first: each piece of advice once, with the devices that it is for."""
-    found = page.report.findings
+def _findings(page: Page, parts: Sequence[DeviceReport]) -> Iterator[Block]:
+    """Yield the findings on some devices, costliest first. Findings with the same advice are one entry."""
+    findings = page.report.findings
     where = tables.where_none_found(page.report.traces)
-    if found or page.report.devices:
+    if findings or page.report.devices:
         yield Heading("Findings")
-    if not found and page.report.devices:
+    if not findings and page.report.devices:
         yield Text(f"No rule found anything that costs 1% of the time{where}.")
-    if note := tables.costs_note(found):
+    if note := tables.costs_note(findings):
         yield Text(note, tone="muted")
-    groups = list(_by_advice(found).values())
+    groups = list(_by_advice(findings).values())
     drawn = [tuple(_advice(page, group, number, len(parts) > 1)) for number, group in enumerate(groups, 1)]
     yield from chain.from_iterable(drawn[:_FEW])
-    left = sum(map(len, groups[_FEW:]))
-    yield from detail(plural(left, "more finding"), chain.from_iterable(drawn[_FEW:]))
+    remaining = sum(map(len, groups[_FEW:]))
+    yield from detail(plural(remaining, "more finding"), chain.from_iterable(drawn[_FEW:]))
 
 
-def _by_advice(found: Iterable[Finding]) -> dict[tuple[str, str], list[Finding]]:
-    """The findings by rule and advice, in their order."""
+def _by_advice(findings: Iterable[Finding]) -> dict[tuple[str, str], list[Finding]]:
+    """Return the findings grouped by rule and advice, in their order."""
     groups: dict[tuple[str, str], list[Finding]] = {}
-    for finding in found:
+    for finding in findings:
         groups.setdefault((finding.rule, finding.advice), []).append(finding)
     return groups
 
 
 def _advice(page: Page, group: Sequence[Finding], number: int, several: bool) -> Iterator[Block]:
-    """Findings with the same advice: the costliest, and the others as details that do not repeat it."""
+    """Yield the costliest of some findings with the same advice, then the others, as details without the advice."""
     parts = [section_of(page, finding) for finding in group]
     labels = list(dict.fromkeys(part.label for part in parts if part))
     also = f", also on {listed(labels[1:], _FEW)}" if labels[1:] else ""
@@ -153,11 +152,16 @@ def _advice(page: Page, group: Sequence[Finding], number: int, several: bool) ->
 
 
 def finding_block(
-    part: Part | None, finding: Finding, *, number: int = 0, where: str = "", example: model.Example | None = None
-) -> model.Finding:
-    """A finding as it is shown; `part` is the device that it is on."""
+    part: DeviceReport | None,
+    finding: Finding,
+    *,
+    number: int = 0,
+    where: str = "",
+    example: model.Example | None = None,
+) -> model.FindingBlock:
+    """Return a finding as a block; `part` is the device that it is on."""
     rule = RULES.get(finding.rule)
-    return model.Finding(
+    return model.FindingBlock(
         severity=finding.severity,
         rule=clean(finding.rule),
         title=clean(finding.title, 500),
@@ -175,15 +179,14 @@ def finding_block(
     )
 
 
-# -- what only files show -------------------------------------------------------------------------
+# -- Parts that only files show --------------------------------------------------------------------
 
 
-def head(part: Part, *, titled: bool) -> Section:
-    """The verdict on one device with the figures that it speaks of."""
+def head(part: DeviceReport, *, titled: bool) -> Section:
+    """Return the verdict on a device and the figures that it is about."""
     verdict = judge(part)
-    # The title stands above already.
-    said = clean(verdict.text).removeprefix(f"{part.title}: ")
-    blocks: list[Block] = [Text(said[:1].upper() + said[1:], badge=verdict.level)]
+    # The title is above already.
+    blocks: list[Block] = [Text(clean(verdict.answer), badge=verdict.level)]
     blocks += map(Text, verdict.notes)
     spoken = part.spoken
     if spoken.device is not None and part.usable:
@@ -192,8 +195,8 @@ def head(part: Part, *, titled: bool) -> Section:
     return Section((Heading(part.title), answer) if titled else (answer,))
 
 
-def _bar(part: Part, device: Device) -> model.Bar:
-    """The partition of the window."""
+def _bar(part: DeviceReport, device: Device) -> model.Bar:
+    """Return the buckets of the window as a bar."""
     buckets = partition(device)
     shares = bare_shares(list(buckets.values()), device.span_ns)
     return model.Bar(
@@ -205,15 +208,15 @@ def _bar(part: Part, device: Device) -> model.Bar:
     )
 
 
-def trust(part: Part) -> Section:
-    """What was asked of the trace, in one box."""
-    checks = tables.checks(part)
-    said = replace(checks, title="") if checks.rows else Text("Every check of the trace passed.")
-    return panel(f"Trust: {part.trace.trust.verdict}", said)
+def trust(part: DeviceReport) -> Section:
+    """Return a box with the checks of the trace."""
+    checks = tables.checks(part, passed=part.page.verbose)
+    block = replace(checks, title="") if checks.rows else Text("Every check of the trace passed.")
+    return panel(f"Trust: {part.trace.trust.verdict}", block)
 
 
-def details(part: Part, analysis: DeviceAnalysis | None, *, titled: bool) -> Iterator[Block]:
-    """The charts and the tables of one device."""
+def details(part: DeviceReport, analysis: DeviceAnalysis | None, *, titled: bool) -> Iterator[Block]:
+    """Yield the charts and tables of a device."""
     of = f": {part.title}" if titled else ""
     drawn = list(_charts(part, analysis)) if part.usable else []
     if drawn:
@@ -225,8 +228,8 @@ def details(part: Part, analysis: DeviceAnalysis | None, *, titled: bool) -> Ite
     yield from _filled(tables.host_tables(part, most=None if part.page.verbose else _MOST_ROWS))
 
 
-def _charts(part: Part, analysis: DeviceAnalysis | None) -> Iterator[Chart]:
-    """The charts of one device that have anything to show; `analysis` is what its figures were taken from."""
+def _charts(part: DeviceReport, analysis: DeviceAnalysis | None) -> Iterator[Chart]:
+    """Yield the charts of a device that have data; `analysis` is the analysis of that device."""
     device = part.device
     if device is None:
         return
@@ -243,7 +246,7 @@ def _charts(part: Part, analysis: DeviceAnalysis | None) -> Iterator[Chart]:
 
 
 def overview(page: Page) -> Iterator[Block]:
-    """All devices beside one another, where there are several."""
+    """Yield a comparison of all devices if there are several."""
     parts = list(page.sections())
     if len(parts) > 1:
         yield tables.summary(page)
@@ -252,8 +255,8 @@ def overview(page: Page) -> Iterator[Block]:
             yield Chart("all-chart", "Where the time goes", partial(charts.each_device, judged))
 
 
-def in_order(parts: Iterable[Part]) -> list[tuple[Part, Finding]]:
-    """The findings of several devices, costliest first."""
+def in_order(parts: Iterable[DeviceReport]) -> list[tuple[DeviceReport, Finding]]:
+    """Return the findings of several devices, costliest first."""
     return sorted(
         ((part, finding) for part in parts for finding in part.findings), key=lambda pair: costliest_first(pair[1])
     )

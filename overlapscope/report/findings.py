@@ -1,4 +1,4 @@
-"""What the rules say -> findings: of the program that a report speaks of, each with what its fix saves."""
+"""Findings: the rules' drafts, each with the saving of its fix."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from overlapscope.prediction.gains import Savings
 
 CONTRADICTS = 0.1
-"""A replay that saves less than this share of what a finding explains contradicts a finding that explains most of the
-time lost."""
+"""A replay contradicts a finding that explains most of the lost time if its saving is below this share of the time that
+the finding explains."""
 MORE = 1.1
-"""A saving larger than this many times what the finding explains is told the reason of."""
+"""A saving is explained if it exceeds this multiple of the time that its finding explains."""
 
 
 def find_all(
@@ -34,10 +34,13 @@ def find_all(
     scope: str = "window",
     replayed: bool = True,
 ) -> tuple[Finding, ...]:
-    """What all rules find in all traces and devices, costliest first, good news last.
+    """Return the findings of all rules in all traces and devices, costliest first, good news last.
 
-    `programs` are the plain ones behind the recordings: where one decides, findings are of it. `replayed` is false
-    where nobody asks what fixes save: every cost is its bound then.
+    Args:
+        analyses: Traces to judge.
+        programs: Plain programs of the traces. If one is decisive, the findings are about it.
+        scope: Name of the analysed part.
+        replayed: Whether to replay fixes; without replays, every cost is its bound.
     """
     findings = [
         finding
@@ -83,7 +86,7 @@ def _on_device(
                 fix=cost.fix,
                 doubt=cost.doubt,
                 where=(recorded.where if recorded is not None else None) or draft.where,
-                # A window of the recording, which is what can be looked at.
+                # A window of the recording, because only the recording can be looked at.
                 example=recorded.example if recorded is not None else None,
                 plain_example=None if plain is None else draft.example,
             )
@@ -92,21 +95,21 @@ def _on_device(
 
 
 def counterparts(spoken: Sequence[Said], recorded: Sequence[Said]) -> list[Draft | None]:
-    """For each draft of the program that is spoken of, the one that says the same of the recording.
+    """Return, for each draft on the program that findings are about, the same finding on the recording.
 
-    It is of the same rule and call; where there is none, what is left of the rule, in order. None is taken twice.
+    Drafts match by rule and call, and the rest by rule, in order. No draft matches twice.
     """
-    left = list(recorded)
+    unmatched = list(recorded)
     matched: list[Draft | None] = [None] * len(spoken)
     for by_call in (True, False):
         for number, (rule, draft) in enumerate(spoken):
             alike = (
                 place
-                for place, (other_rule, other) in enumerate(left)
+                for place, (other_rule, other) in enumerate(unmatched)
                 if other_rule.id == rule.id and not (by_call and _call(other) != _call(draft))
             )
             if matched[number] is None and (place := next(alike, None)) is not None:
-                matched[number] = left.pop(place)[1]
+                matched[number] = unmatched.pop(place)[1]
     return matched
 
 
@@ -115,27 +118,27 @@ def _call(draft: Draft) -> tuple[str | None, str | None] | None:
 
 
 class Cost(NamedTuple):
-    """What a fix saves."""
+    """Saving of a fix."""
 
     ns: int
     known_from: CostFrom
     fix: tuple[str, ...] = ()
-    """The interventions replayed for it."""
+    """Interventions that were replayed for it."""
     doubt: str = ""
-    """What has to be said of it, in sentences."""
+    """Reservations about the saving, in sentences."""
 
 
 class Costs:
-    """Those of one device's findings; the recording is replayed when the first of them asks."""
+    """Costs of a device's findings. The recording is replayed when the first finding asks for it."""
 
     def __init__(self, claims: Claims, ready: Base | None = None) -> None:
-        """`ready` is what predictions of it start from, where somebody has it."""
+        """`ready` is the base of predictions, if it exists already."""
         self._claims, self._ready = claims, ready
         self._can_be_replayed = _is_whole(claims.device) and replayed_unasked(claims.trace)
         self._savings: Savings | None = None
 
     def of(self, rule: Rule, draft: Draft) -> Cost:
-        """What the fix saves."""
+        """Return the saving of a draft's fix."""
         fixes = _filled_in(rule.fixes if draft.fixes is None else draft.fixes, draft)
         largest = self._largest(fixes) if fixes and draft.bound_ns and self._can_be_replayed else None
         if largest is None:
@@ -150,13 +153,13 @@ class Costs:
             )
             return Cost(draft.bound_ns, "bound", doubt=doubt)
         if saved > MORE * draft.bound_ns:
-            said = f"By replay the fix saves more than the {duration(draft.bound_ns)} that this finding explains"
-            return Cost(saved, "replay", fix, f"{said}: it may shorten what other findings explain, too.")
+            more = f"By replay the fix saves more than the {duration(draft.bound_ns)} that this finding explains"
+            return Cost(saved, "replay", fix, f"{more}: it may shorten what other findings explain, too.")
         return Cost(saved, "replay", fix)
 
     def _largest(self, fixes: Fixes) -> tuple[int, tuple[str, ...]] | None:
-        """What the best of the fixes saves, and which it is; None where no replay can tell."""
-        # Most healthy programs have no such finding, and need neither the replay nor its modules.
+        """Return the saving of the best fix, and that fix; None if no replay can tell."""
+        # Most healthy programs have no such finding and never need the replay or its modules.
         from overlapscope.prediction.gains import Savings
 
         if self._savings is None:
@@ -164,7 +167,7 @@ class Costs:
         try:
             largest = self._savings.largest(fixes)
         except (ArithmeticError, LookupError, MemoryError, ValueError):
-            # An estimate must not cost the analysis of a trace that is unlike any seen so far.
+            # A failed estimate must not fail the analysis of an unusual trace.
             self._can_be_replayed = False
             return None
         if largest is None:
@@ -174,15 +177,15 @@ class Costs:
 
 
 def _is_whole(device: DeviceAnalysis) -> bool:
-    """Whether the figures are of all that was recorded, not of a step or range alone."""
+    """Return whether the figures cover the whole recording, not just a step or range."""
     windows, timeline = device.windows, device.timeline
     return bool((windows.starts <= timeline.start_ns).any() and (windows.ends >= timeline.end_ns).any())
 
 
 def _filled_in(fixes: Fixes, draft: Draft) -> Fixes:
-    """The fixes with the call at the finding's place; without those that need it where it is not known.
+    """Return the fixes with the call at the finding's place, without those that need an unknown call.
 
-    Where an op makes the call, the op stands for it: others may make calls of that name for reasons of their own.
+    If an op makes the call, the op's name is used, because other ops may make calls of the same name for other reasons.
     """
     where = draft.where
     call = ((where.op or where.call).strip() if where.call else "") if where is not None else ""

@@ -1,4 +1,4 @@
-"""The figures at the head of a report, each with what it means."""
+"""Figures at the head of a report, each with its meaning."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from overlapscope.base.words import NOTHING, bare_shares, between, duration, per
 from overlapscope.catalog.causes import Subject
 from overlapscope.documents.model import Card
 from overlapscope.report.charts import by_cause
-from overlapscope.report.page import Section
+from overlapscope.report.page import DeviceReport
 from overlapscope.report.verdict import WORTH_SAYING
 
 _EFFICIENCY = (
     "The part of the possible overlap that happened. 0%: kernels and copies ran one at a time; 100%: no order of the "
     "same work would hide more."
 )
-_MISSING = "The host waited for GPU ops that were not recorded: nobody can say what the GPU did then."
+_MISSING = "The host waited for GPU ops that were not recorded, so the GPU's activity in that time is unknown."
 
 MOST_CAUSES = 4
-"""Of a bucket, in one line; its page has all."""
+"""Number of a bucket's causes in a line; the bucket's page has all."""
 
 
 class Reason(Struct, frozen=True):
-    """What a bucket is mostly due to."""
+    """Main causes of a bucket."""
 
     subject: Subject
     name: str
     causes: tuple[tuple[str, str], ...]
-    """Each cause with its share of the bucket, largest first."""
+    """Causes with their share of the bucket, largest first."""
 
 
-def reasons(section: Section, device: Device) -> tuple[Reason, ...]:
-    """Why copies are exposed and the GPU is idle, where that is worth saying: the largest bucket first."""
+def reasons(section: DeviceReport, device: Device) -> tuple[Reason, ...]:
+    """Return the causes of exposed copies and idle time that are worth mentioning, the larger bucket first."""
     buckets = device.buckets
     idle_ns = buckets.idle_ns - missing_ns(device)
     subjects: tuple[tuple[int, Subject], ...] = ((buckets.exposed_copy_ns, "exposed-copy"), (idle_ns, "idle"))
-    found = []
-    for whole, subject in sorted(subjects, key=lambda loss: -loss[0]):
-        if whole >= WORTH_SAYING * device.span_ns and whole:
+    reasons = []
+    for bucket_ns, subject in sorted(subjects, key=lambda loss: -loss[0]):
+        if bucket_ns >= WORTH_SAYING * device.span_ns and bucket_ns:
             causes = by_cause(section, subject)
-            shares = zip(causes, bare_shares(list(causes.values()), whole), strict=True)
-            found.append(Reason(subject, subject.replace("-", " "), tuple(shares)[:MOST_CAUSES]))
-    return tuple(found)
+            shares = zip(causes, bare_shares(list(causes.values()), bucket_ns), strict=True)
+            reasons.append(Reason(subject, subject.replace("-", " "), tuple(shares)[:MOST_CAUSES]))
+    return tuple(reasons)
 
 
-def headlines(section: Section, device: Device) -> tuple[Card, ...]:
-    """The figures of a device, the most telling first."""
+def headlines(section: DeviceReport, device: Device) -> tuple[Card, ...]:
+    """Return the figures of a device, the most telling first."""
     unit, buckets = section.unit, device.buckets
     idle_ns, missing = buckets.idle_ns - missing_ns(device), missing_ns(device)
     stall_ns = sum(stall.idle_caused_ns for stall in device.host_stalls)
@@ -93,7 +93,7 @@ def headlines(section: Section, device: Device) -> tuple[Card, ...]:
 
 
 def _step(device: Device) -> tuple[Card, ...]:
-    """What a step takes while nothing is recorded; where that is not known, in the recording. None without steps."""
+    """Return the step's time without the profiler or, if that is unknown, in the recording. Nothing without steps."""
     plain = device.plain
     if plain is not None and (device.steps or plain.origin != "estimated"):
         estimated = plain.origin == "estimated"
@@ -107,13 +107,13 @@ def _step(device: Device) -> tuple[Card, ...]:
     return (Card("step", unit_for(step.span_ns).text(step.span_ns), count, "How long a step takes in the recording."),)
 
 
-def _overlap(section: Section, device: Device) -> tuple[Card, ...]:
-    """How well copies overlap, where that can be said."""
+def _overlap(section: DeviceReport, device: Device) -> tuple[Card, ...]:
+    """Return how well copies overlap, as far as that is known."""
     efficiency, hidden = efficiency_shown(device), hidden_copy_shown(device)
-    found = []
+    cards = []
     if efficiency is not None:
-        found.append(Card("efficiency", percent(efficiency), "of the possible overlap", _EFFICIENCY))
+        cards.append(Card("efficiency", percent(efficiency), "of the possible overlap", _EFFICIENCY))
     if hidden is not None:
         of = f"of {section.unit.text(device.overlap.copy_ns)}"
-        found.append(Card("hidden copy", percent(hidden), of, "The part of the copy time during which a kernel ran."))
-    return tuple(found)
+        cards.append(Card("hidden copy", percent(hidden), of, "The part of the copy time during which a kernel ran."))
+    return tuple(cards)

@@ -1,4 +1,4 @@
-"""The Report: everything known about one or several traces, and its JSON.
+"""The Report: all results on one or several traces, and its JSON.
 
 The JSON's names are a contract (`docs/reference/json.md`, `overlapscope schema`): fields are added, never renamed.
 """
@@ -23,11 +23,11 @@ from overlapscope.rules.finding import Finding
 
 SCHEMA_VERSION = 1
 PLAIN = "plain"
-"""Flag of the environment (`analysis.results.Environment`) of a report whose figures are of the plain program."""
+"""Flag of the environment (`analysis.results.Environment`) in a report on the plain program."""
 
 
 class Report(Shown, msgspec.Struct, frozen=True, kw_only=True):
-    """The answer for one job: its traces and the findings over all of them, costliest first."""
+    """The answer for a job: its traces and the findings over all of them, costliest first."""
 
     kind: Literal["report"] = "report"
     schema_version: int = SCHEMA_VERSION
@@ -35,7 +35,7 @@ class Report(Shown, msgspec.Struct, frozen=True, kw_only=True):
     traces: tuple[TraceResult, ...]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
-    """What has to be said of the traces taken together: files that were left out, traces that are of different jobs."""
+    """Notes on the traces as a whole, such as files left out or traces of different jobs."""
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -50,12 +50,17 @@ def build(
     replayed: bool = True,
     plain_step_ns: int | None = None,
 ) -> Report:
-    """Join analysed traces into a report and apply every rule. `scope` names what was analysed.
+    """Join analysed traces into a report and apply every rule.
 
-    `replayed` is false where nobody asks what fixes save: every finding's cost is its bound then, and a plain step that
-    was not timed is not estimated. `plain_step_ns` tells what a step takes while nothing is recorded.
+    Args:
+        analyses: The analysed traces.
+        scope: Name of the analysed part.
+        replayed: Whether to replay fixes. If not, every finding's cost is its bound, and a plain step that was not
+            timed is not estimated.
+        plain_step_ns: Step time without the profiler, if the user knows it.
 
-    Raises UsageError where that cannot be, or is told of a scope that is not the whole recording.
+    Raises:
+        UsageError: `plain_step_ns` is impossible, or `scope` is not the whole recording.
     """
     if plain_step_ns is not None and scope != "window":
         raise UsageError("--plain-step is for whole recordings; leave out either it, or --step and --range.")
@@ -69,7 +74,7 @@ def build(
 def joined(
     analyses: Sequence[TraceAnalysis], programs: Sequence[Program | None], *, scope: str, replayed: bool
 ) -> Report:
-    """`build`, for whoever has the plain programs already."""
+    """Join analysed traces whose plain programs are known already; otherwise as `build`."""
     findings = find_all(analyses, programs, scope=scope, replayed=replayed)
     results = [analysis.result for analysis in analyses]
     return Report(traces=tuple(map(_with_plain, results, programs)), findings=findings, notes=mixture(results))
@@ -83,37 +88,35 @@ def _with_plain(result: TraceResult, program: Program | None) -> TraceResult:
 
 
 def of_program(report: Report) -> Report:
-    """The report as of the plain program, which is what is judged and compared.
+    """Return the report on the plain program, for judgement and comparison.
 
-    `Device.plain.program` takes the place of the recording's figures, the findings' plain bounds and examples that of
-    recorded ones.
-
-    Unless its step is measured or told on every device of all traces, the report stays what it is: like is to be
-    compared with like.
+    `Device.plain.program` replaces the recording's figures, and plain bounds and examples replace those of recorded
+    findings. Unless the plain step is measured or given by the user for every device of all traces, the report is
+    returned unchanged, so that like is compared with like.
     """
-    known = [device.plain is not None and device.plain.program is not None for device in report.devices]
-    if not known or not all(known):
+    has_program = [device.plain is not None and device.plain.program is not None for device in report.devices]
+    if not has_program or not all(has_program):
         return report
     traces = [
         msgspec.structs.replace(
             trace,
             devices=tuple(map(spoken, trace.devices)),
-            # How it was recorded is taken out of it.
+            # The plain program has no recorder, so its flags don't apply.
             environment=msgspec.structs.replace(trace.environment, flags={PLAIN: True}),
         )
         for trace in report.traces
     ]
     findings = [
-        one
-        if one.plain_bound_ns is None
-        else msgspec.structs.replace(one, bound_ns=one.plain_bound_ns, example=one.plain_example)
-        for one in report.findings
+        finding
+        if finding.plain_bound_ns is None
+        else msgspec.structs.replace(finding, bound_ns=finding.plain_bound_ns, example=finding.plain_example)
+        for finding in report.findings
     ]
     return msgspec.structs.replace(report, traces=tuple(traces), findings=tuple(findings))
 
 
 def spoken(device: Device) -> Device:
-    """The figures that are spoken of: of the plain program where its step is measured or told, else the recording's."""
+    """Return the figures to report: the plain program's if its step is measured or given, otherwise the recording's."""
     plain = device.plain
     if plain is None or plain.program is None:
         return device
@@ -121,14 +124,16 @@ def spoken(device: Device) -> Device:
 
 
 def to_json(report: Report) -> bytes:
-    """The report as indented JSON, ending in a newline."""
+    """Return the report as indented JSON that ends with a newline."""
     return encode(report)
 
 
 def from_json(data: bytes) -> Report:
-    """Read a report back.
+    """Read a report.
 
-    Raises msgspec.ValidationError where it is not one, msgspec.DecodeError where it is not JSON.
+    Raises:
+        msgspec.ValidationError: `data` is not a report.
+        msgspec.DecodeError: `data` is not JSON.
     """
     report = decode(data, Report)
     if not report.traces:

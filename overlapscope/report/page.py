@@ -1,4 +1,4 @@
-"""What a view is given: a report, and what only the analysis behind it knows."""
+"""Input of views: a report, and data that only its analysis has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from overlapscope.report.model import Report, spoken
 from overlapscope.rules.finding import Finding
 
 _SMALL = 100
-"""A part below 1% of the span reads badly in the span's unit."""
+"""A part shorter than the span divided by this number gets its own unit."""
 
 
 class Page(Struct, frozen=True):
@@ -23,20 +23,20 @@ class Page(Struct, frozen=True):
 
     report: Report
     scope: str = "window"
-    """`window`, or the step or range that its figures are of."""
+    """`window`, or the step or range that was analysed."""
     verbose: bool = False
     strips: Mapping[tuple[int, int], Strip] = field(default_factory=dict)
-    """By number of the trace in the report and device ordinal; a report read back from JSON has none."""
+    """By number of the trace in the report, and device ordinal. A report read from JSON has none."""
 
-    def sections(self) -> Iterator[Section]:
-        """One for each device of each trace; one without device for a trace that has none."""
+    def sections(self) -> Iterator[DeviceReport]:
+        """Yield a report for each device of each trace, and one without device for a trace that has none."""
         for number, trace in enumerate(self.report.traces):
             for device in trace.devices or (None,):
-                yield Section(self, number, trace, device)
+                yield DeviceReport(self, number, trace, device)
 
 
-class Section(Struct, frozen=True):
-    """One device of one trace."""
+class DeviceReport(Struct, frozen=True):
+    """The report on one device of one trace."""
 
     page: Page
     number: int
@@ -45,27 +45,27 @@ class Section(Struct, frozen=True):
 
     @property
     def usable(self) -> bool:
-        """Whether there are numbers that can be believed at all."""
+        """True if the figures are reliable enough to show."""
         return self.device is not None and self.trace.trust.verdict != "unusable"
 
     @property
     def unit(self) -> Unit:
-        """The unit of time of the whole section."""
+        """The unit for all times of the device."""
         return unit_for(self.device.span_ns if self.device else 0)
 
     def unit_of(self, part_ns: int) -> Unit:
-        """The unit for a part of it: the section's own, so that pages agree, but where it is far smaller."""
+        """Return the unit for a part: the device's unit, or a smaller unit for a far shorter part."""
         span_ns = self.device.span_ns if self.device else 0
         return self.unit if _SMALL * part_ns >= span_ns else unit_for(part_ns)
 
     @property
     def strip(self) -> Strip | None:
-        """The timeline strip, where there is one."""
+        """The timeline strip, if any."""
         return self.page.strips.get((self.number, self.device.device)) if self.device else None
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The findings on this device."""
+        """Findings on this device."""
         if self.device is None:
             return ()
         device = self.device.device
@@ -73,27 +73,27 @@ class Section(Struct, frozen=True):
 
     @property
     def judged_ns(self) -> int:
-        """The length of time that causes and costs are a share of: the lead-in is left out."""
+        """Length of time that causes and costs are a share of, in nanoseconds; excludes the lead-in."""
         if self.device is None:
             return 0
         lead_in = self.device.lead_in_ns or 0
         return self.device.span_ns - (lead_in if self.page.scope == "window" else 0)
 
     @property
-    def spoken(self) -> Section:
-        """The same with the figures that verdict and findings speak of: of the plain program, where it is known."""
+    def spoken(self) -> DeviceReport:
+        """The same report with the figures to report (`model.spoken`), which verdict and findings are about."""
         return self if self.device is None else replace(self, device=spoken(self.device))
 
     @property
     def label(self) -> str:
-        """The rank, or else the file; with the device where there are several."""
+        """The rank or, without ranks, the file; with the device if there are several."""
         rank, devices = self.trace.rank, self.trace.devices
         name = clean(PurePath(self.trace.source).name, 80) if rank is None else f"rank {rank}"
         return f"{name}, device {self.device.device}" if self.device and len(devices) > 1 else name
 
     @property
     def title(self) -> str:
-        """The file, and the rank and device where they are known."""
+        """The file, with rank and device if known."""
         parts = [clean(PurePath(self.trace.source).name, 80)]
         if self.trace.rank is not None:
             parts.append(f"rank {self.trace.rank}")
@@ -110,8 +110,8 @@ class Section(Struct, frozen=True):
         return ", ".join(parts)
 
 
-def section_of(page: Page, finding: Finding) -> Section | None:
-    """Where a finding belongs."""
+def section_of(page: Page, finding: Finding) -> DeviceReport | None:
+    """Return the device's report that a finding belongs to."""
     for section in page.sections():
         if section.device and section.device.device == finding.device and section.trace.source == finding.source:
             return section

@@ -1,22 +1,22 @@
-"""The command that shows what following a finding's advice would bring."""
+"""The command that shows the saving of a finding's advice."""
 
 from __future__ import annotations
 
 import shlex
 from decimal import Decimal
 
-from overlapscope.report.page import Section
+from overlapscope.report.page import DeviceReport
 from overlapscope.rules.finding import Finding
 
 
-def proof(section: Section | None, finding: Finding) -> str:
-    """`overlapscope whatif train.json.gz --pin`; empty where no replay stands behind the finding's cost.
+def proof(section: DeviceReport | None, finding: Finding) -> str:
+    """Return a command such as `overlapscope whatif train.json.gz --pin`, empty if the cost is not from a replay.
 
-    It replays what the cost was taken from: the same device, and the same plain step where one was told.
+    The command repeats the replay that gave the cost: same device, same plain step if the user passed one.
     """
     if section is None or section.device is None or not finding.fix or not finding.cost_ns:
         return ""
-    # A name that begins with a dash is no option.
+    # A file name that begins with a dash must not be read as an option.
     source = f"./{finding.source}" if finding.source.startswith("-") else finding.source
     words = ["overlapscope", "whatif", source]
     for change in finding.fix:
@@ -28,5 +28,5 @@ def proof(section: Section | None, finding: Finding) -> str:
     if plain is not None and plain.origin == "told":
         words += ["--plain-step", f"{Decimal(plain.step_ns).scaleb(-6).normalize():f}ms"]
     command = shlex.join(words)
-    # What a name in a trace could smuggle into a page or a shell is not worth a command.
+    # Without a command, a name from a trace can't smuggle code into a page or a shell.
     return "" if set(command) & {*"`<>|"} or not command.isprintable() else command

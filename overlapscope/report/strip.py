@@ -1,7 +1,7 @@
-"""Draws a timeline strip: one line for each stream, one character for each slice of time.
+"""Drawing of a timeline strip: a line per stream, a character per slice of time.
 
-The character is the kind that ran longest in its slice; how full the slice was shows in the shade of compute
-and in upper or lower case for all else. Colour only repeats what the characters say.
+The character shows the kind that ran longest in its slice. Shades of compute, and upper or lower case of all else, show
+how full the slice was. Colour only repeats the characters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LEGEND = {Kind.COMM: "comm", Kind.H2D: "h2d", Kind.D2H: "d2h", Kind.OTHER: "othe
 
 
 def draw(strip: Strip, unit: Unit, glyphs: Glyphs = UNICODE) -> Drawing:
-    """The strip as lines as wide as it has slices, plus `LABEL_WIDTH`."""
+    """Return the strip as lines with a character per slice, plus `LABEL_WIDTH`."""
     width = len(strip.slice_ns)
     begin, end = "0", unit.text(strip.end_ns - strip.start_ns)
     gap = max(1, width - len(begin) - len(end) - 2)
@@ -69,5 +69,5 @@ def _level(label: str, values: list[int], strip: Strip, glyphs: Glyphs) -> Line:
 
 
 def _step(characters: str, full: float) -> str:
-    """The last character only for what is full to within its own step."""
+    """Return the character for a fullness; only slices that are full to within a step get the last."""
     return characters[min(len(characters) - 1, int(full * len(characters)))]

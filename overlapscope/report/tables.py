@@ -1,4 +1,4 @@
-"""The tables of a report."""
+"""Tables of a report that summarize."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import TypeVar
 
-from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.results import (
     Device,
-    Period,
     Plain,
     TraceResult,
     efficiency_shown,
@@ -21,7 +19,6 @@ from overlapscope.analysis.results import (
 from overlapscope.base.words import (
     NOTHING,
     Unit,
-    bandwidth,
     bare_percent,
     bare_share,
     bare_shares,
@@ -30,20 +27,19 @@ from overlapscope.base.words import (
     percent,
     plural,
     share,
-    size,
     unit_for,
 )
 from overlapscope.catalog.causes import IdleCause
-from overlapscope.documents.table import Cell, Column, Table, Tone, rows, words
-from overlapscope.report.page import Page, Section
+from overlapscope.catalog.checks import check_by_id
+from overlapscope.documents.columns import NAME_LIMIT
+from overlapscope.documents.table import Cell, Column, Table, Tone, prose, rows, words
+from overlapscope.report.lists import FEW
+from overlapscope.report.page import DeviceReport, Page
 from overlapscope.rules.finding import Finding
 from overlapscope.trace.lost import CAUSES
 
-FEW = 5
-"""Rows of a list that can be long; all of them with `verbose`."""
 HARDLY = 0.0005
-"""A replayed saving below this share of the time would be shown as 0.0%."""
-NAME_LIMIT = 200
+"""A replayed saving below this share of the time would show as 0.0%."""
 
 N = TypeVar("N", int, float)
 
@@ -53,15 +49,17 @@ _ENDING = re.compile(r"(\.(pt\.)?trace)?\.json(\.gz|\.zst)?$")
 
 
 def summary(page: Page) -> Table:
-    """One row for each device of several: ranks next to one another, in one unit."""
+    """Return a row per device, all in the same unit."""
     sections = list(page.sections())
+    if all(section.trace.host is not None for section in sections):
+        return _summary_of_hosts(page)
     unit = unit_for(max((section.device.span_ns for section in sections if section.device), default=0))
     ranked = any(section.trace.rank is not None for section in sections)
     by_device = any(len(trace.devices) > 1 or trace.rank is None for trace in page.report.traces)
     lines = []
     for section in sections:
         device, trace = section.device, section.trace
-        # All are traces: the ending says nothing, and without it the names fit.
+        # All are traces, so the ending adds nothing, and names fit better without it.
         row = [_ENDING.sub("", source_name(page, trace))]
         row += [str(trace.rank) if trace.rank is not None else NOTHING] if ranked else []
         row += [str(device.device) if device else NOTHING] if by_device else []
@@ -80,14 +78,14 @@ def summary(page: Page) -> Table:
 
 
 def source_name(page: Page, trace: TraceResult) -> str:
-    """The file's name, or the path where several files have that name."""
+    """Return the file's name, or its path if several files have that name."""
     name = PurePath(trace.source).name
     alike = sum(1 for other in page.report.traces if PurePath(other.source).name == name)
     return clean(trace.source if alike > 1 else name, NAME_LIMIT)
 
 
-def buckets(section: Section, device: Device) -> Table:
-    """The partition of the window."""
+def buckets(section: DeviceReport, device: Device) -> Table:
+    """Return the partition of the window."""
     unit, parts = section.unit, partition(device)
     shares = bare_shares(list(parts.values()), device.span_ns)
     lines = [(name, unit.number(ns), part) for (name, ns), part in zip(parts.items(), shares, strict=True) if ns]
@@ -96,9 +94,11 @@ def buckets(section: Section, device: Device) -> Table:
     return Table(title, (words(title.lower(), heads=True), Column(unit.name), Column("%")), rows(lines), total=True)
 
 
-def plain_step(section: Section, device: Device) -> Table:
-    """What a plain step consists of, with the causes of what is lost; no rows where that is not known, and of an
-    estimated one only with `verbose`."""
+def plain_step(section: DeviceReport, device: Device) -> Table:
+    """Return the parts of a plain step, with the causes of lost time.
+
+    Empty if the step is unknown; an estimated step shows only on verbose pages.
+    """
     plain, title = device.plain, "A step without the profiler"
     if plain is None or plain.buckets is None or not (plain.program or section.page.verbose):
         return Table(title, ())
@@ -115,8 +115,8 @@ def plain_step(section: Section, device: Device) -> Table:
     return Table(title, columns, rows(lines), total=True)
 
 
-def figures(section: Section, device: Device) -> Table:
-    """The headline and what stands behind it."""
+def figures(section: DeviceReport, device: Device) -> Table:
+    """Return the headline figures and their components."""
     unit, overlap, engines = section.unit, device.overlap, device.engines
     lead_in = "unknown" if device.lead_in_ns is None else unit.text(device.lead_in_ns)
     both = (engines.h2d_ns, engines.d2h_ns, overlap.h2d_d2h_ns)
@@ -126,96 +126,68 @@ def figures(section: Section, device: Device) -> Table:
         ("comm under compute", percent(overlap.comm_compute_pct)),
         ("h2d, d2h, both at once", f"{', '.join(map(unit.number, both))} {unit.name}"),
         ("engines busy, ideal", f"{unit.number(overlap.busy_ns)}, {unit.text(overlap.ideal_ns)}"),
-        # The lead-in lies before any step or range.
+        # The lead-in is before any step or range.
         *([("lead-in", lead_in)] if section.page.scope == "window" else []),
     )
     return Table("Overlap", (words("overlap", heads=True), Column("")), rows(lines))
 
 
-def copies(section: Section, device: Device) -> Table:
-    """Copies, grouped."""
-    unit = section.unit
-    lines = (
-        (
-            group.direction,
-            f"{group.source_kind} to {group.target_kind}",
-            str(group.stream),
-            f"{group.count:,}",
-            size(group.bytes),
-            bandwidth(group.gb_per_s) if says_bandwidth(group) else NOTHING,
-            unit.number(group.time_ns),
-            unit.number(group.exposed_ns),
-        )
-        for group in device.copies
-    )
-    columns = (words("copies", heads=True), words("memory"), *map(Column, ("stream", "count", "size", "GB/s")))
-    return Table("Copies", (*columns, Column(f"time {unit.name}"), Column(f"exposed {unit.name}")), rows(lines))
-
-
-def causes(section: Section, title: str, by_cause: dict[str, int], whole_ns: int) -> Table:
-    """What a bucket's time is due to, largest first; shares are of that bucket."""
+def causes(section: DeviceReport, title: str, by_cause: dict[str, int], whole_ns: int) -> Table:
+    """Return the causes of a bucket, largest first; shares are of the bucket."""
     unit = section.unit
     shares = dict(zip(by_cause, bare_shares(list(by_cause.values()), whole_ns), strict=True))
-    found = _largest((ns, cause) for cause, ns in by_cause.items() if ns)
-    lines = ((clean(cause, 40), unit.number(ns), shares[cause]) for ns, cause in found)
+    by_length = _largest((ns, cause) for cause, ns in by_cause.items() if ns)
+    lines = ((clean(cause, 40), unit.number(ns), shares[cause]) for ns, cause in by_length)
     return Table(title, (words(title.lower(), heads=True), Column(unit.name), Column("%")), rows(lines))
 
 
-def costliest_causes(section: Section, device: Device) -> Table:
-    """What exposed copies and idle time are mostly due to, largest first; shares are of all the time."""
-    unit, told = section.unit, zip(("copy", "idle"), _by_cause(device), strict=True)
-    found = [(ns, f"{subject}: {clean(cause, 40)}") for subject, by_cause in told for cause, ns in by_cause.items()]
-    lines = [(cause, unit.number(ns), bare_share(ns, device.span_ns)) for ns, cause in _largest(found) if ns]
+def costliest_causes(section: DeviceReport, device: Device) -> Table:
+    """Return the main causes of exposed copies and idle time, largest first; shares are of the span."""
+    unit, by_subject = section.unit, zip(("copy", "idle"), _by_cause(device), strict=True)
+    named = [
+        (ns, f"{subject}: {clean(cause, 40)}") for subject, by_cause in by_subject for cause, ns in by_cause.items()
+    ]
+    lines = [(cause, unit.number(ns), bare_share(ns, device.span_ns)) for ns, cause in _largest(named) if ns]
     return Table("Causes", (words("causes", heads=True), Column(unit.name), Column("%")), rows(lines[:FEW]))
 
 
 def _by_cause(device: Device) -> tuple[dict[str, int], dict[str, int]]:
-    """The causes of exposed copies, and of idle time; ops that are missing are no idle time."""
+    """Return the causes of exposed copies, and of idle time. Missing ops do not count as idle time."""
     idle = {cause: ns for cause, ns in device.idle_by_cause.items() if cause != IdleCause.MISSING_OPS}
     return device.exposed_copy_by_cause, idle
 
 
-def _largest(found: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
-    return sorted(found, key=lambda item: (-item[0], item[1]))
+def _largest(causes: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+    return sorted(causes, key=lambda item: (-item[0], item[1]))
 
 
-def stalls(section: Section, device: Device) -> Table:
-    """Blocking calls of the host; only those that cost idle time unless asked for more."""
-    unit, verbose = section.unit, section.page.verbose
-    shown = [stall for stall in device.host_stalls if verbose or stall.idle_caused_ns]
-    kept = shown if verbose else shown[:FEW]
-    hidden = len(device.host_stalls) - len(kept)
-    place = any(stall.where for stall in kept)
-    columns = [words("host stall", flexible=True, heads=True), words("in", flexible=True), Column("count")]
-    columns += [Column(f"host waits {unit.name}"), Column(f"GPU idle {unit.name}")]
-    if place:
-        columns.append(words("where", flexible=True))
-    note = f"{plural(hidden, 'more group')} of calls that cost less: add -v." if hidden and kept else ""
-    lines = (
-        (
-            clean(stall.call, NAME_LIMIT),
-            clean(stall.op or "", NAME_LIMIT),
-            f"{stall.count:,}",
-            unit.number(stall.host_wait_ns),
-            unit.number(stall.idle_caused_ns),
-            *([clean(stall.where or "", NAME_LIMIT)] if place else []),
+def _summary_of_hosts(page: Page) -> Table:
+    """Return one row for each trace of a program that used no GPU: an average step of each, in one unit."""
+    hosts = [(trace, trace.host) for trace in page.report.traces if trace.host is not None]
+    unit = unit_for(max(sum(step.span_ns for step in host.steps) // len(host.steps) for _, host in hosts))
+    lines = []
+    for trace, host in hosts:
+        count = len(host.steps)
+        parts = (
+            [getattr(step, part) for step in host.steps] for part in ("span_ns", "loading_ns", "ops_ns", "rest_ns")
         )
-        for stall in kept
-    )
-    return Table("Host stalls", tuple(columns), rows(lines), note)
+        name = _ENDING.sub("", source_name(page, trace))
+        lines.append((name, str(count) if host.by_steps else NOTHING, *(unit.number(sum(ns) // count) for ns in parts)))
+    titles = ("steps", f"step {unit.name}", "loading", "ops", "neither")
+    return Table("Traces", (words("trace", flexible=True, heads=True), *map(Column, titles)), rows(lines))
 
 
-def steps(section: Section, device: Device) -> Table:
-    """All steps in one row."""
+def steps(section: DeviceReport, device: Device) -> Table:
+    """Return a row that summarizes all steps."""
     unit, periods = section.unit, device.steps
     if not periods:
         return Table("Steps", ())
     spans = [period.span_ns for period in periods]
-    known = [pct for period in periods if (pct := efficiency_shown(period)) is not None]
+    efficiencies = [pct for period in periods if (pct := efficiency_shown(period)) is not None]
     row = (
         str(len(periods)),
         *(unit.number(ns) for ns in _spread(spans)),
-        *(bare_percent(pct) for pct in (_spread(known) if known else (None, None, None))),
+        *(bare_percent(pct) for pct in (_spread(efficiencies) if efficiencies else (None, None, None))),
     )
     titles = ("steps", f"span {unit.name}: median", "min", "max", "efficiency %: median", "min", "max")
     columns = (Column(titles[0], heads=True), *map(Column, titles[1:]))
@@ -228,65 +200,25 @@ def _spread(values: Sequence[N]) -> tuple[N, N, N]:
     return ordered[(len(ordered) - 1) // 2], ordered[0], ordered[-1]
 
 
-def each_step(section: Section, device: Device) -> Table:
-    """One row for each step."""
-    unit = section.unit
-    titles = (f"span {unit.name}", "compute", "exp. comm", "exp. copy", "idle", "efficiency %")
-    columns = (words("step", flexible=True, heads=True), *map(Column, titles))
-    lines = (
-        (clean(step.name, NAME_LIMIT), *map(unit.number, _times(step)), bare_percent(efficiency_shown(step)))
-        for step in device.steps
-    )
-    return Table("Each step", columns, rows(lines))
-
-
-def ranges(section: Section, device: Device) -> Table:
-    """Ranges by name: their occurrences added up."""
-    unit = section.unit
-    order = ranges_by_name(device)
-    kept = order if section.page.verbose else order[:FEW]
-    lines = []
-    for name, periods in kept:
-        span_ns, _, _, copy_ns, idle_ns = added_up(periods)
-        lines.append((clean(name, NAME_LIMIT), f"{len(periods):,}", *map(unit.number, (span_ns, copy_ns, idle_ns))))
-    times = (f"span {unit.name}", f"exposed copy {unit.name}", f"idle {unit.name}")
-    left = len(order) - len(kept)
-    note = f"{plural(left, 'more name')}: add -v." if left else ""
-    columns = (words("range", flexible=True, heads=True), Column("count"), *map(Column, times))
-    return Table("Ranges", columns, rows(lines), note)
-
-
-def ranges_by_name(device: Device) -> list[tuple[str, list[Period]]]:
-    """The occurrences of each range, longest in all first."""
-    by_name: dict[str, list[Period]] = {}
-    for period in device.ranges:
-        by_name.setdefault(period.name, []).append(period)
-    return sorted(by_name.items(), key=lambda item: (-sum(period.span_ns for period in item[1]), item[0]))
-
-
-def added_up(periods: Iterable[Period]) -> tuple[int, ...]:
-    """Span, compute, exposed comm, exposed copy and idle time of all of them, in ns; missing ops are no idle time."""
-    return tuple(map(sum, zip(*map(_times, periods), strict=True)))
-
-
-def _times(period: Period) -> tuple[int, ...]:
-    b = period.buckets
-    return period.span_ns, b.compute_ns, b.exposed_comm_ns, b.exposed_copy_ns, b.idle_ns - missing_ns(period)
-
-
-def checks(section: Section) -> Table:
-    """What was asked of the trace; what passed only with `verbose`."""
-    lines = (
-        (Cell(check.status, tone=_STATUS[check.status]), check.id, clean(check.detail, 1000))
+def checks(section: DeviceReport, *, passed: bool, effects: bool = False) -> Table:
+    """Return the checks of the trace that failed or warned, with `passed` also the others, with `effects` what each can
+    affect."""
+    lines: list[tuple[str | Cell, ...]] = [
+        (
+            Cell(check.status, tone=_STATUS[check.status]),
+            check.id,
+            clean(check.detail, 1000),
+            *([check_by_id(check.id).affects] if effects else []),
+        )
         for check in section.trace.trust.checks
-        if section.page.verbose or check.status != "ok"
-    )
-    columns = (words("status", heads=True), words("check"), Column("detail", False, flexible=True, prose=True))
+        if passed or check.status != "ok"
+    ]
+    columns = (words("status", heads=True), words("check"), prose("detail"), *([prose("affects")] if effects else []))
     return Table("Trust", columns, rows(lines))
 
 
-def cause_tables(section: Section, device: Device) -> tuple[Table, Table]:
-    """Why copies are exposed, and why the GPU is idle."""
+def cause_tables(section: DeviceReport, device: Device) -> tuple[Table, Table]:
+    """Return the causes of exposed copies, and of idle time."""
     exposed, idle = _by_cause(device)
     return (
         causes(section, "Exposed copy by cause", exposed, device.buckets.exposed_copy_ns),
@@ -294,8 +226,8 @@ def cause_tables(section: Section, device: Device) -> tuple[Table, Table]:
     )
 
 
-def cost(section: Section | None, finding: Finding) -> str:
-    """What a finding's fix saves, and how that is known; empty for what costs nothing."""
+def cost(section: DeviceReport | None, finding: Finding) -> str:
+    """Return the saving of a finding's fix with its origin; empty if the finding costs nothing."""
     if section is None or not finding.spoken_bound_ns:
         return ""
     section = section.spoken
@@ -307,23 +239,23 @@ def cost(section: Section | None, finding: Finding) -> str:
     if finding.cost_ns < HARDLY * section.judged_ns:
         return "saves almost nothing by itself, by replay"
     if finding.doubt:
-        # It is more than the finding explains, and the evidence says why.
+        # The saving is larger than the finding, as the evidence states.
         return f"saves about {saved}, knock-on effects included"
     return f"saves about {saved}, by replay"
 
 
 def evidence(finding: Finding) -> list[str]:
-    """What a finding rests on, and what has to be said of its saving."""
+    """Return the evidence of a finding, and reservations about its saving."""
     return [finding.detail, *([finding.doubt] if finding.doubt else [])]
 
 
 def where_none_found(traces: Iterable[TraceResult]) -> str:
-    """What is to be added to "no findings": where a part of the recordings is lost, nobody knows."""
+    """Return the addition to "no findings" for recordings that are partly lost."""
     return " in what is left of the recording" if any(trace.trust.lost & CAUSES for trace in traces) else ""
 
 
 def costs_note(findings: Iterable[Finding]) -> str:
-    """What has to be known of the costs of several findings; empty where there is nothing to know."""
+    """Return a caution about the costs of several findings, empty if none is needed."""
     costly = [finding for finding in findings if finding.spoken_bound_ns]
     if len(costly) < 2 or all(finding.cost_from == "bound" for finding in costly):
         return ""
@@ -331,24 +263,23 @@ def costs_note(findings: Iterable[Finding]) -> str:
 
 
 def places(finding: Finding) -> list[str]:
-    """Where a finding is, from the program inwards, in one line; none where nothing is known."""
+    """Return the place of a finding in one line, outermost part first; empty if unknown."""
     if finding.where is None:
         return []
-    known = [clean(part, 200) for part in (finding.where.line, finding.where.op, finding.where.call) if part]
-    return [", ".join(known)] if known else []
+    parts = [clean(part, 200) for part in (finding.where.line, finding.where.op, finding.where.call) if part]
+    return [", ".join(parts)] if parts else []
 
 
 def plain_unit(plain: Plain) -> Unit:
-    """The unit in which the longer of the two steps reads well."""
+    """Return the unit for the longer of the plain and the recorded step."""
     return unit_for(max(plain.high_ns, plain.recorded_step_ns))
 
 
-# -- a trace without GPU activity -----------------------------------------------------------------
+# -- Traces without GPU activity -------------------------------------------------------------------
 
 
-def host_tables(section: Section, *, most: int | None = None) -> list[Table]:
-    """The steps, the ops and the threads of a trace without GPU activity, at most so many rows of each; none of
-    another."""
+def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table]:
+    """Return the steps, ops and threads of a trace without GPU activity, at most `most` rows of each."""
     host = section.trace.host
     if host is None:
         return []
@@ -357,8 +288,8 @@ def host_tables(section: Section, *, most: int | None = None) -> list[Table]:
 
     def table(title: str, heads: Column, others: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> Table:
         shown = lines[:most]
-        left = len(lines) - len(shown)
-        note = f"Add -v for {plural(left, 'more row')}." if left else ""
+        hidden = len(lines) - len(shown)
+        note = f"Add -v for {plural(hidden, 'more row')}." if hidden else ""
         return Table(title, (heads, *map(Column, others)), rows(shown), note)
 
     steps = [

@@ -1,4 +1,4 @@
-"""Results -> what the rules say of them: the registry of rules."""
+"""Registry of the rules, which turn results into findings."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ RULES: Registry[Rule] = Registry(
         "tiny-copies",
     ),
 )
-"""Every rule."""
+"""All rules."""
 
 
 Said = tuple[Rule, Draft]
 
 
 def apply_all(claims: Claims) -> tuple[Said, ...]:
-    """What all rules say of one device, by rule."""
+    """Apply all rules to one device."""
     floor = floor_ns(claims.device.result)
-    # Whatever a rule adds up, nothing costs more than all the time there is.
+    # The pieces of a rule may add up to more than the judged time, but nothing costs more than that.
     return tuple(
         (rule, replace(draft, bound_ns=min(draft.bound_ns, claims.judged_ns)))
         for rule in RULES.values()
@@ -52,5 +52,5 @@ def apply_all(claims: Claims) -> tuple[Said, ...]:
 
 
 def floor_ns(device: Device) -> int:
-    """The least bound at which a rule fires."""
+    """Return the minimum bound at which a rule fires."""
     return max(1, round(FLOOR * (device.span_ns - (device.lead_in_ns or 0))))

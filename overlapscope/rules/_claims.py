@@ -1,23 +1,23 @@
-"""Which rule answers for which nanosecond.
+"""Assignment of exposed copies and idle time to rules.
 
-Exposed copies and idle time are cut into pieces, and each piece goes to at most one rule, so that the costs of
-the rules built on them never count the same time twice. The part of a window in the lead-in belongs to none.
+Both are cut into pieces, and each piece goes to at most one rule, so that the costs of the rules never count the same
+time twice. Time in the lead-in goes to none.
 
 Exposed copies:
 
 - one of many tiny copies, whatever the cause: `tiny-copies`;
-- `no-compute`: none, for no order of the same work hides it;
+- `no-compute`: none, because no order of the same work hides it;
 - `pageable-memory`: `pageable-copy`; `same-stream`: `copy-on-compute-stream`;
 - `event-wait`, `engine-busy`, `late-issue`: `late-prefetch`;
-- `host-sync`: `blocking-copy` where the host waited for a copy it had just made, `pageable-copy` if that reads
-  pageable memory, else `host-sync`.
+- `host-sync`: `blocking-copy` if the host waited for a copy it had just made, `pageable-copy` if that copy reads
+  pageable memory, otherwise `host-sync`.
 
 Idle time:
 
-- launch-bound or launch-latency, and ended with one of many tiny copies: `tiny-copies`;
+- launch-bound or launch-latency, and ended by one of many tiny copies: `tiny-copies`;
 - while the host page-locks memory, or fills it inside `pin_memory`: `pin-in-loop`;
 - `host-sync`: as for copies; other `host-staging`: `pageable-copy`;
-- `allocation`, `data-loading`, `host-compute`, `launch-bound`: the rule for it.
+- `allocation`, `data-loading`, `host-compute`, `launch-bound`: the rule for that cause.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from overlapscope.rules.finding import FLOOR, Where
 from overlapscope.trace.model import Kind, Memory, Trace
 
 MANY = 32
-"""Fewer tiny copies than this are not worth joining."""
+"""Minimum number of tiny copies that are worth joining."""
 
 _LOOKED_UP = 2000
-"""Pieces, the longest, whose op and line are looked up."""
+"""Maximum number of pieces whose op and line are looked up; the longest ones are taken."""
 
 _RULES = sorted(
     {cause.rule for causes in CAUSES.values() for cause in causes.values() if cause.rule}
@@ -65,31 +65,31 @@ _NONE = -1
 
 
 class Place(Struct, frozen=True, eq=False):
-    """An op, call and line, and what was claimed there."""
+    """An op, call and line, and the time claimed there."""
 
     where: Where
     time_ns: int
     count: int
-    """Calls, or pieces where no call is known."""
+    """Number of calls, or of pieces where no call is known."""
 
 
-class Pieces(Columns, frozen=True):
-    """Pieces of exposed copy and idle time."""
+class ClaimedPieces(Columns, frozen=True):
+    """Pieces of exposed copy and idle time, one row each."""
 
     start_ns: I64
     end_ns: I64
     rule: I64
     """Index into the rules; -1 for none."""
     cause: I64
-    """Index into `COPY_CAUSES` of an exposed copy, into `IDLE_CAUSES` of idle time."""
+    """Index into `COPY_CAUSES` for an exposed copy, into `IDLE_CAUSES` for idle time."""
     copy: I64
     """Row of `Timeline.ops` of the exposed copy; -1 for idle time."""
     call: I64
-    """Row in `Trace.runtime_calls` of the call behind it; -1 if unknown."""
+    """Row in `Trace.runtime_calls` of the call that explains it; -1 if unknown."""
     at_ns: I64
-    """Host instant at which to look for op and line..."""
+    """Host time at which to look up the op and the line."""
     thread: I64
-    """...and the thread; -1 if unknown."""
+    """Thread on which to look them up; -1 if unknown."""
 
     @property
     def length_ns(self) -> I64:
@@ -101,12 +101,12 @@ class Pieces(Columns, frozen=True):
 
     @property
     def exposed_ns(self) -> int:
-        """Of it, exposed copy."""
+        """Exposed copy time."""
         return int(self.length_ns[self.copy >= 0].sum())
 
     @property
     def idle_ns(self) -> int:
-        """Of it, idle."""
+        """Idle time."""
         return int(self.length_ns[self.copy < 0].sum())
 
     @property
@@ -122,76 +122,76 @@ class Pieces(Columns, frozen=True):
         row = int(np.argmax(self.length_ns))
         return Window(start_ns=int(self.start_ns[row]), end_ns=int(self.end_ns[row]))
 
-    def with_copy_cause(self, cause: CopyCause) -> Pieces:
-        """The exposed copies with the given cause."""
+    def with_copy_cause(self, cause: CopyCause) -> ClaimedPieces:
+        """Return the exposed copies with the given cause."""
         return self.take((self.copy >= 0) & (self.cause == COPY_RANK[cause]))
 
     def places(self, trace: Trace) -> tuple[Place, ...]:
-        """Where in the program, costliest first."""
+        """Return the places in the program, costliest first."""
         rows = np.argsort(-self.length_ns, kind="stable")[:_LOOKED_UP]
-        known = rows[self.thread[rows] >= 0] if (trace.runtime_calls.thread >= 0).all() else rows
-        if not len(known):
+        placed = rows[self.thread[rows] >= 0] if (trace.runtime_calls.thread >= 0).all() else rows
+        if not len(placed):
             return ()
-        where = sites(trace, self.call[known], self.thread[known], self.at_ns[known])
-        # Different names may be worded alike, and are one place then.
-        found: dict[CallSite, I64] = {}
+        where = sites(trace, self.call[placed], self.thread[placed], self.at_ns[placed])
+        # Places whose names look the same in words are one place.
+        rows_by_site: dict[CallSite, I64] = {}
         for _, alike in rows_by(groups_of((where.op, where.call, where.line))):
             site = where.told(trace, int(alike[0]))
-            found[site] = np.append(found.get(site, known[:0]), known[alike])
+            rows_by_site[site] = np.append(rows_by_site.get(site, placed[:0]), placed[alike])
         places = [
             Place(
                 Where(op=site.op, call=site.call, line=site.line),
                 int(self.length_ns[members].sum()),
                 len(members) if site.call is None else len(distinct(self.call[members])),
             )
-            for site, members in found.items()
+            for site, members in rows_by_site.items()
         ]
         return tuple(sorted(places, key=lambda p: (-p.time_ns, str(p.where))))
 
 
 class Claims(Struct, frozen=True, eq=False):
-    """All pieces of one device inside the judged windows: what rules are given."""
+    """All pieces of one device inside the judged windows, as given to the rules."""
 
     analysis: TraceAnalysis
     device: DeviceAnalysis
-    pieces: Pieces
+    pieces: ClaimedPieces
     windows: Intervals
-    """What is judged: the analysed windows without the lead-in."""
+    """Judged windows: the analysed windows without the lead-in."""
     judged_ns: int
     buckets: Buckets
     engines: Engines
     overlap: Overlap
     tiny: I64
-    """Rows of `Timeline.ops` of tiny copies that run in the windows; empty where they are not many."""
+    """Rows of `Timeline.ops` of tiny copies in the windows; empty if there are fewer than `MANY`."""
     blocking: I64
-    """Rows of `Timeline.ops` of copies of pinned memory for which the host waited at once."""
+    """Rows of `Timeline.ops` of copies of pinned memory that the host waited for at once."""
 
     @property
     def trace(self) -> Trace:
         return self.analysis.trace
 
     def matters(self, cost_ns: int) -> bool:
-        """Whether a cost is high enough to be worth a warning."""
+        """Return whether a cost is high enough to be worth a warning."""
         return cost_ns > 0 and cost_ns >= FLOOR * self.judged_ns
 
-    def of(self, rule: str) -> Pieces:
-        """What one rule answers for."""
+    def of(self, rule: str) -> ClaimedPieces:
+        """Return the pieces of a rule."""
         return self.pieces.take(self.pieces.rule == _NUMBER[rule])
 
-    def unhideable(self) -> Pieces:
-        """Exposed copies of the cause no-compute that no rule answers for."""
+    def unhideable(self) -> ClaimedPieces:
+        """Exposed copies with cause no-compute that belong to no rule."""
         exposed = self.pieces.with_copy_cause(CopyCause.NO_COMPUTE)
         return exposed.take(exposed.rule == _NONE)
 
 
 def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
-    """Share out a device's exposed copies and idle time among the rules."""
+    """Assign a device's exposed copies and idle time to rules."""
     trace, timeline = analysis.trace, device.timeline
     windows = judged_windows(timeline, device.windows)
     waits = _find_own_waits(trace, timeline)
     tiny = _tiny_copies(trace, timeline, windows)
     claims = (_claim_copies, _claim_idle)
-    pieces = Pieces.joined([claim(trace, device, windows, waits, tiny) for claim in claims])
+    pieces = ClaimedPieces.joined([claim(trace, device, windows, waits, tiny) for claim in claims])
     pieces = pieces.take(np.argsort(pieces.start_ns, kind="stable"))
     ns = {name: int(each.sum()) for name, each in lengths(timeline, *windows).items()}
     judged = int((windows.ends - windows.starts).sum())
@@ -199,7 +199,7 @@ def share_out(analysis: TraceAnalysis, device: DeviceAnalysis) -> Claims:
 
 
 def copies_in(timeline: Timeline, windows: Intervals) -> I64:
-    """Rows of the copies that run at any moment of the windows."""
+    """Return the rows of the copies that run at any moment of the windows."""
     ops = timeline.ops
     rows = np.flatnonzero(ops.is_copy)
     ran = covered(windows, ops.start_ns[rows], ops.end_ns[rows]) > 0
@@ -210,18 +210,20 @@ class _OwnWaits(Struct, frozen=True, eq=False):
     """Calls in which `copy_` waits for the copy it has just made."""
 
     pinned: Bool
-    """By runtime call: waits for a copy that need not block."""
+    """Mask of the runtime calls that wait for a copy that need not block."""
     pageable: Bool
-    """By runtime call: waits for an upload from pageable memory."""
+    """Mask of the runtime calls that wait for an upload from pageable memory."""
     copy: Bool
-    """By op: is such a copy of pinned memory."""
+    """Mask of the ops that are copies of pinned memory that the host waits for."""
 
 
 def _find_own_waits(trace: Trace, timeline: Timeline) -> _OwnWaits:
-    """PyTorch synchronizes the stream inside `aten::copy_` if `non_blocking` is not set (aten/src/ATen/native/cuda/
-    Copy.cu); other runtimes call a copy that blocks by itself.
+    """Find the calls in which a copy waits for itself.
 
-    Reading a value back into ordinary memory (`.item()`, `.cpu()`) is no such wait: the program needs it there.
+    PyTorch synchronizes the stream inside `aten::copy_` if `non_blocking` is not set
+    (aten/src/ATen/native/cuda/Copy.cu). Other runtimes call a copy that blocks by itself.
+
+    Reading a value into ordinary memory (`.item()`, `.cpu()`) doesn't count, because the program needs the value there.
     """
     ops, calls = timeline.ops, trace.runtime_calls
     rows = np.flatnonzero((ops.launch >= 0) & ops.is_copy)
@@ -258,7 +260,7 @@ def _tiny_copies(trace: Trace, timeline: Timeline, windows: Intervals) -> I64:
     rows = rows[(ops.bytes[rows] >= 0) & (ops.bytes[rows] < TINY_BYTES)]
     if len(rows) < MANY:
         return rows[:0]
-    # Values read back one by one are a matter of synchronisation, whatever their size.
+    # Single values that are read are a matter of synchronization, whatever their size.
     kept = ops.launch[rows] < 0
     launch = ops.launch[rows[~kept]]
     kept[~kept] = ~inside_named(trace, "aten::_local_scalar_dense", calls.thread[launch], calls.start_ns[launch])
@@ -266,7 +268,9 @@ def _tiny_copies(trace: Trace, timeline: Timeline, windows: Intervals) -> I64:
     return rows if len(rows) >= MANY else rows[:0]
 
 
-def _claim_copies(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _OwnWaits, tiny: I64) -> Pieces:
+def _claim_copies(
+    trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _OwnWaits, tiny: I64
+) -> ClaimedPieces:
     exposed, ops, calls = device.exposed, device.timeline.ops, trace.runtime_calls
     row, start, end = cut(exposed.start_ns, exposed.end_ns, windows)
     cause, copy = exposed.cause[row].astype(np.int64), exposed.copy[row]
@@ -290,10 +294,10 @@ def _claim_copies(trace: Trace, device: DeviceAnalysis, windows: Intervals, wait
     is_tiny[tiny] = True
     rule[judged & is_tiny[copy]] = _NUMBER["tiny-copies"]
     at, thread = pick(calls.start_ns, call, 0), pick(calls.thread, call)
-    return Pieces(start, end, rule, cause, copy, call, at, thread)
+    return ClaimedPieces(start, end, rule, cause, copy, call, at, thread)
 
 
-def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _OwnWaits, tiny: I64) -> Pieces:
+def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits: _OwnWaits, tiny: I64) -> ClaimedPieces:
     idle, ops, calls = device.idle, device.timeline.ops, trace.runtime_calls
     row, start, end = cut(idle.start_ns, idle.end_ns, windows)
     cause, call, thread = idle.cause[row].astype(np.int64), idle.call[row], idle.thread[row]
@@ -315,11 +319,11 @@ def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits:
     rule[pins & (cause == IDLE_RANK[IdleCause.HOST_STAGING])] = _NUMBER["pin-in-loop"]
     at = np.where(at_call, pick(calls.start_ns, call, 0), host)
     where = np.where(at_call, pick(calls.thread, call), thread)
-    return Pieces(start, end, rule, cause, np.full(len(start), -1, np.int64), call, at, where)
+    return ClaimedPieces(start, end, rule, cause, np.full(len(start), -1, np.int64), call, at, where)
 
 
 def streams_of(timeline: Timeline, kind: Kind, windows: Intervals) -> dict[int, Intervals]:
-    """For each stream that runs ops of the kind inside the windows, when it does."""
+    """Return the busy times of each stream that runs ops of the kind inside the windows."""
     ops = timeline.ops
     found = {}
     for stream in distinct(ops.stream[ops.kind == kind]):

@@ -1,4 +1,4 @@
-"""The driver allocates or frees memory while the GPU waits."""
+"""Rule: the driver allocates or frees memory while the GPU waits."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections import Counter
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.base.words import duration, listed
-from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, name, on_claimed
 
 
-def _draft(claims: Claims, pieces: Pieces) -> Draft:
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     calls = claims.trace.runtime_calls
     behind = Counter(calls.name(int(row)) for row in distinct(pieces.call[pieces.call >= 0]))
     counts = listed([f"{count} x {name(call)}" for call, count in behind.most_common(4)])
@@ -21,7 +21,7 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
         advice="Keep memory in PyTorch's caching allocator.\n"
         "Do not call torch.cuda.empty_cache() in the loop. Avoid sizes that change every step: pad them, or set "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True. Stay clear of the memory limit, where the allocator frees "
-        "memory and asks the driver again. The first steps of a run always allocate, so record after warm-up.",
+        "memory and calls the driver again. The first steps of a run always allocate, so record after warm-up.",
     )
 
 
@@ -29,9 +29,9 @@ RULE = Rule(
     id="allocator-stall",
     severity="warning",
     summary="The GPU waits while the driver allocates or frees memory.",
-    meaning="PyTorch keeps freed GPU memory and hands it out again without asking the driver. A call that "
-    "does reach the driver (cudaMalloc, cudaFree) takes up to milliseconds, and cudaFree waits for the "
-    "device. After warm-up there should be none.",
+    meaning="PyTorch keeps freed GPU memory and reuses it without calling the driver. A call that does reach the "
+    "driver (cudaMalloc, cudaFree) takes up to milliseconds, and cudaFree waits for the device. After "
+    "warm-up there should be none.",
     computation="Idle time of cause allocation, except where the call page-locks host memory (pin-in-loop). "
     "An upper bound.",
     wrong="""import torch

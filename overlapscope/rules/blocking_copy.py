@@ -1,13 +1,13 @@
-"""Copies of pinned memory made without non_blocking."""
+"""Rule: copies of pinned memory without non_blocking."""
 
 from __future__ import annotations
 
 from overlapscope.base.words import duration
-from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 
 
-def _draft(claims: Claims, pieces: Pieces) -> Draft:
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     called = "without non_blocking=True" if claims.trace.framework == "pytorch" else "that block the host"
     return Draft(
         title=f"Copies {called} cost the GPU {duration(pieces.time_ns)}",
@@ -24,14 +24,14 @@ RULE = Rule(
     id="blocking-copy",
     severity="warning",
     summary="Copies of pinned memory block the host because non_blocking=True is missing.",
-    meaning="Without non_blocking=True PyTorch waits for the stream inside copy_() until the copy has "
-    "ended. With pinned memory that is not necessary, and until the call returns the host launches nothing, "
-    "so that the GPU has nothing to hide the copy under.",
-    computation="Exposed copy and idle time of cause host-sync where the host sat in a synchronize inside "
-    "the `aten::copy_` that made the copy, or in a copy call that blocks by contract. Only copies of pinned "
-    "memory, and uploads whose memory kind is not recorded. These are left out of host-sync. Needs CPU ops "
-    "in the recording; without them the time goes to host-sync. An upper bound: other work may still bound "
-    "the span.",
+    meaning="Without non_blocking=True, PyTorch waits for the stream inside copy_() until the copy has ended. "
+    "With pinned memory that is unnecessary, and until the call returns the host launches nothing, so the"
+    " GPU has nothing to hide the copy under.",
+    computation="Exposed copy and idle time of cause host-sync in which the host was in a synchronize inside the "
+    "`aten::copy_` that made the copy, or in a copy call that blocks by contract. Only copies of pinned "
+    "memory count, and uploads whose memory kind is not recorded; host-sync leaves them out. CPU ops must"
+    " be in the recording; without them the time goes to host-sync. An upper bound: other work may still "
+    "limit the span.",
     wrong="""import torch
 
 batch = torch.randn(1 << 24, pin_memory=True)

@@ -1,4 +1,4 @@
-"""Copies in line with the compute of their own stream."""
+"""Rule: copies on the stream of the compute that could hide them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.base.words import duration, plural
-from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, on_claimed, streams
 
 
-def _draft(claims: Claims, pieces: Pieces) -> Draft:
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     stream = claims.device.timeline.ops.stream
     used = distinct(stream[pieces.copies])
     rest = claims.unhideable()
@@ -43,10 +43,9 @@ RULE = Rule(
     meaning="Ops of one stream run one after another. A copy issued on the current stream, which is where "
     "`tensor.to('cuda')` puts it, therefore runs before or after compute, never beside it, even with pinned "
     "memory and non_blocking=True: that only frees the host.",
-    computation="Exposed copy time of cause same-stream. Its amount is at most the compute that no copy "
-    "runs beside: what copies exceed that by, per step, is no-compute and is not counted. Tiny copies that "
-    "are many go to tiny-copies. An upper bound: a copy whose data the very next kernel needs can only be "
-    "hidden by making it earlier.",
+    computation="Exposed copy time of cause same-stream. Per step it is at most the compute without a copy beside it;"
+    " any excess has cause no-compute and does not count. Many tiny copies go to tiny-copies. An upper "
+    "bound: a copy whose data the very next kernel needs can only be hidden by issuing it earlier.",
     wrong="""import torch
 
 batches = [torch.randn(1 << 22, pin_memory=True) for _ in range(10)]

@@ -1,13 +1,13 @@
-"""The GPU waits for the next batch."""
+"""Rule: the GPU waits for the next batch."""
 
 from __future__ import annotations
 
 from overlapscope.base.words import duration, plural
-from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
-def _draft(claims: Claims, pieces: Pieces) -> Draft:
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     names = {n for n in claims.trace.names if n.startswith("enumerate(DataLoader)#") and "__next__" in n}
     alone = bool(names) and all("_SingleProcessDataLoaderIter" in n for n in names)
     seen = " The loader has no workers, so the launching thread makes the samples itself." if alone else ""
@@ -31,10 +31,10 @@ RULE = Rule(
     id="data-loading",
     severity="warning",
     summary="The GPU waits for the DataLoader.",
-    meaning="The launching thread sits in the DataLoader's next. Without workers it makes the samples "
-    "itself; with workers it waits because they are too few or too slow.",
-    computation="Idle time of cause data-loading: the host time it is the image of lies inside "
-    "`enumerate(DataLoader)#...__next__`. An upper bound: with instant batches the next limit shows.",
+    meaning="The launching thread is inside the DataLoader's next. Without workers it loads the samples itself; "
+    "with workers it waits because they are too few or too slow.",
+    computation="Idle time of cause data-loading: the corresponding host time lies inside "
+    "`enumerate(DataLoader)#...__next__`. An upper bound: with instant batches, the next limit shows.",
     wrong="""import torch
 from torch.utils.data import DataLoader, TensorDataset
 

@@ -1,4 +1,4 @@
-"""Collectives that run while nothing computes."""
+"""Rule: collectives that run while nothing computes."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ RULE = Rule(
     id="exposed-communication",
     severity="warning",
     summary="Collectives run while nothing computes.",
-    meaning="Communication that runs beside compute costs little; exposed, the GPU waits for the network or "
-    "for another rank. The kernel of a collective runs from when this rank arrives until all have, so a "
-    "late rank looks like slow communication on all the others.",
+    meaning="Communication beside compute costs little. If it is exposed, the GPU waits for the network or for "
+    "another rank. The kernel of a collective runs from the arrival of this rank until all ranks have "
+    "arrived, so a late rank looks like slow communication on all the others.",
     computation="The bucket `exposed_comm_ns`: communication kernels outside compute, without the lead-in. "
     "An upper bound: the last collective of a step has no compute of its step left to hide under.",
     wrong="""import torch

@@ -1,4 +1,4 @@
-"""What a rule finds."""
+"""Findings of rules."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Severity = Literal["error", "warning", "info"]
 CostFrom = Literal["replay", "bound"]
 
 FLOOR = 0.01
-"""A rule fires where what it finds costs at least this share of the judged span."""
+"""Minimum share of the judged span that a finding must cost for its rule to fire."""
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """The place in the program; None for what the trace does not tell."""
+    """A place in the program. Fields are None where the trace doesn't state them."""
 
     op: str | None = None
     """Innermost CPU op."""
@@ -27,7 +27,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One piece of advice on one device, with what it rests on."""
+    """One piece of advice on one device, with its evidence."""
 
     rule: str
     severity: Severity
@@ -37,39 +37,44 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     scope: str
     """`window`, or the name of the step or range that was analysed."""
     title: str
-    """One line: what costs how much."""
+    """Problem and cost in one line."""
     detail: str
-    """The evidence: which events, which calls, which numbers."""
+    """Evidence: events, calls and numbers."""
     advice: str
-    """What to change."""
+    """Recommended change."""
     cost_ns: int
-    """What the fix saves over the scope, taken alone: by replay where that is possible, else at most; 0 for good
-    news. Of the plain program where its step is measured or told, as the words are."""
+    """Saving of the fix alone over the scope, by replay where possible, otherwise at most; 0 for good news.
+
+    If the plain program's step is measured or given by the user, this and the words are about that program.
+    """
     bound_ns: int
-    """The time that the finding answers for in the recording: an upper bound on what the fix saves of it. A fix may
-    save more by replay, as it can do away with what other findings answer for too. 0 for good news."""
+    """Time that the finding explains in the recording; 0 for good news.
+
+    The fix saves at most this much of it. By replay it may save more, because it can also remove time of other
+    findings.
+    """
     plain_bound_ns: int | None = None
-    """The same in the plain program; None where its step is neither measured nor told."""
+    """Like `bound_ns` in the plain program; None where its step is neither measured nor given."""
     cost_from: CostFrom
-    """Whether `cost_ns` is what a replay of the recording says (`overlapscope whatif`), or the bound."""
+    """Origin of `cost_ns`: a replay (`overlapscope whatif`), or the bound."""
     fix: tuple[str, ...] = ()
-    """The changes of `overlapscope whatif` that were replayed for `cost_ns`; none where it is the bound."""
+    """Changes of `overlapscope whatif` that were replayed for `cost_ns`; empty if it is the bound."""
     doubt: str = ""
-    """What has to be said of the saving, in sentences: that it contradicts what was measured, or exceeds it."""
+    """Caveats about the saving, in sentences: it contradicts a measurement, or exceeds it."""
     where: Where | None
     example: Window | None
-    """The longest single case, to look at in a timeline of the recording."""
+    """The longest single case, to be opened in a timeline of the recording."""
     plain_example: Window | None = None
-    """The same in the plain program's timeline; None where its step is neither measured nor told."""
+    """The longest single case in the plain program's timeline; None where its step is neither measured nor given."""
 
     @property
     def spoken_bound_ns(self) -> int:
-        """The bound in the program that the finding speaks of."""
+        """Bound in the program that the finding's words are about."""
         return self.bound_ns if self.plain_bound_ns is None else self.plain_bound_ns
 
 
 def costliest_first(finding: Finding) -> tuple[bool, int, int, str, str, int]:
-    """By which findings are sorted: what the fix saves, good news last."""
+    """Return the sort key of a finding: the largest saving first, good news last."""
     return (
         finding.severity == "info",
         -finding.cost_ns,

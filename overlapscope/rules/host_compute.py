@@ -1,13 +1,13 @@
-"""The host does other work while the GPU waits."""
+"""Rule: the host does other work while the GPU waits."""
 
 from __future__ import annotations
 
 from overlapscope.base.words import duration, plural
-from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
-def _draft(claims: Claims, pieces: Pieces) -> Draft:
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
         title=f"The GPU is idle for {duration(pieces.time_ns)} while the host does other work",
         detail=f"In {plural(len(pieces.start_ns), 'gap')} the launching thread ran CPU ops or Python between two "

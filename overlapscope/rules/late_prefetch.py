@@ -1,4 +1,4 @@
-"""Copies that begin too late to be hidden."""
+"""Rule: copies that begin too late to be hidden."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _REASONS = {
         "whatever the stream.",
     ),
 }
-"""By cause: title, what was seen and advice."""
+"""Title, evidence and advice by cause."""
 
 
 def _check(claims: Claims) -> Iterator[Draft]:

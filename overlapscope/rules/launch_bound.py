@@ -1,4 +1,4 @@
-"""The host cannot launch as fast as the GPU works."""
+"""Rule: the host can't launch as fast as the GPU works."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import numpy as np
 from overlapscope.analysis.grouping import distinct
 from overlapscope.base.intervals import cut
 from overlapscope.base.words import duration, plural
-from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 from overlapscope.trace.model import Kind
 
 
-def _draft(claims: Claims, pieces: Pieces) -> Draft:
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     ops = claims.device.timeline.ops
     compute = np.flatnonzero(ops.kind == Kind.COMPUTE)
     row, _, _ = cut(ops.start_ns[compute], ops.end_ns[compute], claims.windows)

@@ -1,4 +1,4 @@
-"""Uploads and downloads that take turns on a link that carries both at once."""
+"""Rule: uploads and downloads that alternate on a link that carries both at once."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from overlapscope.rules.rule import Draft, Rule, streams
 from overlapscope.trace.model import Kind
 
 AT_ONCE = 0.1
-"""Less than this share of the shorter direction beside the other counts as never at once."""
+"""Share of the shorter direction below which both directions count as never at once."""
 
 TURNS = 4
-"""Directions that change less often (load, compute, store) leave nothing to pipeline."""
+"""Minimum number of changes of direction. With fewer (load, compute, store), there is nothing to pipeline."""
 
 
 def _check(claims: Claims) -> Iterator[Draft]:
@@ -63,7 +63,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
 
 
 def _periods(windows: Intervals, step_starts: I64) -> tuple[I64, I64]:
-    """The windows cut where steps begin: supply and demand were weighed between these."""
+    """Return the windows cut where steps begin, between which supply and demand were weighed."""
     cuts = distinct(np.concatenate([windows.starts, windows.ends, step_starts[1:]]))
     _, starts, ends = cut(cuts[:-1], cuts[1:], windows)
     return starts, ends
@@ -76,10 +76,10 @@ RULE = Rule(
     meaning="A GPU has a copy engine for each direction, and PCIe and NVLink are full duplex. Uploads and "
     "downloads on one stream, or ordered by events, use one direction at a time, so that copies take up to "
     "twice as long as they must.",
-    computation="Fires where both directions alternate and run beside each other for less than "
-    f"{AT_ONCE:.0%} of the shorter one. Per step: the shorter direction's time less what both ran at once, "
-    "but no more than the exposed copy time of cause no-compute. What compute could hide is left to the "
-    "other rules. An upper bound: both directions at once are each a little slower, and a download may have "
+    computation="Fires if both directions alternate and run beside each other for less than "
+    f"{AT_ONCE:.0%} of the shorter one. Per step, the cost is the shorter direction's time without the time in "
+    "which both ran, but at most the exposed copy time of cause no-compute. Copies that compute could hide are left "
+    "to other rules. An upper bound: both directions at once are each a little slower, and a download may have "
     "to follow its upload.",
     wrong="""import torch
 

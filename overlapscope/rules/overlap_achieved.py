@@ -1,4 +1,4 @@
-"""Good news: what can run side by side does."""
+"""Rule: good news, since work that can run side by side does."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def _check(claims: Claims) -> Iterator[Draft]:
     beyond = overlap.busy_ns - overlap.ideal_ns
     if longest[0] == "compute":
         hidden = part_of(overlap.hidden_copy_ns, overlap.copy_ns)
-        said = f"{hidden} of copies are hidden under compute (overlap efficiency {percent(efficiency)})"
-        title = said[:1].upper() + said[1:]
-        left = claims.matters(claims.buckets.exposed_copy_ns)
+        message = f"{hidden} of copies are hidden under compute (overlap efficiency {percent(efficiency)})"
+        title = message[:1].upper() + message[1:]
+        some_exposed = claims.matters(claims.buckets.exposed_copy_ns)
         advice = (
             "Look at the other findings: moving copies would gain little more."
-            if left
+            if some_exposed
             else "Leave the copies as they are: the rest of the time is compute and idle gaps."
         )
     else:
@@ -44,8 +44,8 @@ def _check(claims: Claims) -> Iterator[Draft]:
         )
         advice = (
             "Copy less: no other order of the same work is much faster.\n"
-            "Use lower precision for what is copied, keep what is used again on the GPU, compute more for each copied "
-            "byte, or compute on the GPU what is now copied."
+            "Copy in lower precision, keep reused data on the GPU, compute more for each copied byte, or compute data "
+            "on the GPU instead of copying it."
         )
     yield Draft(
         title=title,
@@ -60,10 +60,10 @@ def _check(claims: Claims) -> Iterator[Draft]:
 RULE = Rule(
     id="overlap-achieved",
     severity="info",
-    summary="Copies and compute overlap as far as they can, and how close to ideal that is.",
-    meaning="Compute, uploads and downloads can run side by side. The best any order can reach is that only "
-    "the longest of the three shows. This finding says that the program is close to that, and which of the "
-    "three sets the pace: if it is a copy direction, only moving less helps.",
+    summary="Copies and compute overlap almost as far as they can.",
+    meaning="Compute, uploads and downloads can run side by side. In the best order, only the longest of the "
+    "three shows. This finding says that the program is close to that, and which of the three sets the "
+    "pace. If that is a copy direction, only copying less helps.",
     computation=f"Fires at an overlap efficiency of {GOOD_PCT:.0f}% or more, (serial - busy) / (serial - "
     "ideal) without the lead-in, where copies take at least 1% of the span. Costs nothing.",
     wrong="""import torch

@@ -1,4 +1,4 @@
-"""Copies from or to pageable host memory."""
+"""Rule: copies from or to pageable host memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from overlapscope.analysis.host import staging
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import duration, plural, size
 from overlapscope.catalog.advice import in_words_of
-from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 from overlapscope.trace.model import GpuOps, Kind, Memory
 
 
-def _draft(claims: Claims, pieces: Pieces) -> Draft:
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     ops = claims.device.timeline.ops
     copies = pieces.copies
     if not len(copies) and len(staging(claims.trace)):
@@ -26,7 +26,7 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
         title=f"Copies of pageable memory cost the GPU {duration(pieces.time_ns)}",
         detail=f"{plural(len(copies), 'copy')} used pageable host memory: {size(moved)} in all{_speeds(ops, copies)}. "
         f"Because of that, {lost(pieces)}. The driver stages such a copy through a buffer of its own: the call "
-        f"blocks{even}, and the copy is slower. The exposed time and the idle time behind the blocked "
+        f"blocks{even}, and the copy is slower. The exposed time and the idle time after the blocked "
         "call are counted. Pinning also shortens the copy itself, so that hidden copy time may shrink too.",
         advice="Pin the host memory once, outside the loop.\n"
         "Use DataLoader(pin_memory=True) for batches, or one buffer made once with torch.empty(..., pin_memory=True) "
@@ -36,7 +36,7 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
     )
 
 
-def _staged_by_xla(pieces: Pieces) -> Draft:
+def _staged_by_xla(pieces: ClaimedPieces) -> Draft:
     return Draft(
         title=f"Staging arrays on the host costs the GPU {duration(pieces.time_ns)}",
         detail="XLA copied arrays from pageable into pinned memory before it could upload them, and the work that "
@@ -47,19 +47,19 @@ def _staged_by_xla(pieces: Pieces) -> Draft:
 
 
 def _speeds(ops: GpuOps, copies: I64) -> str:
-    """How fast the copies ran each way, beside pinned ones of that direction; only large ones tell."""
+    """Return the rates of the copies in each direction, compared with pinned ones. Only large copies count."""
     large = np.flatnonzero((ops.bytes >= LARGE_BYTES) & (ops.end_ns > ops.start_ns))
     pageable, pinned = np.intersect1d(large, copies), large[ops.host_memory[large] == Memory.PINNED]
-    told = []
+    speeds = []
     for kind in (Kind.H2D, Kind.D2H):
-        here, there = pageable[ops.kind[pageable] == kind], pinned[ops.kind[pinned] == kind]
-        if not len(here):
+        ours, others = pageable[ops.kind[pageable] == kind], pinned[ops.kind[pinned] == kind]
+        if not len(ours):
             continue
-        rate = ops.bytes[here].sum() / (ops.end_ns - ops.start_ns)[here].sum()
-        best = (ops.bytes[there] / (ops.end_ns - ops.start_ns)[there]).max(initial=0.0)
-        reached = f" (pinned memory in this recording: up to {best:.1f} GB/s)" if len(there) else ""
-        told.append(f", {kind.name} at {rate:.1f} GB/s{reached}")
-    return "".join(told)
+        rate = ops.bytes[ours].sum() / (ops.end_ns - ops.start_ns)[ours].sum()
+        best = (ops.bytes[others] / (ops.end_ns - ops.start_ns)[others]).max(initial=0.0)
+        reached = f" (pinned memory in this recording: up to {best:.1f} GB/s)" if len(others) else ""
+        speeds.append(f", {kind.name} at {rate:.1f} GB/s{reached}")
+    return "".join(speeds)
 
 
 RULE = Rule(
@@ -72,7 +72,7 @@ RULE = Rule(
     "meanwhile, and bandwidth drops to a fraction of the link's.",
     computation="Exposed copy time of cause pageable-memory, idle time of cause host-staging that is not "
     "page-locking, and exposed and idle time of cause host-sync where the synchronize belongs to an upload "
-    "of pageable memory. Tiny copies that are many go to tiny-copies. The sum is an upper bound: pinned "
+    "of pageable memory. Many tiny copies go to tiny-copies. The sum is an upper bound: pinned "
     "copies may still be exposed for other reasons.",
     wrong="""import torch
 

@@ -1,15 +1,15 @@
-"""Page-locking host memory while the GPU waits."""
+"""Rule: page-locking of host memory while the GPU waits."""
 
 from __future__ import annotations
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct
 from overlapscope.base.words import duration, plural
-from overlapscope.rules._claims import Claims, Pieces
+from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, on_claimed
 
 
-def _draft(claims: Claims, pieces: Pieces) -> Draft:
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     calls = claims.trace.runtime_calls
     behind = distinct(pieces.call[pieces.call >= 0])
     locking = behind[call_kinds.pins(calls)[behind]]
@@ -20,7 +20,7 @@ def _draft(claims: Claims, pieces: Pieces) -> Draft:
         detail="Pinning copies the data once more on the host. Unless the allocator has a block of that size to spare, "
         "it also asks the driver to page-lock new memory, which takes about as long as many "
         f"copies.{locked}",
-        advice="Pin once, outside the loop, and use that buffer again.\n"
+        advice="Pin once, outside the loop, and reuse that buffer.\n"
         "Allocate it with torch.empty(..., pin_memory=True), fill it in place (buffer.copy_(source)) and copy from "
         "it; or let DataLoader(pin_memory=True) pin in its own thread. If the memory is used only once, a plain "
         "pageable copy is faster than pinning it first.",

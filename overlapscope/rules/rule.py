@@ -1,4 +1,4 @@
-"""What a rule is, and what it says."""
+"""Rules and their drafts of findings."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.results import Window
 from overlapscope.base.words import duration, listed, plural, share
-from overlapscope.rules._claims import Claims, Pieces, Place
+from overlapscope.rules._claims import ClaimedPieces, Claims, Place
 from overlapscope.rules.finding import Severity, Where
 from overlapscope.trace.lost import CAUSES, Part
 
 Fixes = tuple[tuple[str, ...], ...]
-"""What following the advice amounts to: sets of interventions (`overlapscope whatif`), of which the best is taken."""
+"""Sets of interventions (`overlapscope whatif`) that represent the advice. The best set is used."""
 
 
 class Draft(Struct, frozen=True):
-    """What a rule says of one device; rule, place and cost are added in the report."""
+    """A rule's finding on one device, to which the report adds rule, place and cost."""
 
     title: str
     detail: str
@@ -28,55 +28,60 @@ class Draft(Struct, frozen=True):
     where: Where | None = None
     example: Window | None = None
     afterword: str = ""
-    """What comes behind the detail and the places."""
+    """Text after the detail and the places."""
     severity: Severity | None = None
-    """Where it differs from the rule's own."""
+    """Severity, where it differs from the rule's."""
     fixes: Fixes | None = None
-    """Where they differ from the rule's own."""
+    """Fixes, where they differ from the rule's."""
 
 
 Check = Callable[[Claims], Iterable[Draft]]
-"""What a rule makes of one device."""
+"""Function that applies a rule to one device."""
 
 
 class Rule(Struct, frozen=True):
-    """One rule with its explanation, which `overlapscope explain` prints."""
+    """A rule and its explanation, printed by `overlapscope explain`."""
 
     id: str
     severity: Severity
     summary: str
     """One line for `overlapscope rules`."""
     meaning: str
-    """What it means and why it costs time."""
+    """Meaning, and why it costs time."""
     computation: str
-    """How it is computed, the bound on what the fix saves included."""
+    """Computation, including the bound on the saving."""
     wrong: str
-    """A minimal program that has it."""
+    """Minimal program with the problem."""
     right: str
-    """The same program without it."""
+    """The same program without the problem."""
     check: Check
     rests_on: frozenset[Part] = CAUSES
-    """The parts of the recording that it is computed from: where some of one may be lost, nobody knows what it would
-    find. By default all that causes are found by."""
+    """Parts of the recording that it is computed from; by default, all parts that causes need.
+
+    If events of one of them may be lost, the rule's result is unknown.
+    """
     fixes: Fixes = ()
-    """What stands for the advice in a replay, `{call}` being the call at the finding's place, or the op that makes it;
-    without any, a finding costs its bound."""
+    """Interventions that represent the advice in a replay.
+
+    `{call}` stands for the call at the finding's place, or the op that makes it. Without interventions, a finding costs
+    its bound.
+    """
 
     @property
     def cost(self) -> str:
-        """How what the fix saves is known, in a sentence."""
+        """Method that determines the saving, as a sentence."""
         if self.severity == "info":
             return "It costs nothing."
         if not self.fixes:
             return "No replay can tell what the fix saves, so the cost is the upper bound."
         sets = [f"`{' + '.join(fix).replace('{call}', 'CALL')}`" for fix in self.fixes]
-        said = f"{'the best of ' if len(sets) > 1 else ''}{listed(sets)}"
-        how = f"The recording is replayed with {said} (`overlapscope whatif`)"
+        changes = f"{'the best of ' if len(sets) > 1 else ''}{listed(sets)}"
+        how = f"The recording is replayed with {changes} (`overlapscope whatif`)"
         return f"{how}. If that is not possible, the cost is the upper bound."
 
 
-def on_claimed(rule: str, draft: Callable[[Claims, Pieces], Draft]) -> Check:
-    """The check of a rule that time is shared out to: what it says of that time, once there is enough of it."""
+def on_claimed(rule: str, draft: Callable[[Claims, ClaimedPieces], Draft]) -> Check:
+    """Return the check of a rule that is assigned time. It makes a finding once there is enough time."""
 
     def check(claims: Claims) -> Iterator[Draft]:
         pieces = claims.of(rule)
@@ -86,9 +91,8 @@ def on_claimed(rule: str, draft: Callable[[Claims, Pieces], Draft]) -> Check:
     return check
 
 
-def claimed(claims: Claims, pieces: Pieces, draft: Draft) -> Draft:
-    """The draft with what is to be said of any pieces of time: their share of the time, where in the program they are
-    lost, and the longest of them."""
+def claimed(claims: Claims, pieces: ClaimedPieces, draft: Draft) -> Draft:
+    """Complete a draft with facts on its pieces: their share of the time, their places, and the longest one."""
     places = pieces.places(claims.trace)
     return replace(
         draft,
@@ -104,19 +108,19 @@ _LONGEST_NAME = 90
 
 
 def streams(ids: Sequence[int]) -> str:
-    """`stream 7`, `streams 7 and 20`."""
+    """Return streams as text, such as `stream 7` or `streams 7 and 20`."""
     return f"stream{'s' if len(ids) != 1 else ''} {listed(ids)}"
 
 
 def name(text: str) -> str:
-    """A name out of a trace, on one line and not too long. Views escape it."""
+    """Return a name from a trace on one line and not too long. Views escape it."""
     printable = text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
     flat = " ".join(printable.split())
     return flat if len(flat) <= _LONGEST_NAME else flat[: _LONGEST_NAME - 3] + "..."
 
 
 def place(where: Where) -> str:
-    """`cudaStreamSynchronize in aten::item at train.py:12 in step`; empty if nothing is known."""
+    """Return a place as text, such as `cudaStreamSynchronize in aten::item at train.py:12`; empty if unknown."""
     parts = [name(where.call)] if where.call else []
     if where.op:
         parts.append(f"in {name(where.op)}" if parts else name(where.op))
@@ -125,14 +129,17 @@ def place(where: Where) -> str:
     return " ".join(parts)
 
 
-def lost(pieces: Pieces) -> str:
-    """`copies were exposed for 2.42 ms and the GPU was idle for 59.7 us`: what any pieces of time are."""
+def lost(pieces: ClaimedPieces) -> str:
+    """Return the time of pieces as text.
+
+    For example: `copies were exposed for 2.42 ms and the GPU was idle for 59.7 us`.
+    """
     parts = (("copies were exposed for", pieces.exposed_ns), ("the GPU was idle for", pieces.idle_ns))
     return listed(f"{what} {duration(ns)}" for what, ns in parts if ns)
 
 
 def spread(places: Iterable[Place], most: int = 3) -> str:
-    """The costliest places in one sentence; empty if none is known."""
+    """Return the costliest places as a single sentence; empty if none is known."""
     known = [*islice(((text, p) for p in places if (text := place(p.where))), most)]
     if not known:
         return ""

@@ -1,4 +1,4 @@
-"""Copies far slower than others of their size and kind."""
+"""Rule: copies far slower than others of their size and kind."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from overlapscope.trace.lost import FIGURES
 from overlapscope.trace.model import Kind, Memory
 
 SLOW = 0.6
-"""A copy is slow below this share of the best bandwidth of its class. One direction alone and both at once differ
-by less (55 against 45 to 50 GB/s on a PCIe 5 link)."""
+"""Share of the best bandwidth of its class below which a copy is slow.
+
+One direction alone and both at once differ by less (55 and 45 to 50 GB/s on a PCIe 5 link).
+"""
 
 FEWEST = 4
-"""A class of fewer copies has no best to compare with."""
+"""Minimum number of copies in a class to compare."""
 
 BESIDE = 0.1
 """A copy that runs beside others for more than this share of its time shares the link and is not judged."""
@@ -54,7 +56,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
             detail=f"{plural(len(slow), 'copy')}, {size(moved)} in all, ran at {moved / took:.1f} GB/s. Others of "
             f"about the same size, direction and memory kind reached {best:.1f} GB/s. No other copy ran beside them. "
             f"{guess}Other findings may count the same exposed time by its cause.",
-            advice="Find what shares the link or the host's memory while these copies run.\n"
+            advice="Find other users of the link or of the host's memory while these copies run.\n"
             "It may be another process or GPU on the same PCIe switch, a host buffer on the other NUMA node (bind the "
             "process with numactl, or pin after binding), data loading that saturates host memory, or a strided "
             "source. nvidia-smi topo -m shows the topology.",
@@ -64,8 +66,11 @@ def _check(claims: Claims) -> Iterator[Draft]:
 
 
 def _slow_copies(timeline: Timeline, rows: I64) -> Iterator[tuple[Kind, I64, I64, float]]:
-    """The slow ones of some copies by direction: their rows, how much longer than the best of its class each took, and
-    the bandwidth they would have had, in GB/s."""
+    """Yield the slow copies by direction.
+
+    Each item has their rows, how much longer than the best of its class each took, and the bandwidth in GB/s that they
+    would have had.
+    """
     ops = timeline.ops
     length = ops.end_ns - ops.start_ns
     rows = rows[(ops.bytes[rows] >= LARGE_BYTES) & (length[rows] > 0)]
@@ -92,7 +97,7 @@ def _slow_copies(timeline: Timeline, rows: I64) -> Iterator[tuple[Kind, I64, I64
 
 
 def _shares_link(timeline: Timeline, rows: I64) -> Bool:
-    """Copies that ran beside another copy of either direction for long enough to be slowed by it."""
+    """Select copies that ran beside another copy of either direction for long enough to be slowed by it."""
     ops = timeline.ops
     start, end = ops.start_ns[rows], ops.end_ns[rows]
     beside = np.where(ops.kind[rows] == Kind.H2D, covered(timeline.d2h, start, end), covered(timeline.h2d, start, end))
@@ -111,15 +116,15 @@ RULE = Rule(
     id="slow-link",
     severity="warning",
     summary="Large copies run far below the best bandwidth of their size and kind.",
-    meaning="Copies of one size, direction and memory kind should all run at about the same bandwidth. Some "
-    "far below the best of them were held up: by traffic of others on the link, by host memory on another "
-    "NUMA node or busy with something else. A link that is slow all the time cannot be told from the "
-    "recording alone; compare `gb_per_s` with the link's data sheet.",
+    meaning="Copies of one size, direction and memory kind should all run at about the same bandwidth. Copies far"
+    " below the best of them were held up by other traffic on the link, or by host memory that is busy or"
+    " on another NUMA node. A link that is slow all the time cannot be recognized from the recording "
+    "alone; compare `gb_per_s` with the link's data sheet.",
     computation=f"Copies of at least {size(LARGE_BYTES)}, without pageable and managed memory and without those that "
     "share the link with another copy, in classes of direction, memory kinds and size (factor 4). Slow is below "
-    f"{SLOW:.0%} of the class's best; the cost is the exposed part of the time beyond what the best "
-    "bandwidth would take. An upper bound. The same exposed time also has a cause, and the rule of that "
-    "cause counts it too.",
+    f"{SLOW:.0%} of the class's best; the cost is the exposed part of the time beyond that at the best "
+    "bandwidth. An upper bound. The same exposed time also has a cause, and the rule of that cause counts "
+    "it too.",
     wrong="""import torch
 
 torch.set_num_threads(64)

@@ -1,4 +1,4 @@
-"""Streams that take part in the program's order but run next to nothing."""
+"""Rule: streams that take part in the program's order but hardly run anything."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import Sync
 
 NOTHING = 0.001
-"""A stream that works for less than this share of the span runs next to nothing."""
+"""Share of the span below which a stream hardly runs anything."""
 
 WAITS = 2
-"""A stream that waits only once may just have been set up."""
+"""Minimum number of waits. A stream that waits only once may just have been set up."""
 
 
 def _check(claims: Claims) -> Iterator[Draft]:
@@ -56,9 +56,9 @@ def _check(claims: Claims) -> Iterator[Draft]:
 RULE = Rule(
     id="stream-without-work",
     severity="info",
-    summary="A stream takes part in event waits but ran next to nothing.",
-    meaning="The program makes a stream wait, and usually waits for it in turn, but next to no op runs "
-    "there: the work that was meant for it went elsewhere. The usual case is `backward()` under "
+    summary="A stream takes part in event waits but hardly runs anything.",
+    meaning="The program makes a stream wait, and usually waits for it in turn, but hardly any op runs there, "
+    "because the work meant for it went elsewhere. The usual case is `backward()` under "
     "`torch.cuda.stream(s)`: autograd runs every backward op on the stream of its forward op.",
     computation=f"Streams that wait for events at least {WAITS} times and work for less than {NOTHING:.1%} "
     "of the span. Needs sync events in the recording (`enable_cuda_sync_events`). Costs nothing by itself.",

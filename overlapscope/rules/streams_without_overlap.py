@@ -1,4 +1,4 @@
-"""Several compute streams that take turns."""
+"""Rule: several compute streams that run one after the other."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import Kind
 
 SUBSTANTIAL = 0.1
-"""A stream counts from this share of all compute on."""
+"""Minimum share of all compute for a stream to count."""
 
 CONCURRENT = 0.1
-"""Streams that gain at least this share of what they could by running side by side are left alone."""
+"""Share of the possible gain from which streams that run side by side are left alone."""
 
 STRETCHED = 2.0
-"""A kernel that runs beside another takes up to this much longer; what differs by more is other work."""
+"""Maximum factor by which running beside another kernel stretches a kernel. Larger differences mean other work."""
 
 _EVENT, _QUEUED, _LATE = range(3)
 
@@ -41,7 +41,7 @@ _LAUNCHED_LATE = (
     "Capture both streams in one CUDA graph, or batch the work into larger kernels.\n"
     "For small kernels the launches are the limit.",
 )
-"""Title, what was seen and advice where no event orders the streams: nothing can be gained from them then."""
+"""Title, evidence and advice where no event orders the streams, so that nothing could be gained from events."""
 
 
 def _check(claims: Claims) -> Iterator[Draft]:
@@ -67,11 +67,11 @@ def _check(claims: Claims) -> Iterator[Draft]:
             title=f"Event waits make {streams} take turns, for up to {duration(possible)} "
             f"({share(possible, claims.judged_ns)} of time)",
             detail=f"{seen}Where the work passes from one stream to another, an event wait orders it. The "
-            "cost is what would be saved if all ran beside the longest stream: that needs work that does not "
+            "cost is the saving if everything ran beside the longest stream. That needs work that does not "
             "depend on the other stream's results, and kernels that leave room on the GPU.",
             advice="Let a stream wait only for the results that it needs.\n"
-            "Record the event right behind the op that makes them, not at the end of the stream, and fork both streams "
-            "before either begins. If each piece really needs the one before, use a single stream.",
+            "Record the event right after the op that computes them, not at the end of the stream, and fork both "
+            "streams before either begins. If each piece really needs the one before, use a single stream.",
             bound_ns=possible,
             example=example,
         )
@@ -87,7 +87,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
 
 
 def _kernels(claims: Claims, streams: list[int]) -> I64:
-    """Rows of the streams' kernels in the windows."""
+    """Return the rows of the streams' kernels in the windows."""
     ops = claims.device.timeline.ops
     rows = np.flatnonzero((ops.kind == Kind.COMPUTE) & np.isin(ops.stream, streams))
     row, _, _ = cut(ops.start_ns[rows], ops.end_ns[rows], claims.windows)
@@ -95,10 +95,10 @@ def _kernels(claims: Claims, streams: list[int]) -> I64:
 
 
 def _gain(claims: Claims, rows: I64) -> int:
-    """Time saved by running side by side: what the kernels would have taken one by one, less what they took.
+    """Return the time saved by running side by side: the kernels' separate times, minus the time they took.
 
-    A kernel that shares the GPU takes longer. Where a kernel's durations differ by no more than that can
-    explain, its shortest one is taken for what it needs alone.
+    A kernel that shares the GPU takes longer. If a kernel's durations differ by no more than sharing can explain, the
+    shortest one counts as its time alone.
     """
     ops = claims.device.timeline.ops
     length = ops.end_ns[rows] - ops.start_ns[rows]
@@ -116,7 +116,7 @@ def _gain(claims: Claims, rows: I64) -> int:
 
 
 def _reasons(claims: Claims, rows: I64) -> tuple[I64, Window | None]:
-    """How much work began on another stream than the op before it, by what made it wait; the longest case."""
+    """Return the time of ops that began on another stream than the previous op, by reason, and the longest case."""
     ops, calls, edges = claims.device.timeline.ops, claims.trace.runtime_calls, claims.device.edges
     before, after = rows[:-1], rows[1:]
     changes = ops.stream[before] != ops.stream[after]
@@ -142,15 +142,16 @@ RULE = Rule(
     id="streams-without-overlap",
     severity="warning",
     summary="Several compute streams take turns: event waits order them, or each kernel fills the GPU.",
-    meaning="Streams allow kernels to run side by side, but do not make them. Kernels large enough to fill "
-    "every multiprocessor run one after the other on any number of streams: then nothing is lost, and this "
-    "finding only says so. If event waits order the streams, work that could run side by side may not.",
-    computation="Fires where at least two streams have 10% of the compute each, and together they took as "
-    "long as one after the other would have (a kernel's time alone is taken from its shortest run). Where "
-    "work passes between streams: an event wait from the other stream's op, or launched in time and queued, "
-    "or launched late. Only event waits are a warning, with all compute outside the longest stream as the "
-    "cost: an upper bound, reached if the work is independent and leaves room. It is compute time, which no "
-    "other rule counts.",
+    meaning="Streams allow kernels to run side by side, but do not force them to. Kernels large enough to fill "
+    "every multiprocessor run one after the other on any number of streams. Then nothing is lost, and "
+    "this finding only states it. If event waits order the streams, work that could run side by side may "
+    "not.",
+    computation="Fires if at least two streams have 10% of the compute each, and together they took as long as one "
+    "after the other (the shortest run of a kernel is its time alone). The next work on another stream "
+    "waited for an event of the first stream's op, was launched in time and queued, or was launched late."
+    " Only event waits are a warning. Their cost is all compute outside the longest stream: an upper "
+    "bound, reached if the work is independent and leaves room. It is compute time, which no other rule "
+    "counts.",
     wrong="""import torch
 
 streams = [torch.cuda.Stream(), torch.cuda.Stream()]

@@ -1,4 +1,4 @@
-"""Many copies so small that latency is their cost."""
+"""Rule: many copies so small that latency is their cost."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 
 from overlapscope.analysis.groups import TINY_BYTES
 from overlapscope.base.words import duration, size
-from overlapscope.rules._claims import MANY, Claims, Pieces
+from overlapscope.rules._claims import MANY, ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 
 
-def _draft(claims: Claims, pieces: Pieces) -> Draft:
+def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     ops = claims.device.timeline.ops
     moved = ops.bytes[claims.tiny]
     typical = int(np.median(ops.end_ns[claims.tiny] - ops.start_ns[claims.tiny]))

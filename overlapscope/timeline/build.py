@@ -1,7 +1,6 @@
-"""From an analysed trace to its lanes.
+"""Lanes of an analysed trace.
 
-Of each device what it overlapped, its steps, ranges and streams; of each thread of the host what it was inside, a row
-for each depth.
+Each device has lanes for its overlap, steps, ranges and streams; each host thread has a row for each depth of nesting.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from overlapscope.analysis.periods import Periods, is_step
 from overlapscope.base.intervals import subtract
 from overlapscope.base.session import kept_in_session
 from overlapscope.timeline.categories import FIRST_EXPOSED_COPY, FIRST_IDLE, ID, LABELS, U8, of_gpu_ops
-from overlapscope.timeline.lane import Lane, Lanes, prepared
+from overlapscope.timeline.lane import Lanes, TimelineLane, prepared
 from overlapscope.trace.model import I8, I64, HostEvents, Index, Trace
 
 
 @kept_in_session
 def build(analysis: TraceAnalysis) -> Lanes:
-    """The lanes of every device, then those of every thread of the host."""
+    """Return the lanes of every device, then those of every host thread."""
     trace = analysis.trace
     tables = (trace.gpu_ops, trace.runtime_calls, trace.cpu_ops, trace.annotations, trace.overheads)
     drawn = [table for table in tables if len(table)]
     # Tables are sorted by start.
     origin = min((int(table.start_ns[0]) for table in drawn), default=0)
     end = max((int(table.end_ns.max()) for table in drawn), default=origin)
-    made: list[Lane] = []
+    made: list[TimelineLane] = []
     for device in analysis.devices:
         made += _device_lanes(trace, device, origin)
     made += _host_lanes(trace, origin)
@@ -43,8 +42,8 @@ def build(analysis: TraceAnalysis) -> Lanes:
     )
 
 
-def _device_lanes(trace: Trace, analysis: DeviceAnalysis, origin_ns: int) -> list[Lane]:
-    """In the order in which they are drawn: overlap, steps, ranges by depth, streams with the main one first."""
+def _device_lanes(trace: Trace, analysis: DeviceAnalysis, origin_ns: int) -> list[TimelineLane]:
+    """Return lanes in drawing order: overlap, steps, ranges by depth, streams with the main stream first."""
     steps, ranges = analysis.steps, analysis.ranges
     depth = first_free(ranges.start_ns, ranges.end_ns)
     return [
@@ -59,11 +58,11 @@ def _group(analysis: DeviceAnalysis) -> str:
     return f"device {analysis.result.device}" if analysis.result.device >= 0 else "device"
 
 
-def _overlap(analysis: DeviceAnalysis, origin_ns: int) -> Lane:
-    """The device's window, cut into pieces that say of every instant what was overlapped.
+def _overlap(analysis: DeviceAnalysis, origin_ns: int) -> TimelineLane:
+    """Return the device's window, cut into pieces that state what overlapped at every instant.
 
-    Compute beside which no copy ran is `compute`, a copy beside a kernel `hidden-copy`; communication with neither
-    compute nor copy beside it is `exposed-comm`. So with each word for the length of its pieces
+    Compute without a copy beside it is `compute`, a copy beside a kernel `hidden-copy`, communication with neither
+    compute nor a copy beside it `exposed-comm`. With each word standing for the length of its pieces:
 
         compute + hidden-copy + exposed-comm = compute_ns + exposed_comm_ns
         hidden-copy = hidden_copy_ns;  exposed-copy:* = exposed_copy_ns, cause by cause
@@ -99,8 +98,8 @@ def _overlap(analysis: DeviceAnalysis, origin_ns: int) -> Lane:
     )
 
 
-def _periods(trace: Trace, analysis: DeviceAnalysis, origin_ns: int, periods: Periods, depth: I8) -> list[Lane]:
-    """Steps or ranges, a lane for each depth."""
+def _periods(trace: Trace, analysis: DeviceAnalysis, origin_ns: int, periods: Periods, depth: I8) -> list[TimelineLane]:
+    """Return a lane for each depth of steps or ranges."""
     steps = periods is analysis.steps
     lanes = []
     for level, rows in rows_by(depth):
@@ -122,7 +121,7 @@ def _periods(trace: Trace, analysis: DeviceAnalysis, origin_ns: int, periods: Pe
     return lanes
 
 
-def _streams(analysis: DeviceAnalysis, origin_ns: int) -> list[Lane]:
+def _streams(analysis: DeviceAnalysis, origin_ns: int) -> list[TimelineLane]:
     ops, main = analysis.timeline.ops, analysis.result.main_stream
     category = of_gpu_ops(ops)
     lanes = []
@@ -146,10 +145,10 @@ def _streams(analysis: DeviceAnalysis, origin_ns: int) -> list[Lane]:
     return sorted(lanes, key=lambda lane: (lane.stream != main, -lane.busy_ns, lane.stream))
 
 
-def _host_lanes(trace: Trace, origin_ns: int) -> list[Lane]:
-    """Annotations, CPU ops, runtime calls and the profiler's own time, nested as they ran.
+def _host_lanes(trace: Trace, origin_ns: int) -> list[TimelineLane]:
+    """Return annotations, CPU ops, runtime calls and the profiler's own time, nested as they ran.
 
-    The thread of the steps comes first, then those that launch, the busiest of them first.
+    The thread of the steps comes first, then threads that launch, the busiest first.
     """
     tables = (trace.annotations, trace.cpu_ops, trace.runtime_calls, trace.overheads)
     threads = distinct(np.concatenate([table.thread for table in tables])).tolist()
@@ -162,7 +161,7 @@ def _host_lanes(trace: Trace, origin_ns: int) -> list[Lane]:
 
 
 def _categories(trace: Trace) -> tuple[U8, ...]:
-    """The category of every event of each table."""
+    """Return the category of every event of each table."""
     calls = np.full(len(trace.runtime_calls), ID["runtime-call"], np.uint8)
     calls[find_blocking(trace).row] = ID["blocking-call"]
     return (
@@ -174,7 +173,7 @@ def _categories(trace: Trace) -> tuple[U8, ...]:
 
 
 def _threads(trace: Trace, threads: list[int]) -> list[tuple[int, str]]:
-    """The threads in the order in which they are drawn, with what they are called."""
+    """Return the threads in drawing order, with their names."""
     launch = trace.gpu_ops.launch
     launching = _counted(trace.runtime_calls.thread[launch[launch >= 0]])
     stepping = _counted(trace.annotations.thread[is_step(trace.annotations)])
@@ -201,7 +200,7 @@ def _thread_lanes(
     tables: tuple[HostEvents, ...],
     categories: tuple[U8, ...],
     origin_ns: int,
-) -> list[Lane]:
+) -> list[TimelineLane]:
     rows = [rows_of(table, thread) for table in tables]
     parts = list(zip(tables, categories, rows, strict=True))
     start = np.concatenate([table.start_ns[rows_of_part] for table, _, rows_of_part in parts])
@@ -230,12 +229,14 @@ def _thread_lanes(
 
 
 DEEPEST = 8
-"""Rows of one nest; what lies deeper is drawn in the last, over what it lies in."""
+"""Maximum number of rows of a nest. Deeper events are drawn in the last row, on top of their parents."""
 
 
 def depths(start_ns: I64, end_ns: I64) -> I8:
-    """How many events are open when each one opens, at most `DEEPEST - 1`. They must be sorted by start, then longest
-    first; one of no length counts as 1 ns."""
+    """Return how many events are open when each opens, at most `DEEPEST - 1`.
+
+    Events must be sorted by start, then longest first; an event without length counts as 1 ns.
+    """
     closed = np.sort(np.maximum(end_ns, start_ns + 1), kind="stable")
     depth = np.arange(len(start_ns)) - np.searchsorted(closed, start_ns, side="right")
     capped: I8 = np.clip(depth, 0, DEEPEST - 1).astype(np.int8)
@@ -243,7 +244,7 @@ def depths(start_ns: I64, end_ns: I64) -> I8:
 
 
 def first_free(start_ns: I64, end_ns: I64) -> I8:
-    """The first row in which each event finds room, for events that cross one another, by start."""
+    """Return the first row with room for each event, for events sorted by start that cross each other."""
     rows = np.zeros(len(start_ns), np.int8)
     ends: list[int] = []
     for number, (start, end) in enumerate(zip(start_ns.tolist(), end_ns.tolist(), strict=True)):
@@ -256,8 +257,10 @@ def first_free(start_ns: I64, end_ns: I64) -> I8:
 
 
 def by_start(start_ns: I64, end_ns: I64) -> Index:
-    """The order by start, then longest first, for times that are sorted in parts: one stable sort, and another of
-    the few that begin at once."""
+    """Return the order by start, then longest first, for times that are sorted in parts.
+
+    A stable sort is followed by a sort of the few events that start at the same time.
+    """
     order = np.argsort(start_ns, kind="stable")
     begun = start_ns[order]
     same = np.append(False, begun[1:] == begun[:-1])

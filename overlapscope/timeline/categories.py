@@ -1,4 +1,4 @@
-"""What a drawn piece of time can be, and the words for it."""
+"""Categories of drawn pieces of time, and their names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OVERLAP = (
 _HOST = ("blocking-call", "runtime-call", "cpu-op", "range", "profiler")
 
 CATEGORIES: tuple[str, ...] = (*_GPU, *_OVERLAP, *_HOST, "step")
-"""A category's number is its place here, on the wire too."""
+"""A category's number is its position here, also in the binary form."""
 
 ID = {name: number for number, name in enumerate(CATEGORIES)}
 CALLS = (ID["blocking-call"], ID["runtime-call"])
@@ -39,11 +39,11 @@ FIRST_EXPOSED_COPY = ID[f"exposed-copy:{COPY_CAUSES[0]}"]
 FIRST_IDLE = ID[f"idle:{IDLE_CAUSES[0]}"]
 
 LABELS: tuple[str, ...] = tuple(name.replace("-copy", " copy", 1).replace(":", ": ") for name in CATEGORIES)
-"""What a piece of the overlap lane is called: `idle: host-sync`."""
+"""Names of the pieces of the overlap lane: `idle: host-sync`."""
 
 
 def of_gpu_ops(ops: GpuOps) -> U8:
-    """The category of each GPU op."""
+    """Return the category of each GPU op."""
     table = np.full((len(Kind), len(Memory)), ID["other"], np.uint8)
     table[Kind.COMPUTE], table[Kind.COMM] = ID["compute"], ID["comm"]
     for kind, word in ((Kind.H2D, "h2d"), (Kind.D2H, "d2h")):

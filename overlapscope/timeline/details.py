@@ -1,4 +1,4 @@
-"""Everything known of one op, event or piece of a lane."""
+"""Details of an op, event or piece of a lane."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from overlapscope.base.words import bandwidth, clean, percent, plural, share, si
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.timeline import links
 from overlapscope.timeline.categories import CALLS, CATEGORIES, FIRST_EXPOSED_COPY, FIRST_IDLE, ID
-from overlapscope.timeline.lane import Lane, Lanes, idle_caused
+from overlapscope.timeline.lane import Lanes, TimelineLane, idle_caused
 from overlapscope.timeline.links import EventWait
 from overlapscope.timeline.span import span
 from overlapscope.trace.model import Kind, Memory, Sync, Trace
 
 Facts = list[list[str]]
-"""Pairs of a word and what there is to say, both fit to be shown as plain text."""
+"""Pairs of a name and a value, both safe as plain text."""
 Details = dict[str, Any]
-"""`facts`, `arrows`, and of a copy that is exposed `causes`: the ns of each."""
+"""`facts`, `arrows` and, for an exposed copy, `causes` with their nanoseconds."""
 
 REBUILT = "rests on an event edge that the trace does not state"
 _ANNOTATIONS = (ID["step"], ID["range"])
 _WAITS_TOLD = 3
-"""Waits of one op told one by one."""
+"""Maximum number of an op's waits that are listed."""
 
 
 def op(lanes: Lanes, lane_id: int, row: int) -> dict[str, Any]:
-    """One row of a lane, as JSON: `{"lane", "row", "start", "end", "title", "category"}` and its `Details`.
+    """Return a row of a lane as JSON: `{"lane", "row", "start", "end", "title", "category"}` and its `Details`.
 
-    Raises KeyError where there is no such lane or row.
+    Raises:
+        KeyError: There is no such lane or row.
     """
     lane = lanes.lane(lane_id)
     if not 0 <= row < len(lane):
@@ -54,8 +55,8 @@ def op(lanes: Lanes, lane_id: int, row: int) -> dict[str, Any]:
 # -- on the device
 
 
-def _gpu_op(lanes: Lanes, lane: Lane, row: int) -> Details:
-    """A kernel, copy or memset."""
+def _gpu_op(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
+    """Return the details of a kernel, copy or memset."""
     device = _device(lane)
     analysis, op = lanes.device(device), int(lane.source[row])
     timeline, ops = analysis.timeline, analysis.timeline.ops
@@ -90,7 +91,7 @@ def _hidden_and_exposed(exposed: int, length: int) -> Facts:
 
 
 def _moved(timeline: Timeline, row: int) -> Facts:
-    """Bytes, bandwidth and kinds of memory of a memory operation."""
+    """Return bytes, bandwidth and memory kinds of a memory operation."""
     ops = timeline.ops
     facts: Facts = []
     moved, took = int(ops.bytes[row]), int(ops.end_ns[row] - ops.start_ns[row])
@@ -105,7 +106,7 @@ def _moved(timeline: Timeline, row: int) -> Facts:
 
 
 def _launch_facts(lanes: Lanes, device: int, row: int) -> Facts:
-    """Which call launched an op, when, and from where in the code."""
+    """Return the call that launched an op, its time, and its place in the code."""
     trace, ops = lanes.analysis.trace, lanes.device(device).timeline.ops
     calls, call = trace.runtime_calls, int(ops.launch[row])
     if call < 0:
@@ -121,8 +122,8 @@ def _launch_facts(lanes: Lanes, device: int, row: int) -> Facts:
     ]
 
 
-def _piece(lanes: Lanes, lane: Lane, row: int) -> Details:
-    """A piece of the device's window: what was overlapped in it, or why nothing was."""
+def _piece(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
+    """Return the details of a piece of the device's window: its overlap, or why it is idle."""
     start, end, category = int(lane.start_ns[row]), int(lane.end_ns[row]), int(lane.category[row])
     facts: Facts = [["start", instant(start)], ["duration", duration(end - start)]]
     if category < FIRST_EXPOSED_COPY:
@@ -134,7 +135,7 @@ def _piece(lanes: Lanes, lane: Lane, row: int) -> Details:
 
 
 def _idle_piece(lanes: Lanes, device: int, at: int) -> tuple[Facts, list[links.Arrow], int]:
-    """Facts, arrows and confidence of the piece of idle time that begins at an instant."""
+    """Return facts, arrows and confidence of the piece of idle time that starts at an instant."""
     trace, analysis = lanes.analysis.trace, lanes.device(device)
     idle, calls, gaps = analysis.idle, trace.runtime_calls, analysis.timeline.idle
     piece = int(idle.start_ns.searchsorted(at))
@@ -153,7 +154,7 @@ def _idle_piece(lanes: Lanes, device: int, at: int) -> tuple[Facts, list[links.A
 
 
 def _exposed_piece(lanes: Lanes, device: int, at: int) -> tuple[Facts, list[links.Arrow], int]:
-    """The same of a piece of exposed copy time."""
+    """Return facts, arrows and confidence of the piece of exposed copy time that starts at an instant."""
     analysis = lanes.device(device)
     exposed, ops = analysis.exposed, analysis.timeline.ops
     piece = int(exposed.start_ns.searchsorted(at))
@@ -169,8 +170,8 @@ def _exposed_piece(lanes: Lanes, device: int, at: int) -> tuple[Facts, list[link
     return facts, links.arrows_of_gpu_op(lanes, device, copy, waits), int(exposed.confidence[piece])
 
 
-def _period(lanes: Lanes, lane: Lane, row: int) -> Details:
-    """A step or range on the device, with its figures."""
+def _period(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
+    """Return a step or range on the device, with its figures."""
     start, end = int(lane.start_ns[row]), int(lane.end_ns[row])
     figures = span(lanes, _device(lane), start, end)
     facts: Facts = [
@@ -186,7 +187,7 @@ def _period(lanes: Lanes, lane: Lane, row: int) -> Details:
     return {"facts": facts, "arrows": []}
 
 
-def _device(lane: Lane) -> int:
+def _device(lane: TimelineLane) -> int:
     if lane.device is None:
         raise KeyError(f"lane {lane.id} is of no device")
     return lane.device
@@ -195,8 +196,8 @@ def _device(lane: Lane) -> int:
 # -- on the host
 
 
-def _host_event(lanes: Lanes, lane: Lane, row: int) -> Details:
-    """A runtime call, CPU op, annotation, or the profiler's own time."""
+def _host_event(lanes: Lanes, lane: TimelineLane, row: int) -> Details:
+    """Return the details of a runtime call, CPU op, annotation, or of the profiler's own time."""
     trace, category = lanes.analysis.trace, int(lane.category[row])
     start, end = int(lane.start_ns[row]), int(lane.end_ns[row])
     thread = -1 if lane.thread is None else lane.thread
@@ -211,19 +212,19 @@ def _host_event(lanes: Lanes, lane: Lane, row: int) -> Details:
         waits = links.waits_of_call(lanes, call)
         facts += _wait_facts(lanes, waits) or _facts_of_idle_wait(trace, call)
     else:
-        # What belongs to a step or range may be launched by any thread, as autograd does.
+        # Any thread may launch ops of a step or range, as autograd's threads do.
         own = None if category in _ANNOTATIONS else thread
         calls = _calls_inside(trace, own, start + lanes.origin_ns, end + lanes.origin_ns)
         if category == ID["cpu-op"]:
             facts += [fact for fact in _code(trace, thread, start + lanes.origin_ns) if fact[0] == "line"]
     facts += _launched(lanes, calls)
-    # A range launches thousands; their arrows would say nothing.
+    # A range launches thousands of ops, too many for arrows.
     launches = links.arrows_of_calls(lanes, calls) if category in CALLS or category == ID["cpu-op"] else []
     return {"facts": facts, "arrows": launches + links.arrows_of_waits(lanes, waits)}
 
 
 def _calls_inside(trace: Trace, thread: int | None, start_ns: int, end_ns: int) -> I64:
-    """Runtime calls that a thread, or any, began in a span."""
+    """Return the runtime calls that a thread, or any thread, started in a span."""
     calls = trace.runtime_calls
     first, last = (int(calls.start_ns.searchsorted(at)) for at in (start_ns, end_ns))
     if thread is None:
@@ -232,7 +233,7 @@ def _calls_inside(trace: Trace, thread: int | None, start_ns: int, end_ns: int) 
 
 
 def _launched(lanes: Lanes, calls: I64) -> Facts:
-    """The ops that calls launched, on whatever device: the name of one, the time of many."""
+    """Return the ops that calls launched on any device: a single op by name, several by their time."""
     timelines = (device.timeline for device in lanes.analysis.devices)
     launched = [timeline.ops.take(links.launched_by(timeline.ops, calls)) for timeline in timelines]
     ops = [of_device for of_device in launched if len(of_device)]
@@ -248,7 +249,7 @@ def _launched(lanes: Lanes, calls: I64) -> Facts:
 
 
 def _wait_facts(lanes: Lanes, waits: list[EventWait]) -> Facts:
-    """Of each which event it is, which streams it orders, and whether the trace states that."""
+    """Return, for each wait, the event, the streams it orders, and whether the trace states the order."""
     facts = [["event", _wait_text(lanes, wait)] for wait in waits[:_WAITS_TOLD]]
     if len(waits) > _WAITS_TOLD:
         facts.append(["more events", f"{len(waits) - _WAITS_TOLD:,}"])
@@ -256,7 +257,7 @@ def _wait_facts(lanes: Lanes, waits: list[EventWait]) -> Facts:
 
 
 def _facts_of_idle_wait(trace: Trace, call: int) -> Facts:
-    """The same of a call that made a stream wait without holding back any op that is known."""
+    """Return the facts of a call that made a stream wait without delaying any known op."""
     sync = _sync_of(trace, call)
     if sync < 0:
         return []
@@ -281,13 +282,13 @@ def _wait_text(lanes: Lanes, wait: EventWait) -> str:
 
 
 def _event(trace: Trace, sync: int) -> str:
-    """The event's number, to begin a sentence with."""
+    """Return the event's number for the start of a sentence."""
     event = int(trace.syncs.event[sync]) if sync >= 0 else -1
     return f"{event}: " if event >= 0 else ""
 
 
 def _sync_of(trace: Trace, call: int) -> int:
-    """Row of the sync record of a wait call; -1 where there is none."""
+    """Return the row of a wait call's sync record, -1 without a record."""
     correlation = int(trace.runtime_calls.correlation[call])
     records = (trace.syncs.correlation == correlation) & (trace.syncs.kind == Sync.STREAM_WAIT_EVENT)
     return int(np.argmax(records)) if correlation > 0 and records.any() else -1
@@ -297,44 +298,44 @@ def _sync_of(trace: Trace, call: int) -> int:
 
 
 def duration(ns: int) -> str:
-    """A length with the digits it has."""
+    """Return a length with three digits."""
     return f"{ns:,} ns" if abs(ns) < 1_000 else unit_for(abs(ns)).text(ns)
 
 
 def instant(ns: int) -> str:
-    """A time from the origin, to the nanosecond."""
+    """Return a time from the origin, exact to the nanosecond."""
     return f"{ns / 1e6:,.6f} ms" if abs(ns) < 1 << 52 else f"{ns:,} ns"
 
 
 def part_of(part: int, whole: int) -> str:
-    """A length and its share of the whole."""
+    """Return a length and its share of the whole."""
     return f"{duration(part)} ({share(part, whole)})"
 
 
 def by_cause(causes: dict[str, int]) -> str:
-    """`same-stream 1.2 ms, no-compute 0.3 ms`, longest first."""
+    """Return `same-stream 1.2 ms, no-compute 0.3 ms`, longest first."""
     return ", ".join(f"{cause} {duration(ns)}" for cause, ns in sorted(causes.items(), key=lambda pair: -pair[1]))
 
 
 def _code(trace: Trace, thread: int, at_ns: int) -> Facts:
-    """The innermost CPU op and the Python line around an instant of a thread."""
+    """Return the innermost CPU op and the Python line around an instant of a thread."""
     site = sites(trace, np.array([-1]), np.array([thread], np.int64), np.array([at_ns], np.int64)).told(trace, 0)
     return [[word, clean(text)] for word, text in (("CPU op", site.op), ("line", site.line)) if text is not None]
 
 
 def _touching(starts: I64, ends: I64, start_ns: int, end_ns: int) -> slice:
-    """Which of some sorted, disjoint intervals reach into a span."""
+    """Return those of some sorted, disjoint intervals that reach into a span."""
     return slice(int(ends.searchsorted(start_ns, side="right")), int(starts.searchsorted(end_ns, side="left")))
 
 
 def _inside(a: Intervals, start_ns: int, end_ns: int) -> int:
-    """Length of a set in one span; costs as much as lies in it."""
+    """Return the length of a set within a span, in time proportional to the intervals there."""
     rows = _touching(a.starts, a.ends, start_ns, end_ns)
     return int((np.minimum(a.ends[rows], end_ns) - np.maximum(a.starts[rows], start_ns)).sum())
 
 
 def _exposed_inside(exposed: ExposedCopies, start_ns: int, end_ns: int) -> tuple[dict[str, int], int]:
-    """The exposed copy time of a span by cause, and the lowest confidence of it."""
+    """Return the exposed copy time of a span by cause, and the lowest confidence."""
     rows = _touching(exposed.start_ns, exposed.end_ns, start_ns, end_ns)
     ns = np.zeros(len(COPY_CAUSES), np.int64)
     lengths = np.minimum(exposed.end_ns[rows], end_ns) - np.maximum(exposed.start_ns[rows], start_ns)

@@ -1,5 +1,5 @@
-"""A report as one HTML file, with timelines to zoom into: of each trace the verdict first, then findings, the timeline,
-charts and tables."""
+"""A report as a single HTML file with timelines to zoom into. For each trace: verdict, findings, timeline, charts,
+tables."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from overlapscope.documents import model
 from overlapscope.documents.model import Block, Document, Heading, Section, Text
 from overlapscope.report import document as parts
 from overlapscope.report import tables
-from overlapscope.report.page import Page
-from overlapscope.report.page import Section as Part
+from overlapscope.report.page import DeviceReport, Page
 from overlapscope.rules.finding import Finding
 from overlapscope.timeline import Lanes, browser
-from overlapscope.timeline.tiles import BUDGET_BYTES, Span, around, pyramids
+from overlapscope.timeline.tiles import BUDGET_BYTES, TimeSpan, around, pyramids
 
 
-def document(page: Page, lanes: Sequence[Lanes], view: Span | None = None) -> Document:
-    """`lanes` belong to the report's traces, in their order; timelines open at `view`."""
-    by_trace: dict[int, list[Part]] = {}
+def document(page: Page, lanes: Sequence[Lanes], view: TimeSpan | None = None) -> Document:
+    """Return the document. `lanes` are those of the report's traces, in their order; timelines open at `view`."""
+    by_trace: dict[int, list[DeviceReport]] = {}
     for part in page.sections():
         by_trace.setdefault(part.number, []).append(part)
     drawn = {number: lanes[number] for number in by_trace if number < len(lanes) and lanes[number].lanes}
@@ -37,12 +36,12 @@ def document(page: Page, lanes: Sequence[Lanes], view: Span | None = None) -> Do
     return Document(f"overlapscope: {name}", tuple(blocks))
 
 
-def _name(page: Page, part: Part) -> str:
+def _name(page: Page, part: DeviceReport) -> str:
     return f"rank {part.trace.rank}" if part.trace.rank is not None else tables.source_name(page, part.trace)
 
 
 def _trace(
-    page: Page, of_trace: list[Part], lanes: Lanes | None, timeline: model.Timeline | None, several: bool
+    page: Page, of_trace: list[DeviceReport], lanes: Lanes | None, timeline: model.TimelineBlock | None, several: bool
 ) -> Iterator[Block]:
     titled = several or len(of_trace) > 1
     trusted = of_trace[0].trace.trust.verdict == "trusted"
@@ -66,9 +65,9 @@ def _trace(
 
 
 def _findings(
-    page: Page, of_trace: list[Part], lanes: Lanes | None, timeline: model.Timeline | None
+    page: Page, of_trace: list[DeviceReport], lanes: Lanes | None, timeline: model.TimelineBlock | None
 ) -> Iterator[Block]:
-    """Each finding, costliest first, with a button that shows its example in the timeline."""
+    """Yield the findings, costliest first, each with a button that shows its example in the timeline."""
     findings = parts.in_order(of_trace)
     yield Heading("Findings, costliest first")
     if not findings:
@@ -84,13 +83,13 @@ def _findings(
         yield parts.finding_block(part, finding, where=where, example=example)
 
 
-# -- timelines ------------------------------------------------------------------------------------
+# -- Timelines -------------------------------------------------------------------------------------
 
 
 def _timelines(
-    by_trace: dict[int, list[Part]], drawn: dict[int, Lanes], view: Span | None
-) -> dict[int, model.Timeline]:
-    """By the number of the trace."""
+    by_trace: dict[int, list[DeviceReport]], drawn: dict[int, Lanes], view: TimeSpan | None
+) -> dict[int, model.TimelineBlock]:
+    """Return the timelines by the number of their trace."""
     examples = [
         [span for _, finding in parts.in_order(by_trace[number]) if (span := _example(finding, lanes)) is not None]
         for number, lanes in drawn.items()
@@ -98,7 +97,7 @@ def _timelines(
     made = pyramids(list(drawn.values()), examples, BUDGET_BYTES)
     scripts, styles = tuple(map(browser.text, browser.scripts())), (browser.text(browser.STYLE),)
     return {
-        number: model.Timeline(
+        number: model.TimelineBlock(
             f"timeline-{number}",
             pyramid | {"view": _first_view(by_trace[number], lanes, view)},
             scripts,
@@ -108,19 +107,21 @@ def _timelines(
     }
 
 
-def _example(finding: Finding, lanes: Lanes) -> Span | None:
-    """A finding's example, relative to the lanes' origin."""
+def _example(finding: Finding, lanes: Lanes) -> TimeSpan | None:
+    """Return a finding's example relative to the lanes' origin."""
     if finding.example is None:
         return None
-    return Span(finding.example.start_ns - lanes.origin_ns, finding.example.end_ns - lanes.origin_ns)
+    return TimeSpan(finding.example.start_ns - lanes.origin_ns, finding.example.end_ns - lanes.origin_ns)
 
 
-def _first_view(of_trace: list[Part], lanes: Lanes, asked: Span | None) -> Span:
-    """What the timeline shows at first: the GPU's work, the host's beside it may reach far beyond."""
+def _first_view(of_trace: list[DeviceReport], lanes: Lanes, asked: TimeSpan | None) -> TimeSpan:
+    """Return the initial view: the GPU's work, because the host's may extend far beyond it."""
     if asked is not None:
         return asked
     windows = [part.device.window for part in of_trace if part.device]
     if not windows:
-        return Span(lanes.start_ns, lanes.end_ns)
+        return TimeSpan(lanes.start_ns, lanes.end_ns)
     origin = lanes.origin_ns
-    return Span(min(window.start_ns for window in windows) - origin, max(window.end_ns for window in windows) - origin)
+    return TimeSpan(
+        min(window.start_ns for window in windows) - origin, max(window.end_ns for window in windows) - origin
+    )

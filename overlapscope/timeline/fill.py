@@ -1,4 +1,4 @@
-"""When a lane was in a category: a set of instants, prepared to be measured in every pixel column at once."""
+"""Times at which a lane was in a category: sets of instants that can be measured in every pixel column at once."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from overlapscope.trace.model import I32
 _NEVER = 1 << 62
 _PER_CELL = 2
 _FEW = 32_768
-"""So many intervals are copied and searched faster than they are found by the grid."""
+"""Up to this number, copying and searching intervals is faster than the grid."""
 _TOGETHER = 32
-"""Sets that are measured at once: more of them, in columns of 64 bits, would leave a core's cache."""
+"""Number of sets measured at once. With more sets in 64-bit columns, the data would not fit in a core's cache."""
 
 
 class Fill(Struct, frozen=True, eq=False):
-    """Disjoint intervals with prefix sums, and a grid that says where in them an instant is.
+    """Disjoint intervals with prefix sums, and a grid to find an instant in them.
 
-    The grid replaces most of a binary search, whose steps through millions of intervals each miss the cache.
+    The grid replaces most steps of a binary search, which miss the cache among millions of intervals.
     """
 
     category: int
-    """Place in `CATEGORIES`; -1 for a set that is none of them."""
+    """Position in `CATEGORIES`; -1 for a set without a category."""
     flat: I64
-    """Start of each interval and the length of all before it, in turns; at last never, the length of all, never."""
+    """Alternating: the start of each interval, and the length of all intervals before it. A last start that is never
+    reached ends it, with the total length."""
     grid: I32
-    """How many intervals begin before each of a row of instants, `2^shift` ns apart; the last is the number of all."""
+    """Number of intervals that start before each of a series of instants, `2^shift` ns apart; the last is the total."""
     shift: int
 
     @property
@@ -39,14 +40,14 @@ class Fill(Struct, frozen=True, eq=False):
 
     @property
     def reach_ns(self) -> tuple[int, int]:
-        """Where its first interval begins and its last one ends."""
+        """Start of the first interval and end of the last."""
         first, (start, passed, _, total) = int(self.flat[0]), self.flat[-5:-1].tolist()
         return first, start + total - passed
 
     def before(self, at_ns: I64) -> I64:
-        """Length of the set before each instant."""
+        """Return the length of the set before each instant."""
         cell = at_ns >> self.shift
-        # Places in `flat` of the first interval that may begin behind each instant; then on by bisection.
+        # Positions in `flat` of the first interval that may start after each instant, refined by bisection.
         place = self.grid.take(cell, mode="clip").astype(np.int64)
         cell += 1
         most = int((self.grid.take(cell, mode="clip") - place).max(initial=0))
@@ -56,7 +57,7 @@ class Fill(Struct, frozen=True, eq=False):
             begun = self.flat.take(place + (step - 2), mode="clip") <= at_ns
             place += step * begun
             step >>= 1
-        # Back to the one that began last.
+        # Step back to the interval that started last.
         place -= 2
         np.maximum(place, 0, out=place)
         inside = at_ns - self.flat.take(place, mode="clip")
@@ -69,13 +70,13 @@ class Fill(Struct, frozen=True, eq=False):
         return inside
 
     def between(self, start_ns: int, end_ns: int) -> tuple[int, int]:
-        """Places of the intervals that may begin in `[start_ns, end_ns]`: all that do, and few others."""
+        """Return the positions of all intervals that start in `[start_ns, end_ns]`, and of a few others."""
         last = len(self.grid) - 1
         first, behind = max(start_ns >> self.shift, 0), max((end_ns >> self.shift) + 1, 0)
         return self.grid.item(min(first, last)), self.grid.item(min(behind, last))
 
     def touches(self, start_ns: int, end_ns: int) -> bool:
-        """Whether any of the set may lie in `[start_ns, end_ns)`; tells what lies far off at once."""
+        """Return whether part of the set may be in `[start_ns, end_ns)`; rules out distant spans at once."""
         first_ns, last_ns = self.reach_ns
         if first_ns >= end_ns or last_ns <= start_ns:
             return False
@@ -87,10 +88,10 @@ class Fill(Struct, frozen=True, eq=False):
 
 
 def before_each(fills: Sequence[Fill], at_ns: I64) -> I64:
-    """Length of each set before each instant, a row for each set. The instants ascend.
+    """Return the length of each set before each of some ascending instants, with a row for each set.
 
-    Where few intervals of a set lie between them, these are copied beside those of other sets and looked at together:
-    numpy takes longer to be called than to look at a thousand instants.
+    If few intervals of a set are between the instants, they are copied next to those of other sets and searched
+    together: a call of numpy takes longer than a search for a thousand instants.
     """
     lengths = np.empty((len(fills), len(at_ns)), np.int64)
     near: list[int] = []
@@ -102,7 +103,7 @@ def before_each(fills: Sequence[Fill], at_ns: I64) -> I64:
         if behind - first > _FEW:
             lengths[row] = fill.before(at_ns)
             continue
-        # From the interval before the first instant, up to where the one behind the last one begins.
+        # From the interval before the first instant to the start of the interval after the last instant.
         first = max(first - 1, 0)
         part = fill.flat[2 * first : 2 * max(behind, first + 1) + 2]
         place = part[:-2:2].searchsorted(at_ns, side="right")
@@ -125,7 +126,7 @@ def before_each(fills: Sequence[Fill], at_ns: I64) -> I64:
 
 
 def fills(start_ns: I64, end_ns: I64, category: U8) -> tuple[Fill, ...]:
-    """The instants of each category that covers any. Times are not negative."""
+    """Return the instants of each category that occurs. Times must not be negative."""
     filled = []
     for number in np.flatnonzero(np.bincount(category)).tolist():
         chosen = category == number
@@ -136,7 +137,7 @@ def fills(start_ns: I64, end_ns: I64, category: U8) -> tuple[Fill, ...]:
 
 
 def fill_of(category: int, starts: I64, ends: I64) -> Fill:
-    """A set of at least one interval, whose times are not negative."""
+    """Return a set of at least one interval. Times must not be negative."""
     count = len(starts)
     flat = np.empty(2 * count + 3, np.int64)
     flat[: 2 * count : 2] = starts
@@ -153,8 +154,8 @@ def fill_of(category: int, starts: I64, ends: I64) -> Fill:
 FULL = 255
 
 
-class Columns(Struct, frozen=True, eq=False):
-    """Column k covers `[cuts[k], cuts[k] + length[k])`, which is at least 1 ns."""
+class PixelColumns(Struct, frozen=True, eq=False):
+    """Pixel columns; column k covers `[cuts[k], cuts[k] + length[k])`, at least 1 ns."""
 
     start_ns: int
     end_ns: int
@@ -162,21 +163,23 @@ class Columns(Struct, frozen=True, eq=False):
     """Shape `(columns + 1,)`: `start + span*k//columns`."""
     length: I64
     touching: bool
-    """Each column ends where the next begins, as they do unless there are more columns than ns."""
+    """True if each column ends where the next starts, as it does unless there are more columns than nanoseconds."""
 
 
-def columns_of(start_ns: int, end_ns: int, columns: int) -> Columns:
-    """The columns of a view."""
+def columns_of(start_ns: int, end_ns: int, columns: int) -> PixelColumns:
+    """Return the columns of a view."""
     whole, rest = divmod(end_ns - start_ns, columns)
-    # span*k//columns, without a product that might not fit.
+    # span*k//columns, without a product that could overflow.
     at = np.arange(columns + 1, dtype=np.int64)
     cuts = start_ns + whole * at + rest * at // columns
-    return Columns(start_ns, end_ns, cuts, np.maximum(np.diff(cuts), 1), whole > 0)
+    return PixelColumns(start_ns, end_ns, cuts, np.maximum(np.diff(cuts), 1), whole > 0)
 
 
-def shares(fills: Sequence[Fill], columns: Columns) -> list[U8 | None]:
-    """How much of each column each set covers: 0 nothing, 255 all of it, else 254ths, rounded up. None where it covers
-    nothing of any."""
+def shares(fills: Sequence[Fill], columns: PixelColumns) -> list[U8 | None]:
+    """Return how much of each column each set covers: 0 nothing, 255 all of it, otherwise 254ths, rounded up.
+
+    None for a set that covers no part of any column.
+    """
     found: list[U8 | None] = [None] * len(fills)
     touching = [place for place, fill in enumerate(fills) if fill.touches(columns.start_ns, columns.end_ns)]
     for begin in range(0, len(touching), _TOGETHER):
@@ -186,7 +189,7 @@ def shares(fills: Sequence[Fill], columns: Columns) -> list[U8 | None]:
     return found
 
 
-def _shares(fills: Sequence[Fill], columns: Columns) -> U8:
+def _shares(fills: Sequence[Fill], columns: PixelColumns) -> U8:
     passed = before_each(fills, columns.cuts)
     if columns.touching:
         ran = passed[:, 1:] - passed[:, :-1]

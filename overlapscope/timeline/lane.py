@@ -1,6 +1,6 @@
-"""Lanes: what a timeline draws, prepared so that any zoom costs the same.
+"""Lanes of a timeline, prepared so that drawing costs the same at any zoom.
 
-All times are integer nanoseconds relative to `Lanes.origin_ns`, so that they fit a browser's numbers.
+All times are integer nanoseconds relative to `Lanes.origin_ns`, so that a browser represents them exactly.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ LaneKind = Literal["overlap", "steps", "ranges", "stream", "host"]
 
 _BASE = 8
 _LEVEL_OF_EXPONENT = np.minimum(np.arange(64) // 3, 19).astype(np.uint8)
-"""The last bracket reaches up to 8^20 = 2^60 ns, longer than any recording."""
+"""The last bracket reaches 8^20 = 2^60 ns, longer than any recording."""
 
 
 class Brackets(Struct, frozen=True, eq=False):
-    """The ops of a lane by length: bracket L holds those of `8^L` to `8^(L+1)` ns, in the order of their starts.
+    """The ops of a lane by length: bracket L has those of `8^L` to `8^(L+1)` ns, sorted by start.
 
-    An op of bracket L that reaches an instant began less than `8^(L+1)` ns before it, so those in view are found
-    without looking at any other, nested or not. Ops of no length are in bracket 0.
+    An op of bracket L that reaches an instant started less than `8^(L+1)` ns before it. So the ops in view are found
+    without looking at any others, nested or not. Ops without length are in bracket 0.
     """
 
     order: I32
     """Rows of the lane, bracket by bracket."""
     bounds: tuple[int, ...]
-    """Where each bracket begins in `order`, and where the last ends."""
+    """Start of each bracket in `order`, and the end of the last."""
 
     def reaching(self, starts: I64, level: int, start_ns: int, end_ns: int) -> I32:
-        """Rows of one bracket that may run inside `[start_ns, end_ns)`, by start: all that do, and few others."""
+        """Return all rows of a bracket that run within `[start_ns, end_ns)`, by start, and a few others."""
         low, high = self._between(starts, level, start_ns, end_ns)
         return self.order[low:high]
 
     def around(self, starts: I64, level: int, at_ns: int) -> I32:
-        """Rows of one bracket around an instant, by start: all that run then, and one more on either side."""
+        """Return all rows of a bracket that run at an instant, by start, and another row on either side."""
         low, high = self._between(starts, level, at_ns, at_ns + 1)
         return self.order[max(low - 1, self.bounds[level]) : min(high + 1, self.bounds[level + 1])]
 
@@ -55,36 +55,39 @@ class Brackets(Struct, frozen=True, eq=False):
             return begin, end
         first = starts.searchsorted(start_ns - _BASE ** (level + 1), side="right")
         last = starts.searchsorted(end_ns, side="left")
-        # Keys of the array's own type: any other would have the whole array converted.
+        # With keys of another type, numpy would convert the whole array.
         low, high = self.order[begin:end].searchsorted(np.array([first, last], np.int32)).tolist()
         return begin + low, begin + high
 
 
-class Lane(Struct, frozen=True, eq=False):
-    """One row of the timeline. Its ops are sorted by start; a row of the lane is their index."""
+class TimelineLane(Struct, frozen=True, eq=False):
+    """A row of the timeline. Its ops are sorted by start, and their index is called a row of the lane."""
 
     id: int
     group: str
     label: str
     kind: LaneKind
     depth: int
-    """Which row of nested ones it is; 0 is the outermost."""
+    """Depth of nesting; 0 is the outermost."""
     device: int | None
     stream: int | None
     thread: int | None
     start_ns: I64
     end_ns: I64
     category: U8
-    """Place in `CATEGORIES`."""
+    """Position in `CATEGORIES`."""
     source: Ids
-    """The row each op has where it comes from: `Timeline.ops` (stream), `DeviceAnalysis.steps` and `.ranges` (steps,
-    ranges), or, by category, the trace's runtime calls, CPU ops, annotations and overheads (host). Pieces of an
-    overlap lane come from several sets, in which they are found by their start; theirs is -1."""
+    """Row of each op at its origin.
+
+    The origin is `Timeline.ops` for a stream, `DeviceAnalysis.steps` and `.ranges` for steps and ranges and, by
+    category, the trace's runtime calls, CPU ops, annotations and overheads for the host. Pieces of an overlap lane have
+    -1, because they come from several sets, where their start finds them.
+    """
     names: tuple[str, ...]
     name_id: Ids
-    """Place of each op's name in `names`."""
+    """Position of each op's name in `names`."""
     reach_ns: tuple[int, int]
-    """Where its first op begins and its last one ends."""
+    """Start of the first op and end of the last."""
     fills: tuple[Fill, ...]
     brackets: Brackets
 
@@ -96,30 +99,30 @@ class Lane(Struct, frozen=True, eq=False):
 
     @property
     def busy_ns(self) -> int:
-        """How long it was in each category, added up."""
+        """Total time in each category, in nanoseconds."""
         return sum(fill.total_ns for fill in self.fills)
 
 
 class Lanes(Struct, frozen=True, eq=False, weakref=True):
-    """A trace prepared to be drawn. A lane's id is its place in `lanes`."""
+    """A trace prepared to be drawn. A lane's id is its position in `lanes`."""
 
     origin_ns: int
-    """Absolute; everything else here is relative to it."""
+    """Absolute time to which all other times here are relative."""
     start_ns: int
-    """0: the first instant of anything drawn."""
+    """0, the first instant of everything drawn."""
     end_ns: int
-    lanes: tuple[Lane, ...]
+    lanes: tuple[TimelineLane, ...]
     analysis: TraceAnalysis
 
     def device(self, device: int | None) -> DeviceAnalysis:
-        """The analysis of a device by its ordinal. Raises KeyError where the trace has no such device."""
+        """Return the analysis of a device by its ordinal. Raises KeyError for an unknown device."""
         for analysis in self.analysis.devices:
             if analysis.result.device == device:
                 return analysis
         raise KeyError(f"device {device}")
 
-    def lane(self, lane_id: int) -> Lane:
-        """Raises KeyError where there is no such lane."""
+    def lane(self, lane_id: int) -> TimelineLane:
+        """Return a lane by its id. Raises KeyError for an unknown lane."""
         if not 0 <= lane_id < len(self.lanes):
             raise KeyError(f"lane {lane_id}")
         return self.lanes[lane_id]
@@ -127,7 +130,7 @@ class Lanes(Struct, frozen=True, eq=False, weakref=True):
 
 @kept()
 def idle_caused(lanes: Lanes) -> I64:
-    """How much idle time each runtime call caused, by row, on all devices."""
+    """Return the idle time that each runtime call caused on all devices, by row."""
     trace = lanes.analysis.trace
     return sum(
         (caused_by_calls(trace, device.idle) for device in lanes.analysis.devices),
@@ -150,9 +153,9 @@ def prepared(
     device: int | None = None,
     stream: int | None = None,
     thread: int | None = None,
-) -> Lane:
-    """A lane of the given ops, not yet numbered."""
-    return Lane(
+) -> TimelineLane:
+    """Return a lane of the given ops, without a number yet."""
+    return TimelineLane(
         id=-1,
         group=group,
         label=label,
@@ -182,12 +185,12 @@ def brackets(start_ns: I64, end_ns: I64) -> Brackets:
 
 
 def level_of(length_ns: I64) -> U8:
-    """The bracket of each length: a third of its binary exponent, read off its form as a float."""
+    """Return the bracket of each length: a third of the binary exponent of the length as a float."""
     exponent = (np.maximum(length_ns, 1).astype(np.float64).view(np.int64) >> 52) - 1023
     levels: U8 = _LEVEL_OF_EXPONENT.take(exponent)
     return levels
 
 
 def least_level(length_ns: int) -> int:
-    """The lowest bracket that may hold an op of that length or longer. It is above 0."""
+    """Return the lowest bracket that may hold an op of that length, which is above 0, or longer."""
     return min((length_ns.bit_length() - 1) // 3, 19)

@@ -1,4 +1,4 @@
-"""Where in the lanes a row of the trace is drawn, and what led to it and what it led to: launches, and event waits."""
+"""Links between ops in the lanes: launches and event waits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from overlapscope.timeline.lane import Lanes
 from overlapscope.trace.model import I64, GpuOps
 
 MOST = 50
-"""Arrows of one op; a graph launch has thousands."""
+"""Maximum number of arrows of an op; a graph launch has thousands."""
 
 
 class LaneRow(NamedTuple):
@@ -23,7 +23,7 @@ class LaneRow(NamedTuple):
 
 
 def row_of_gpu_op(lanes: Lanes, device: int, row: int) -> LaneRow:
-    """Where an op of a device (row of its `Timeline.ops`) is drawn."""
+    """Return the place of a device's op, a row of its `Timeline.ops`."""
     stream = int(lanes.device(device).timeline.ops.stream[row])
     for lane in lanes.lanes:
         if lane.kind == "stream" and lane.device == device and lane.stream == stream:
@@ -32,7 +32,7 @@ def row_of_gpu_op(lanes: Lanes, device: int, row: int) -> LaneRow:
 
 
 def row_of_trace_op(lanes: Lanes, row: int) -> LaneRow | None:
-    """Where an op of `Trace.gpu_ops` is drawn; None where its device is not."""
+    """Return the place of a row of `Trace.gpu_ops`; None if its device is not drawn."""
     ops = lanes.analysis.trace.gpu_ops
     device = int(ops.device[row])
     if all(analysis.result.device != device for analysis in lanes.analysis.devices):
@@ -41,7 +41,7 @@ def row_of_trace_op(lanes: Lanes, row: int) -> LaneRow | None:
 
 
 def row_of_call(lanes: Lanes, call: int) -> LaneRow:
-    """Where a runtime call (row of `Trace.runtime_calls`) is drawn."""
+    """Return the place of a runtime call, a row of `Trace.runtime_calls`."""
     calls = lanes.analysis.trace.runtime_calls
     thread, at = int(calls.thread[call]), int(calls.start_ns[call]) - lanes.origin_ns
     for lane in lanes.lanes:
@@ -54,7 +54,7 @@ def row_of_call(lanes: Lanes, call: int) -> LaneRow:
 
 
 def row_of_piece(lanes: Lanes, device: int, at_ns: int) -> LaneRow:
-    """The piece of a device's overlap lane around an instant inside its window, relative to the origin."""
+    """Return the piece of a device's overlap lane at an instant in its window, relative to the origin."""
     for lane in lanes.lanes:
         if lane.kind == "overlap" and lane.device == device and len(lane):
             return LaneRow(lane.id, max(int(lane.start_ns.searchsorted(at_ns, side="right")) - 1, 0))
@@ -62,7 +62,7 @@ def row_of_piece(lanes: Lanes, device: int, at_ns: int) -> LaneRow:
 
 
 def launched_by(ops: GpuOps, calls: I64) -> I64:
-    """The GPU ops that the given runtime calls (sorted rows) launched, by start."""
+    """Return the GPU ops that the given runtime calls (sorted rows) launched, by start."""
     if not len(calls):
         return np.empty(0, np.int64)
     between = np.flatnonzero((ops.launch >= calls[0]) & (ops.launch <= calls[-1]))
@@ -73,23 +73,23 @@ def launched_by(ops: GpuOps, calls: I64) -> I64:
 
 
 class EventWait(NamedTuple):
-    """One edge of `analysis.edges.Edges`: what recorded an event, what waited for it, whom that held back."""
+    """An edge of `analysis.edges.Edges`: a recorded event, the wait for it, and the op that it delayed."""
 
     device: int
-    """Of the held op."""
+    """Device of the delayed op."""
     held: int
-    """Row of that device's `Timeline.ops`."""
+    """Delayed op, a row of that device's `Timeline.ops`."""
     source_op: int
-    """Row of `Trace.gpu_ops`, of whatever device."""
+    """Op that was waited for, a row of `Trace.gpu_ops` on any device."""
     wait: int
-    """Row of `Trace.runtime_calls`."""
+    """Call that asked for the wait, a row of `Trace.runtime_calls`."""
     record: int
-    """Likewise; -1 where it is not known."""
+    """Call that recorded the event, a row of `Trace.runtime_calls`; -1 if unknown."""
     confidence: int
 
 
 def waits_of_gpu_op(lanes: Lanes, device: int, row: int) -> list[EventWait]:
-    """Those that held back an op, row of the device's `Timeline.ops`, and those for which others waited for it."""
+    """Return the waits that delayed an op, a row of the device's `Timeline.ops`, and the waits for that op."""
     ops = lanes.analysis.trace.gpu_ops
     source = int(np.flatnonzero(ops.device == device)[row])
     waits = []
@@ -102,7 +102,7 @@ def waits_of_gpu_op(lanes: Lanes, device: int, row: int) -> list[EventWait]:
 
 
 def waits_of_call(lanes: Lanes, call: int) -> list[EventWait]:
-    """Those that a runtime call recorded or asked for."""
+    """Return the waits whose event a runtime call recorded, or which it asked for."""
     waits = []
     for analysis in lanes.analysis.devices:
         concerned = (analysis.edges.wait == call) | (analysis.edges.record == call)
@@ -124,19 +124,22 @@ def _surest_first(waits: list[EventWait]) -> list[EventWait]:
 
 Arrow = dict[str, Any]
 End = tuple[LaneRow, int]
-"""An op of a lane, and the instant at which an arrow begins or ends there."""
+"""End of an arrow: an op of a lane, and an instant."""
 
 
 def arrows_of_gpu_op(lanes: Lanes, device: int, row: int, waits: list[EventWait]) -> list[Arrow]:
-    """Its launch, and the event waits it takes part in. `row` is of the device's `Timeline.ops`."""
+    """Return the launch and the event waits of an op, a row of the device's `Timeline.ops`."""
     call = int(lanes.device(device).timeline.ops.launch[row])
     launched = [_launch(lanes, call, device, row)] if call >= 0 else []
     return launched + arrows_of_waits(lanes, waits)
 
 
 def arrows_of_waits(lanes: Lanes, waits: list[EventWait]) -> list[Arrow]:
-    """From the op that was waited for to the one held back, and from the call that recorded the event to the one that
-    asked for the wait. Each is drawn once: of several waits that say the same the first counts, which is the surest."""
+    """Return arrows from the awaited to the delayed op, and from recording an event to waiting for it.
+
+    Each arrow is drawn once. If several waits give the same arrow, the first counts, since its confidence is the
+    highest.
+    """
     arrows: dict[tuple[LaneRow, LaneRow], Arrow] = {}
     for wait in waits[: MOST // 2]:
         pairs: list[tuple[End, End]] = []
@@ -153,7 +156,7 @@ def arrows_of_waits(lanes: Lanes, waits: list[EventWait]) -> list[Arrow]:
 
 
 def arrows_of_calls(lanes: Lanes, calls: I64) -> list[Arrow]:
-    """From runtime calls (sorted rows) to the GPU ops that they launched."""
+    """Return arrows from runtime calls (sorted rows) to the GPU ops that they launched."""
     arrows: list[Arrow] = []
     for analysis in lanes.analysis.devices:
         ops, device = analysis.timeline.ops, analysis.result.device

@@ -1,4 +1,4 @@
-"""Finding ops by their names."""
+"""Search for ops by name."""
 
 from __future__ import annotations
 
@@ -9,31 +9,34 @@ from msgspec import Struct
 
 from overlapscope.base.kept import kept
 from overlapscope.base.words import clean
-from overlapscope.timeline.lane import Lane, Lanes
+from overlapscope.timeline.lane import Lanes, TimelineLane
 from overlapscope.timeline.links import LaneRow
 from overlapscope.trace.model import I32, Bool
 
 _KEPT = 4
-"""Queries kept: a person steps through the matches of one."""
+"""Number of cached queries; users step through the matches of a query."""
 
 
 class _Matches(Struct, frozen=True, eq=False):
-    """The matching rows of each lane, by start."""
+    """Matching rows of each lane, by start."""
 
     rows: tuple[I32, ...]
     count: int
 
 
 def search(lanes: Lanes, text: str, after: int | LaneRow, direction: int) -> dict[str, Any]:
-    """The next op (`direction` 1) whose name contains the text in any case, or the one before (-1); past the last comes
-    the first again. `after` is the op to go on from, a match or not, or an instant: then the first that begins behind
-    it, or the last that begins before it.
+    """Return the next op (`direction` 1) or the previous op (-1) whose name contains the text in any case.
 
-    `{"count", "number", "match"}`: of how many it is which, counted from 1, and the match as `{"lane", "row", "start",
-    "end", "title"}`; 0 and None where nothing matches. The order is that of starts; of those that begin at once, lane
-    by lane as drawn, and row by row.
+    The search wraps around. `after` is the op to continue from, a match or not, or an instant. After an instant, the
+    next match starts after it, and the previous match before it. Matches are ordered by start, then by lane as drawn,
+    then by row.
 
-    Raises KeyError where there is no such op.
+    Returns:
+        `{"count", "number", "match"}`: the number of matches, the position of this match from 1, and the match as
+        `{"lane", "row", "start", "end", "title"}`. Without matches the position is 0 and the match None.
+
+    Raises:
+        KeyError: There is no such op.
     """
     matches = _matches(lanes, text.lower())
     here = _position(lanes, after, direction)
@@ -45,7 +48,7 @@ def search(lanes: Lanes, text: str, after: int | LaneRow, direction: int) -> dic
     if not 1 <= number <= matches.count:
         passed = [0 if direction > 0 else len(rows) for rows in matches.rows]
         number = 1 if direction > 0 else matches.count
-    # The first of all lanes' next ones, or the last of those passed.
+    # The first of the next matches of all lanes, or the last of those passed.
     step, choose = (0, min) if direction > 0 else (-1, max)
     starts = [
         (int(lane.start_ns[rows[place + step]]), lane.id, int(rows[place + step]))
@@ -59,8 +62,11 @@ def search(lanes: Lanes, text: str, after: int | LaneRow, direction: int) -> dic
 
 
 class _Position(NamedTuple):
-    """Between two ops in the order of search: behind all that begin earlier, and of those that begin at `start_ns`
-    behind all of the lanes before `lane`, and of that lane's behind all rows before `row`."""
+    """A position between two ops in the order of search.
+
+    It is after all ops that start earlier. Among those that start at `start_ns`, it is after all lanes before `lane`
+    and, in that lane, after all rows before `row`.
+    """
 
     start_ns: int
     lane: int
@@ -68,7 +74,7 @@ class _Position(NamedTuple):
 
 
 def _position(lanes: Lanes, after: int | LaneRow, direction: int) -> _Position:
-    """Right behind what is to be gone on from, or right before it."""
+    """Return the position right after or right before the place to continue from."""
     if not isinstance(after, LaneRow):
         return _Position(after, len(lanes.lanes) if direction > 0 else -1, 0)
     lane = lanes.lane(after.lane)
@@ -77,13 +83,13 @@ def _position(lanes: Lanes, after: int | LaneRow, direction: int) -> _Position:
     return _Position(int(lane.start_ns[after.row]), after.lane, after.row + (1 if direction > 0 else 0))
 
 
-def _passed(lane: Lane, rows: I32, here: _Position) -> int:
-    """How many of a lane's matching rows stand before a position."""
+def _passed(lane: TimelineLane, rows: I32, here: _Position) -> int:
+    """Return how many of a lane's matching rows are before a position."""
     if lane.id == here.lane:
         row = here.row
     else:
         row = int(lane.start_ns.searchsorted(here.start_ns, side="right" if lane.id < here.lane else "left"))
-    # A key of the array's own type: any other would have the whole array converted.
+    # With a key of another type, numpy would convert the whole array.
     return int(rows.searchsorted(np.int32(row)))
 
 

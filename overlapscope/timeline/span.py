@@ -1,4 +1,4 @@
-"""The figures of any span of a device, at the cost of a look-up in each set, however long the span."""
+"""Figures of any span of a device, found by a look-up in each set, however long the span."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from overlapscope.timeline.fill import Fill, fill_of
 from overlapscope.timeline.lane import Lanes
 
 _SETS = ("comm", "h2d", "d2h", "other", "exposed_comm", "exposed_h2d", "exposed_d2h")
-"""Of a `Timeline`: what the overlap lane does not tell."""
+"""Sets of a `Timeline` that the overlap lane does not include."""
 
 
 def span(lanes: Lanes, device: int, start_ns: int, end_ns: int) -> Period:
-    """Buckets, engines, overlap and causes of a span, exact, cut off at the device's window.
+    """Return exact buckets, engines, overlap and causes of a span, cut off at the device's window.
 
-    The times given are relative to the origin of the lanes; the window of the answer is absolute, as in a report.
+    The given times are relative to the origin of the lanes. The window of the result is absolute, as in a report.
 
-    Raises KeyError where the trace has no such device.
+    Raises:
+        KeyError: The trace has no such device.
     """
     analysis = lanes.device(device)
     first, last = (at - lanes.origin_ns for at in (analysis.timeline.start_ns, analysis.timeline.end_ns))
@@ -35,7 +36,7 @@ def span(lanes: Lanes, device: int, start_ns: int, end_ns: int) -> Period:
         before, behind = fill.before(bounds).tolist()
         ran[name] = behind - before
 
-    # The overlap lane divides the window; `build._overlap` says into what.
+    # The overlap lane partitions the window, as `build._overlap` describes.
     exposed_copy = sum(ran[f"exposed-copy:{cause}"] for cause in COPY_CAUSES)
     copy = ran["hidden-copy"] + exposed_copy
     sm = ran["compute"] + ran["hidden-copy"] + ran["exposed-comm"]
@@ -58,7 +59,7 @@ def span(lanes: Lanes, device: int, start_ns: int, end_ns: int) -> Period:
 
 @kept()
 def _fills(lanes: Lanes, device: int) -> dict[str, Fill]:
-    """The categories of a device's overlap lane, and the sets of its timeline in `_SETS`; those that are not empty."""
+    """Return the nonempty categories of a device's overlap lane and sets of its timeline in `_SETS`."""
     (overlap,) = (lane for lane in lanes.lanes if lane.kind == "overlap" and lane.device == device)
     fills = {CATEGORIES[fill.category]: fill for fill in overlap.fills}
     for name in _SETS:

@@ -1,8 +1,8 @@
-"""What a timeline in a file is drawn from: answers to the questions that a person who zooms in would ask first.
+"""Tiles of a timeline in a file: answers to the requests that a user who zooms in would make first.
 
-A tile is what `overlapscope.timeline.view` says of one span. Those of the whole window come first, then finer ones,
-of its quarters, their quarters and so on, only where ops are still too short to be drawn singly; and each finding's
-example has its own.
+A tile is the result of `overlapscope.timeline.view` for a span. The first tiles cover the whole window. Finer tiles
+cover its quarters, their quarters and so on, where ops are still too short to be drawn singly. Each finding's example
+has its own tile.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ from overlapscope.timeline.view import model, view
 from overlapscope.timeline.worst import SUBJECTS, worst
 
 COLUMNS = 2048
-"""Of the first tile, and of those of examples: about as many as a screen has."""
+"""Columns of the first tile, and of those of examples; about the width of a screen."""
 FINER = 4
-"""Each level's columns are so much narrower than those of the one before; the page takes tiles up to four times as
-fine as its pixels. A tile of any finer level has so many times `COLUMNS`, so that few of them do."""
+"""Ratio between the column widths of successive levels. The page uses tiles up to four times as fine as its pixels. A
+tile of a finer level has this many times `COLUMNS`, so that few tiles suffice."""
 BUDGET_BYTES = 1_500_000
-"""For the tiles of all timelines in a file, compressed; base64 makes a third more of it."""
+"""Compressed size of the tiles of all timelines in a file; base64 adds a third."""
 DRAWN_COLUMNS = 3
-"""An op at least so wide is drawn singly."""
+"""Minimum width of an op that is drawn singly, in columns."""
 LEAST_COLUMN_NS = 64
-"""No finer than this: an op of 192 ns is drawn singly then."""
+"""Minimum width of a column in nanoseconds; at this width, an op of 192 ns is drawn singly."""
 SHORTEST_VIEW_NS = 4_000
-"""The page shows no shorter span than this, also of a trace that is shorter."""
+"""Shortest span that the page shows, even of a shorter trace."""
 WORST = 10
-"""Cases told of each kind of what a person is led to."""
+"""Number of cases of each kind that users can step through."""
 _LONGEST_NAME = 200
 _EXAMPLES = 24
-"""Findings of one trace that get tiles of their own, costliest first."""
+"""Number of a trace's findings with tiles of their own, costliest first."""
 
 
-class Span(NamedTuple):
-    """Relative to the lanes' origin."""
+class TimeSpan(NamedTuple):
+    """A span relative to the lanes' origin."""
 
     start_ns: int
     end_ns: int
 
 
-def around(example: Span, lanes: Lanes) -> Span:
-    """What to show so that a case is seen with what it lies between."""
+def around(example: TimeSpan, lanes: Lanes) -> TimeSpan:
+    """Return the span to show so that an example is seen with its surroundings."""
     margin = max(3 * (example.end_ns - example.start_ns) // 2, 2_000)
-    return Span(max(lanes.start_ns, example.start_ns - margin), min(lanes.end_ns, example.end_ns + margin))
+    return TimeSpan(max(lanes.start_ns, example.start_ns - margin), min(lanes.end_ns, example.end_ns + margin))
 
 
-def pyramids(drawn: Sequence[Lanes], examples: Sequence[Sequence[Span]], budget_bytes: int) -> list[dict[str, Any]]:
-    """For each trace the `model` of its lanes, its `tiles`, each gzip in base64, and its `worst` cases of each kind.
+def pyramids(drawn: Sequence[Lanes], examples: Sequence[Sequence[TimeSpan]], budget_bytes: int) -> list[dict[str, Any]]:
+    """Return the `model` of each trace's lanes, its `tiles`, each gzip in base64, and its `worst` cases of each kind.
 
-    The traces share the budget level by level, so that all can be zoomed into as far; each has at least one tile.
+    The traces share the budget level by level, so that all can be zoomed into equally far. Each has at least a tile.
     """
     tiles: list[list[str]] = [[] for _ in drawn]
     left = budget_bytes
@@ -75,7 +75,7 @@ def pyramids(drawn: Sequence[Lanes], examples: Sequence[Sequence[Span]], budget_
 
 
 def _worst(lanes: Lanes) -> dict[str, Any]:
-    """What `lanes.worst` says, with the op of each case: no tile need hold it."""
+    """Return the worst cases with the details of their ops, which need not be in any tile."""
     told: dict[str, Any] = {}
     for kind in SUBJECTS:
         worst_cases = [worst(lanes, kind, number) for number in range(WORST)]
@@ -98,45 +98,45 @@ def _op(lanes: Lanes, match: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-class _Wanted(NamedTuple):
+class _WantedTiles(NamedTuple):
     number: int
-    span: Span
+    span: TimeSpan
     columns: int
     level: int
-    """Its columns are `FINER**-level` times as wide as those of the first tile."""
+    """Columns are `FINER**-level` times as wide as those of the first tile."""
 
 
-def _wanted(drawn: Sequence[Lanes], examples: Sequence[Sequence[Span]]) -> Iterator[_Wanted]:
-    """Tiles in the order of their worth: whole windows, examples, then ever finer ones, the fullest first."""
-    whole = [Span(lanes.start_ns, max(lanes.end_ns, lanes.start_ns + SHORTEST_VIEW_NS)) for lanes in drawn]
-    yield from (_Wanted(number, span, COLUMNS, 0) for number, span in enumerate(whole))
+def _wanted(drawn: Sequence[Lanes], examples: Sequence[Sequence[TimeSpan]]) -> Iterator[_WantedTiles]:
+    """Yield tiles by usefulness: whole windows, examples, then finer and finer tiles, the fullest first."""
+    whole = [TimeSpan(lanes.start_ns, max(lanes.end_ns, lanes.start_ns + SHORTEST_VIEW_NS)) for lanes in drawn]
+    yield from (_WantedTiles(number, span, COLUMNS, 0) for number, span in enumerate(whole))
     for number, lanes in enumerate(drawn):
         own = dict.fromkeys(around(example, lanes) for example in examples[number][:_EXAMPLES])
-        yield from (_Wanted(number, span, COLUMNS, 0) for span in own if span != whole[number])
-    queue: list[tuple[int, int, int, _Wanted]] = []
+        yield from (_WantedTiles(number, span, COLUMNS, 0) for span in own if span != whole[number])
+    queue: list[tuple[int, int, int, _WantedTiles]] = []
     order = itertools.count()
     shorter = [_Short(lanes) for lanes in drawn]
 
-    def push(coarse: _Wanted, spans: Iterable[Span]) -> None:
-        """What a tile could not draw is what finer ones of its parts are for."""
+    def push(coarse: _WantedTiles, spans: Iterable[TimeSpan]) -> None:
+        """Queue finer tiles for the parts of a tile that have undrawn ops."""
         for span in spans:
             missing = shorter[coarse.number].inside(span, coarse.level)
             if missing and span.end_ns - span.start_ns >= LEAST_COLUMN_NS * FINER * COLUMNS:
-                finer = _Wanted(coarse.number, span, FINER * COLUMNS, coarse.level + 1)
+                finer = _WantedTiles(coarse.number, span, FINER * COLUMNS, coarse.level + 1)
                 heapq.heappush(queue, (finer.level, -missing, next(order), finer))
 
     for number, span in enumerate(whole):
-        push(_Wanted(number, span, COLUMNS, 0), [span])
+        push(_WantedTiles(number, span, COLUMNS, 0), [span])
     while queue:
         *_, wanted = heapq.heappop(queue)
         yield wanted
         push(wanted, _parts(wanted.span))
 
 
-def _parts(span: Span) -> Iterator[Span]:
+def _parts(span: TimeSpan) -> Iterator[TimeSpan]:
     start, length = span.start_ns, span.end_ns - span.start_ns
     edges = [start + length * number // FINER for number in range(FINER + 1)]
-    return itertools.starmap(Span, itertools.pairwise(edges))
+    return itertools.starmap(TimeSpan, itertools.pairwise(edges))
 
 
 class _Short:
@@ -155,10 +155,10 @@ class _Short:
         self._level = -1
         self._count = np.zeros(1, np.int64)
 
-    def inside(self, span: Span, level: int) -> int:
-        """How many begin in a span and are left undrawn by the tiles of a level."""
+    def inside(self, span: TimeSpan, level: int) -> int:
+        """Return how many undrawn ops start in a span."""
         if level != self._level:
-            # Spans are asked for level by level.
+            # Requests come level by level.
             shorter_than_ns = DRAWN_COLUMNS * self._span_ns / (COLUMNS * FINER**level)
             self._level = level
             self._count = np.concatenate([[0], np.cumsum(self._length_ns < shorter_than_ns)])
@@ -166,6 +166,6 @@ class _Short:
         return int(self._count[last] - self._count[first])
 
 
-def _tile(lanes: Lanes, wanted: _Wanted) -> bytes:
+def _tile(lanes: Lanes, wanted: _WantedTiles) -> bytes:
     (start_ns, end_ns), ids = wanted.span, [lane.id for lane in lanes.lanes]
     return gzip.compress(view(lanes, start_ns, end_ns, wanted.columns, ids), 6, mtime=0)

@@ -1,11 +1,11 @@
-"""The part of some lanes that a browser shows, in the binary form it reads.
+"""The view of some lanes that a browser shows, in the browser's binary form.
 
     u32 (little-endian) length of the header, which is padded so that the payload begins at a multiple of 4
     header, JSON: {"start", "end", "columns", "names": [...],
                    "lanes": [{"lane", "fill": [{"category", "at"}], "ops": {"count", "at"}}]}
     payload; every "at" is an offset from its beginning and a multiple of 4
 
-A fill is `Uint8[columns]`, as `fill.shares` says; categories that cover nothing in view have none. The ops are
+A fill is `Uint8[columns]`, as in `fill.shares`; categories that cover nothing in view have no fill. The ops are
 those at least `WIDE` columns wide, at most `MOST` of a lane (the longest), by start, so that a parent comes before its
 children: `Float32 start[count]`, `Float32 length[count]` (ns from the view's start, cut off one span before it and one
 span behind it, so that they are exact to a thousandth of a column), `Uint32 row[count]`, `Int32 name[count]` (place in
@@ -26,13 +26,16 @@ from numpy.typing import NDArray
 from overlapscope.base.words import clean
 from overlapscope.timeline.categories import CATEGORIES
 from overlapscope.timeline.fill import columns_of, shares
-from overlapscope.timeline.lane import Lane, Lanes, least_level
+from overlapscope.timeline.lane import Lanes, TimelineLane, least_level
 from overlapscope.trace.model import I32
 
 
 def model(lanes: Lanes) -> dict[str, Any]:
-    """The lanes and their span, as JSON. `window` is that of the GPU work of all devices: host times may lie far off it
-    where the clocks disagree. None without a device."""
+    """Return the lanes and their span as JSON.
+
+    `window` is that of the GPU work of all devices, None without a device. Host times may be far off if the clocks
+    disagree.
+    """
     windows = [(device.timeline.start_ns, device.timeline.end_ns) for device in lanes.analysis.devices]
     origin = lanes.origin_ns
     return {
@@ -55,9 +58,11 @@ def model(lanes: Lanes) -> dict[str, Any]:
     }
 
 
-def _at_least(lane: Lane, start_ns: int, end_ns: int, length_ns: int, most: int) -> I32:
-    """Rows of the ops inside `[start_ns, end_ns)` that last at least `length_ns` (above 0), by start; of more than
-    `most` the longest."""
+def _at_least(lane: TimelineLane, start_ns: int, end_ns: int, length_ns: int, most: int) -> I32:
+    """Return the rows of ops within `[start_ns, end_ns)` that last at least `length_ns` (above 0), by start.
+
+    If there are more than `most`, the longest are returned.
+    """
     parts = []
     for level in range(least_level(length_ns), len(lane.brackets.bounds) - 1):
         rows = lane.brackets.reaching(lane.start_ns, level, start_ns, end_ns)
@@ -75,10 +80,13 @@ def _at_least(lane: Lane, start_ns: int, end_ns: int, length_ns: int, most: int)
 
 
 def at(lanes: Lanes, lane_id: int, start_ns: int, end_ns: int) -> int | None:
-    """Row of the op of a lane nearest the middle of `[start_ns, end_ns)`: the shortest around it, else one that lies
-    next to it; None where that does not touch the span. An op of no length counts as 1 ns.
+    """Return the row of the op nearest to the middle of `[start_ns, end_ns)`.
 
-    Raises KeyError where there is no such lane.
+    The shortest op around the middle wins, or else the nearest op that touches the span; None if none does. An op
+    without length counts as 1 ns.
+
+    Raises:
+        KeyError: There is no such lane.
     """
     lane = lanes.lane(lane_id)
     end_ns = max(end_ns, start_ns + 1)
@@ -90,7 +98,7 @@ def at(lanes: Lanes, lane_id: int, start_ns: int, end_ns: int) -> int | None:
         stop = np.maximum(lane.end_ns[rows], begin + 1)
         away = np.maximum(np.maximum(begin - middle, middle - stop + 1), 0)
         touches = (begin < end_ns) & (stop > start_ns)
-        # Of equally near ones the shortest, and of those the last, which is drawn on top.
+        # Among equally near ops, take the shortest, and among those the last, which is drawn on top.
         columns = (away[touches], (stop - begin)[touches], -rows[touches].astype(np.int64))
         candidates += zip(*(column.tolist() for column in columns), strict=True)
     return -min(candidates)[2] if candidates else None
@@ -103,9 +111,11 @@ _NO_OPS = {"count": 0, "at": 0}
 
 
 def view(lanes: Lanes, start_ns: int, end_ns: int, columns: int, lane_ids: Sequence[int]) -> bytes:
-    """What the given lanes show of `[start_ns, end_ns)` on so many pixel columns.
+    """Return the view of the given lanes in `[start_ns, end_ns)` at a number of pixel columns.
 
-    Raises KeyError where there is no such lane, ValueError where the span or the columns are empty.
+    Raises:
+        KeyError: There is no such lane.
+        ValueError: The span or the columns are empty.
     """
     if end_ns <= start_ns or columns < 1:
         raise ValueError("A view is at least 1 ns long and one column wide.")
@@ -137,14 +147,14 @@ def view(lanes: Lanes, start_ns: int, end_ns: int, columns: int, lane_ids: Seque
 
 
 class _Payload:
-    """Arrays one after another, each at a multiple of 4."""
+    """Concatenated arrays, each at a multiple of 4."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         self._length = 0
 
     def add(self, values: NDArray[Any]) -> int:
-        """Append the array; its offset."""
+        """Append the array and return its offset."""
         at, data = self._length, values.tobytes()
         data += bytes(-len(data) % 4)
         self.parts.append(data)
@@ -160,7 +170,7 @@ def _label(name: str) -> str:
 def _add_ops(
     payload: _Payload,
     names: dict[str, int],
-    lane: Lane,
+    lane: TimelineLane,
     rows: NDArray[np.int32],
     start_ns: int,
     end_ns: int,

@@ -1,4 +1,4 @@
-"""Where most time is lost: the longest exposed copies and idle gaps, the costliest host stalls."""
+"""Places where most time is lost: the longest exposed copies and idle gaps, and the costliest host stalls."""
 
 from __future__ import annotations
 
@@ -19,31 +19,33 @@ from overlapscope.trace.model import I64
 Subject = Literal["exposed-copy", "idle", "stall"]
 SUBJECTS: tuple[Subject, ...] = ("exposed-copy", "idle", "stall")
 MOST = 1_000
-"""Cases kept of each kind."""
+"""Number of cases of each kind."""
 
 
 class _Case(NamedTuple):
     device: int
-    """-1 for a stall."""
+    """Ordinal of the device; -1 for a stall."""
     row: int
     """The copy (of `Timeline.ops`), the gap (of `Timeline.idle`) or the call (of `Trace.runtime_calls`)."""
     start_ns: int
     end_ns: int
     cost_ns: int
     wait_ns: int
-    """What decides where nothing else does."""
+    """Tie-breaker."""
 
 
 class _Ranking(NamedTuple):
     of: int
-    """How many cases there are; the worst of them are kept."""
+    """Number of all cases, of which the worst are kept."""
     worst: list[_Case]
 
 
 def worst(lanes: Lanes, kind: Subject, number: int) -> dict[str, Any]:
-    """The case of that number, 0 being the worst: `{"count", "ranked", "match"}`: how many there are, how many of them
-    can be asked for (`MOST` at most), and `{"lane", "row", "start", "end", "title"}`, or None where there are fewer.
-    The lead-in is left out, where nothing can be said.
+    """Return the case of that rank, from 0, as `{"count", "ranked", "match"}`.
+
+    `count` is the number of cases, `ranked` how many of them can be requested (at most `MOST`), and `match` is
+    `{"lane", "row", "start", "end", "title"}`, None if there are fewer cases. The lead-in is left out, because it can't
+    be judged.
     """
     count, cases = _ranking(lanes, kind)
     match = _match(lanes, kind, cases[number]) if 0 <= number < len(cases) else None
@@ -52,7 +54,7 @@ def worst(lanes: Lanes, kind: Subject, number: int) -> dict[str, Any]:
 
 @kept()
 def _ranking(lanes: Lanes, kind: Subject) -> _Ranking:
-    """One ranking of those of all devices."""
+    """Return a ranking over all devices."""
     rankings = _FINDERS[kind](lanes)
     cases = [case for ranking in rankings for case in ranking.worst]
     cases.sort(key=lambda case: (-case.cost_ns, -case.wait_ns, case.start_ns, case.device))
@@ -80,7 +82,7 @@ def _match(lanes: Lanes, kind: Subject, case: _Case) -> dict[str, Any]:
 
 
 def _longest_piece(analysis: DeviceAnalysis, start_ns: int, end_ns: int) -> tuple[int, str]:
-    """Start and cause of the longest piece of an idle gap."""
+    """Return start and cause of the longest piece of an idle gap."""
     idle = analysis.idle
     first, last = (int(idle.start_ns.searchsorted(at)) for at in (start_ns, end_ns))
     piece = first + int(np.argmax(idle.end_ns[first:last] - idle.start_ns[first:last]))
@@ -88,7 +90,7 @@ def _longest_piece(analysis: DeviceAnalysis, start_ns: int, end_ns: int) -> tupl
 
 
 def _exposed_copies(lanes: Lanes) -> list[_Ranking]:
-    """Pieces of one copy that follow one another are one case."""
+    """Return the exposed copies; successive pieces of a copy are a single case."""
     worst_of_each = []
     for analysis in lanes.analysis.devices:
         exposed = analysis.exposed
@@ -120,7 +122,7 @@ def _longest(device: int, row: I64, start: I64, end: I64) -> _Ranking:
 
 
 def _stalls(lanes: Lanes) -> list[_Ranking]:
-    """Blocking calls; of those that caused nothing only the ones that reach behind the lead-in."""
+    """Return blocking calls; those that cost nothing only if they reach beyond the lead-in."""
     trace = lanes.analysis.trace
     calls, caused = trace.runtime_calls, idle_caused(lanes)
     judged = min((analysis.timeline.judged_from_ns for analysis in lanes.analysis.devices), default=None)

@@ -1,1 +1,1 @@
-"""The Trace: what a profiler recorded, as columns; and what its names mean."""
+"""The Trace: a profiler's recording as columns, and the meaning of its names."""

@@ -1,4 +1,4 @@
-"""The parts of a recording that may be lost, and words for them: what rests on a lost part cannot be told."""
+"""Parts of a recording that may be lost, and words for them. A result is unknown if a part that it needs is lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from overlapscope.base.words import listed
 from overlapscope.trace.model import Kind
 
 Part = Literal["compute", "comm", "copies", "other", "calls", "ops", "ranges", "syncs", "overheads", "frames", "clocks"]
-"""GPU ops by what they do; what was recorded of the host; and `clocks`: that host and device times can be compared."""
+"""GPU ops by kind, parts of the host's recording, and `clocks`: host and device times can be compared."""
 
 WORDS: Final[dict[Part, str]] = {
     "compute": "compute kernels",
@@ -28,13 +28,13 @@ WORDS: Final[dict[Part, str]] = {
 EVERYTHING: Final[frozenset[Part]] = frozenset(get_args(Part))
 GPU_OPS: Final[frozenset[Part]] = frozenset({"compute", "comm", "copies", "other"})
 FIGURES: Final[frozenset[Part]] = frozenset({*GPU_OPS, "calls", "ranges"})
-"""What every figure rests on, whichever ops it is of: a step begins with the first op that was launched in it, and
-where the lead-in ends is told by launches and steps."""
+"""Parts that every figure needs, whichever ops it is about. A step begins with the first op launched in it, and
+launches and steps show where the lead-in ends."""
 CAUSES: Final[frozenset[Part]] = EVERYTHING - {"frames"}
-"""What the causes of exposed copies and of idle time are found by. Python functions only name the line."""
+"""Parts that the causes of exposed copies and of idle time need. Python functions only name the line."""
 
 HOST: Final[frozenset[Part]] = frozenset({"ops", "ranges"})
-"""What the figures of a program without GPU activity rest on."""
+"""Parts that the figures of a program without GPU activity need."""
 
 OF_KIND: Final[dict[Kind, Part]] = {
     Kind.COMPUTE: "compute",
@@ -46,18 +46,18 @@ OF_KIND: Final[dict[Kind, Part]] = {
 
 
 def part_words(parts: Collection[str]) -> str:
-    """`compute kernels and runtime calls`, in the order of `WORDS`."""
+    """Return the parts in words, such as `compute kernels and runtime calls`, in the order of `WORDS`."""
     return listed(word for part, word in WORDS.items() if part in parts)
 
 
 def in_order(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """Each part once, in the order in which they are always told."""
+    """Return each part once, in the order of `WORDS`."""
     chosen = set(parts)
     return tuple(part for part in WORDS if part in chosen)
 
 
 def rests(rests_on: Collection[Part]) -> str:
-    """What something rests on, and what comes of that, in sentences."""
+    """Return sentences on the parts that a result needs, and the consequence of losing them."""
     return (
         f"It rests on these parts of the recording: {part_words(rests_on)}. Where some of one may be lost, it cannot "
         "be told, and `overlapscope check` calls it unknown."

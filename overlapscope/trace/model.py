@@ -1,11 +1,11 @@
-"""The Trace: what a profiler recorded, as columns.
+"""The Trace: a profiler's recording as columns.
 
-All times are integer nanoseconds since the epoch of the recording (absolute where the source knows it).
-Intervals are half-open `[start_ns, end_ns)`. Every table is sorted by start and, within equal starts,
-longest first, so that a parent stands before its children.
+All times are integer nanoseconds since the epoch of the recording (absolute where the source knows it). Intervals are
+half-open `[start_ns, end_ns)`. Every table is sorted by start and, within equal starts, longest first, so that a parent
+stands before its children.
 
-A table's columns are numpy arrays of equal length; each docstring says its unit and what -1 means.
-Strings are stored once in `names`; a `name_id` column indexes it.
+A table's columns are numpy arrays of equal length; each docstring states its unit and the meaning of -1. Strings are
+stored once in `names`; a `name_id` column indexes it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Index = columns.Index
 
 
 class Kind(IntEnum):
-    """What a GPU op does (`docs/how-it-works/numbers.md`)."""
+    """Kind of a GPU op (`docs/how-it-works/numbers.md`)."""
 
     COMPUTE = 0
     COMM = 1
@@ -45,7 +45,7 @@ class Kind(IntEnum):
 
 
 class Memory(IntEnum):
-    """Where one side of a copy lives. `UNKNOWN` where the profiler does not say (ROCm, XPU)."""
+    """Memory on one side of a copy. `UNKNOWN` where the profiler does not state it (ROCm, XPU)."""
 
     UNKNOWN = 0
     PAGEABLE = 1
@@ -56,11 +56,11 @@ class Memory(IntEnum):
 
 
 Framework = Literal["pytorch", "jax", "cuda"]
-"""What a program is written with: the words that advice is given in. `cuda` is CUDA C++, or anything else."""
+"""Framework of a program, which selects the wording of advice. `cuda` is CUDA C++ or anything else."""
 
 
 class Sync(IntEnum):
-    """The kind of a synchronisation record."""
+    """Kind of a synchronization record."""
 
     STREAM_WAIT_EVENT = 0
     EVENT = 1
@@ -69,18 +69,18 @@ class Sync(IntEnum):
 
 
 class Table(Columns, frozen=True, weakref=True):
-    """Columns every table has."""
+    """Columns that every table has."""
 
     labels: ClassVar[dict[str, type[IntEnum]]] = {}
-    """What the numbers of its columns stand for."""
+    """Enumerations whose values the columns hold, by column."""
 
     names: tuple[str, ...]
-    """The trace's string table; shared, not a column."""
+    """String table of the trace. It is shared, and not a column."""
     start_ns: I64
     end_ns: I64
     name_id: I32
     place: I32
-    """The event's place in the source's list of events, for those who look it up there."""
+    """Index of the event in the source's list of events."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self):,} rows)"
@@ -90,14 +90,14 @@ class Table(Columns, frozen=True, weakref=True):
         return name
 
     def named(self, judge: Callable[[str], bool]) -> Bool:
-        """Which rows' names pass; each distinct name is judged once."""
+        """Return a mask of the rows whose names pass; each distinct name is judged once."""
         passes = np.zeros(len(self.names), np.bool_)
         for name_id in _names_in(self):
             passes[name_id] = judge(self.names[name_id])
         return passes.take(self.name_id)
 
     def to_pandas(self) -> pd.DataFrame:
-        """A data frame with one row per row, names and enumerations spelled out, -1 kept as it is."""
+        """Return a data frame with names and enumerations as text; -1 stays -1."""
         import pandas as pd
 
         frame: dict[str, Any] = {}
@@ -115,19 +115,19 @@ class Table(Columns, frozen=True, weakref=True):
 
 
 def stream_keys(device: Integers, stream: Integers) -> I64:
-    """One number for each stream of each device: those of several devices share numbers."""
+    """Return a number for each row's stream that is unique across devices, whose streams share numbers."""
     keys: I64 = device.astype(np.int64) << 32 | (stream.astype(np.int64) & 0xFFFFFFFF)
     return keys
 
 
 def of_stream_key(key: int) -> tuple[int, int]:
-    """Device and stream of one of `stream_keys`."""
+    """Return device and stream of one of `stream_keys`."""
     return key >> 32, ((key & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
 
 
 @kept()
 def _names_in(table: Table) -> list[int]:
-    """The numbers of the names that a table's rows have, ascending."""
+    """Return the distinct `name_id` values of a table, ascending."""
     used = np.zeros(len(table.names), np.bool_)
     used[table.name_id] = True
     found: list[int] = np.flatnonzero(used).tolist()
@@ -145,8 +145,8 @@ class GpuOps(Table, frozen=True):
     stream: I32
     """Stream id within the device; 0 is a stream; -1 where the source names none."""
     correlation: I64
-    """Joins the op to the runtime call that launched it; -1 where missing. Not unique: a graph launch
-    has one correlation for all its ops."""
+    """Joins the op to the runtime call that launched it; -1 where missing. Not unique: a graph launch has one
+    correlation for all its ops."""
     launch: I64
     """Row in `Trace.runtime_calls` of the launching call; -1 where it was not recorded."""
     bytes: I64
@@ -154,18 +154,18 @@ class GpuOps(Table, frozen=True):
     source_kind: I8
     target_kind: I8
     stated_gb_per_s: F64
-    """Bandwidth of a memory operation by the profiler's own account; -1 where it gives none. Figures here come from
-    `bytes` and the times instead."""
+    """Bandwidth of a memory operation according to the profiler; -1 where it states none. Our figures come from `bytes`
+    and the times instead."""
 
     @property
     def is_copy(self) -> Bool:
-        """Which ops are copies between host and device."""
+        """Return a mask of the copies between host and device."""
         copies: Bool = (self.kind == Kind.H2D) | (self.kind == Kind.D2H)
         return copies
 
     @property
     def host_memory(self) -> I8:
-        """Where the host's side of each copy lives; of other ops, their target."""
+        """Return the memory on the host's side of each copy; for other ops, their target."""
         return np.where(self.kind == Kind.H2D, self.source_kind, self.target_kind)
 
 
@@ -173,34 +173,33 @@ class HostEvents(Table, frozen=True):
     """CPU ops, `record_function` annotations, Python frames and profiler overhead, by thread."""
 
     thread: I64
-    """Operating-system thread id as recorded; -1 where unknown. Not necessarily positive or unique
-    across processes."""
+    """Operating-system thread id as recorded; -1 where unknown. Not necessarily positive or unique across processes."""
 
 
 class RuntimeCalls(HostEvents, frozen=True):
     """Calls into the device runtime or driver."""
 
     correlation: I64
-    """-1 where missing."""
+    """Correlation with GPU ops; -1 where missing."""
 
 
 class Syncs(Table, frozen=True):
-    """Synchronisation records (`cuda_sync`, `xpu_sync`): never work, always waiting."""
+    """Synchronization records (`cuda_sync`, `xpu_sync`): never work, always waiting."""
 
     labels: ClassVar = {"kind": Sync}
 
     kind: I8
     device: I32
     stream: I32
-    """The stream that waits (stream wait) or is waited for (stream sync); -1 for none."""
+    """Stream that waits (stream wait), or that the host waits for (stream sync); -1 for none."""
     correlation: I64
-    """The runtime call that asked for it; -1 where missing."""
+    """Correlation of the runtime call that made the host or stream wait; -1 where missing."""
     event: I64
     """Id of the event waited for; -1 where not recorded."""
     source_stream: I32
-    """The stream the event was recorded on; -1 where not recorded (CUDA 13)."""
+    """Stream that the event was recorded on; -1 where not recorded (CUDA 13)."""
     source_device: I32
-    """The device of that stream; -1 where not recorded."""
+    """Device of that stream; -1 where not recorded."""
     record_correlation: I64
     """Correlation of the call that recorded the event; -1 where not recorded (CUDA 13)."""
 
@@ -213,88 +212,88 @@ class DeviceAnnotations(Table, frozen=True):
 
 
 class Collectives(Table, frozen=True):
-    """What communication kernels say of their collective: one row for each kernel that says anything.
+    """Collectives of communication kernels, one row for each kernel that states its collective.
 
-    `start_ns` and `end_ns` are the kernel's, `name_id` is the collective's name (`allreduce`). The keys are those of
+    `start_ns` and `end_ns` are the kernel's, `name_id` is the collective's name (`allreduce`). The keys come from
     PyTorch's `ParamCommsUtils.cpp`.
     """
 
     device: I32
     stream: I32
     correlation: I64
-    """That of the kernel's row in `Trace.gpu_ops`."""
+    """Correlation of the kernel, as in `Trace.gpu_ops`."""
     group: I32
     """Name of the process group, as a row of `names`; -1 where missing."""
     ranks: I32
-    """The group's ranks as text (`[0, 1]`; PyTorch shortens long lists), as a row of `names`; -1 where missing."""
+    """Ranks of the group as text (`[0, 1]`; PyTorch shortens long lists), as a row of `names`; -1 where missing."""
     group_size: I32
-    """-1 where missing."""
+    """Number of ranks in the group; -1 where missing."""
     elements_in: I64
-    """-1 where missing."""
+    """Number of input elements; -1 where missing."""
     elements_out: I64
-    """-1 where missing."""
+    """Number of output elements; -1 where missing."""
     dtype: I32
-    """As a row of `names`; -1 where missing."""
+    """Type of the elements, as a row of `names`; -1 where missing."""
     sequence: I64
     """Number of the collective within its group; -1 where missing."""
 
 
 class Damage(Struct, frozen=True):
-    """What was wrong with the source, and what reading it cost. All zero for a clean file."""
+    """Damage of the source, and losses while reading it. All values are zero for a clean file."""
 
     truncated: bool = False
-    """The file ends before its JSON does, or its packing is broken; `examples` says which."""
+    """True if the file ends before its JSON does, or its packing is broken; `examples` states which."""
     lost_bytes: int = 0
     """Bytes of the source that hold no readable event."""
     lost_events: int = 0
-    """Events that could not be read at all."""
+    """Number of events that could not be read."""
     repaired_events: int = 0
-    """Events that were not valid JSON or held values of the wrong type, and were read all the same."""
+    """Number of events that were read although they were not valid JSON or held values of the wrong type."""
     impossible_times: int = 0
-    """Events of any table left out because their time is negative, absurd or missing."""
+    """Number of events of any table that were left out because their time is negative, absurd or missing."""
     impossible_by: dict[str, int] = field(default_factory=dict)
-    """The same by the part of the recording that they belong to (`overlapscope.trace.lost`)."""
+    """The same number by part of the recording (`overlapscope.trace.lost`)."""
     impossible_sizes: dict[str, int] = field(default_factory=dict)
-    """GPU ops whose size is taken as unknown, as no copy moves so much in its time, likewise by part."""
+    """Number of GPU ops whose stated size cannot be moved in their time and is taken as unknown, by part."""
     examples: tuple[str, ...] = ()
-    """Up to three short descriptions, for the person who looks into it."""
+    """Up to three short descriptions of the damage."""
 
 
 class TimedSteps(Struct, frozen=True):
-    """Steps that were timed while nothing was recorded, in order. Empty where none were."""
+    """Steps that were timed without the profiler, in order; empty where there were none."""
 
     host_ns: tuple[int, ...] = ()
-    """From mark to mark, by the host's clock."""
+    """Length of each step from mark to mark on the host's clock."""
     device_ns: tuple[int, ...] = ()
-    """Between CUDA events recorded at the marks on the current stream; empty without a GPU."""
+    """Length of each step between CUDA events recorded at the marks on the current stream; empty without a GPU."""
 
 
 class PlainSteps(Struct, frozen=True):
-    """Steps that the recorder timed right before and right behind the recording (`docs/guides/recording.md`)."""
+    """Steps that the recorder timed just before and just after the recording (`docs/guides/recording.md`)."""
 
     before: TimedSteps = TimedSteps()
     after: TimedSteps = TimedSteps()
 
 
 class TraceOrigin(Struct, frozen=True, kw_only=True):
-    """What was recorded when, as the recorder noted it; None is what it did not know."""
+    """Origin of a recording according to the recorder; fields are None where it did not know."""
 
     at_ns: int | None = None
-    """When recording began, in nanoseconds since 1970."""
+    """Start of the recording, in nanoseconds since 1970."""
     job: str | None = None
-    """The name of the script."""
+    """Name of the script."""
     commit: str | None = None
-    """Of its working tree, with `-dirty` behind it where that had changes."""
+    """Commit of the script's working tree, with the suffix `-dirty` if it had changes."""
     branch: str | None = None
 
 
 class OwnPeriod(Struct, frozen=True, kw_only=True):
-    """The sequence that a recording without steps repeats, each repetition of which is a step."""
+    """Sequence that a recording without steps repeats; each repetition is a step."""
 
     of: str
     """`kernel launches`, or `CPU ops` without a GPU."""
     length: int
-    """Number of launches or ops in a step: the median."""
+    """Median number of launches or ops in a step."""
     repeats: int
     """Number of steps."""
     regular_pct: float
@@ -305,63 +304,63 @@ class OwnPeriod(Struct, frozen=True, kw_only=True):
 
 
 class Trace(Struct, frozen=True, eq=False, weakref=True):
-    """One process' recording.
+    """The recording of one process.
 
     Build it with a source (`overlapscope.load`), not by hand.
     """
 
     source: str
-    """Where it came from: a path as the user gave it."""
+    """Path of the file, as the user gave it."""
     names: tuple[str, ...]
     gpu_ops: GpuOps
     runtime_calls: RuntimeCalls
     cpu_ops: HostEvents
     annotations: HostEvents
-    """`record_function` ranges on the host, `ProfilerStep#N` among them."""
+    """`record_function` ranges on the host, including `ProfilerStep#N`."""
     python_frames: HostEvents
-    """Empty unless recorded with stacks."""
+    """Python frames; empty unless recorded with stacks."""
     overheads: HostEvents
-    """Time the profiler itself took."""
+    """Time that the profiler itself took."""
     syncs: Syncs
-    """Empty unless recorded with sync events."""
+    """Synchronization records; empty unless recorded with sync events."""
     device_annotations: DeviceAnnotations
     collectives: Collectives
     device_names: dict[int, str]
-    """Ordinal to product name, for the devices the source lists."""
+    """Product names by ordinal, for the devices that the source lists."""
     rank: int | None = None
     world_size: int | None = None
     start_ns: int = -1
-    """When recording began; -1 where the source does not say."""
+    """Start of the recording; -1 where the source does not state it."""
     end_ns: int = -1
-    """When recording ended; -1 where the source does not say."""
+    """End of the recording; -1 where the source does not state it."""
     versions: dict[str, str] = field(default_factory=dict)
-    """Versions the source states, e.g. `cuda_runtime`."""
+    """Versions that the source states, such as `cuda_runtime`."""
     flags: dict[str, bool] = field(default_factory=dict)
-    """What the source says of how it was recorded, e.g. `record_shapes`."""
+    """Options of the recording that the source states, such as `record_shapes`."""
     damage: Damage = field(default_factory=Damage)
     warm_up_steps: int = 0
-    """How many of the first steps were recorded only for the pipeline to fill, and must not be judged."""
+    """Number of first steps that were recorded only to fill the pipeline, and must not be judged."""
     base_ns: int = 0
-    """What was added to the file's own times, to write such times again."""
+    """Nanoseconds that were added to the file's own times; needed to write such times again."""
     predicted_by: tuple[str, ...] | None = None
-    """The changes with which `overlapscope whatif` predicted it; None for a recording."""
+    """Changes with which `overlapscope whatif` predicted the trace; None for a recording."""
     plain_steps: PlainSteps = field(default_factory=PlainSteps)
-    """What a step takes while nothing is recorded, as far as the recorder timed it."""
+    """Step times without the profiler, as far as the recorder measured them."""
 
     recorder: str = "kineto"
-    """The source that made it (`overlapscope.reading.sources`): what recorded it."""
+    """Source that recorded the trace (`overlapscope.reading.sources`)."""
     framework: Framework = "pytorch"
-    """What the program is written with, as far as the recording tells."""
+    """Framework of the program, as far as the recording shows."""
     steps_by: str = ""
-    """The name of the ranges that are its steps; empty where torch.profiler marked them, or nobody did."""
+    """Name of the ranges that are the steps; empty if torch.profiler marked the steps, or there are none."""
     step_source: str = ""
-    """What ended its steps, as the recorder noted it, such as `calls of ResNet.forward`; empty where it did not."""
+    """End of a step according to the recorder, such as `calls of ResNet.forward`; empty if not noted."""
     period: OwnPeriod | None = None
     """Period by which steps were found; None if they are marked. The first is start-up if `warm_up_steps` is 1."""
     whole_graphs: int = 0
-    """How many of the GPU ops are CUDA graphs that were recorded as one op each, whatever they consist of."""
+    """Number of GPU ops that are CUDA graphs, each recorded as a single op whatever it contains."""
     unpacked_bytes: int = 0
-    """How large its file is when unpacked; 0 where it comes from none."""
+    """Unpacked size of the file; 0 if the trace comes from no file."""
     origin: TraceOrigin | None = None
 
     def __repr__(self) -> str:
@@ -369,7 +368,7 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """Devices that did anything, in ascending order."""
+        """Return the devices that did anything, in ascending order."""
         # Ordinals are small, and -1 is one of them.
         return tuple((np.flatnonzero(np.bincount(self.gpu_ops.device + 1)) - 1).tolist())
 
@@ -383,13 +382,20 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
         start_ns: int | None = None,
         end_ns: int | None = None,
     ) -> Trace:
-        """The same trace with only the GPU ops that match every given criterion.
+        """Return the same trace with only the GPU ops that match every given criterion.
 
-        `step` and `range` are annotation names and select the ops launched from inside them on the
-        host; `start_ns` and `end_ns` select ops that run at any moment of `[start_ns, end_ns)`. Host tables
-        are kept whole, so that causes can still be found.
+        Host tables stay complete, so that causes can still be found.
 
-        Raises NotInTrace where no annotation has the given name.
+        Args:
+            device: Ordinal of the device.
+            stream: Id of the stream.
+            step: Name of a step, to select the ops launched inside it on the host.
+            range: Name of an annotation, to select the ops launched inside it on the host.
+            start_ns: Start of a window, to select the ops that run at any moment of it.
+            end_ns: End of the window.
+
+        Raises:
+            NotInTrace: No annotation has the given name.
         """
         ops = self.gpu_ops
         keep = np.ones(len(ops), dtype=np.bool_)
@@ -407,7 +413,7 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
         return replace(self, gpu_ops=ops.take(keep))
 
     def sql(self, statement: str) -> pd.DataFrame:
-        """What a SELECT statement finds in the trace and in its results: `overlapscope.sql`."""
+        """Return the result of a SELECT statement on the trace and its analysis: `overlapscope.sql`."""
         import overlapscope
 
         return overlapscope.sql(self, statement)

@@ -1,11 +1,10 @@
-"""What a GPU op is, judged by its category and then by its name. Nothing else in the package reads op names
-so.
+"""Classification of GPU ops by category and name. No other module interprets op names for this.
 
-The functions are pure and meant to be called once for each distinct name, not for each event.
+The functions are pure. Call them once for each distinct name, not for each event.
 
-Facts come from kineto's sources: `memcpyKindString` and `memoryKindString` (`cupti_strings.cpp`) for CUDA,
+The facts come from kineto's sources: `memcpyKindString` and `memoryKindString` (`cupti_strings.cpp`) for CUDA,
 `getGpuActivityKindString` (`RocprofActivity_inl.h`) for ROCm, `memcpyName` (`plugin/xpupti`) for XPU, and
-`ActivityType.h` for categories. First releases of kineto wrote the categories `Kernel`, `Memcpy`, `Memset`.
+`ActivityType.h` for categories. The first releases of kineto wrote the categories `Kernel`, `Memcpy`, `Memset`.
 """
 
 from __future__ import annotations
@@ -57,7 +56,8 @@ _COMM_LIBRARY = re.compile(
     | (?<![a-z]) rccl | msccl                             # RCCL, MSCCL, MSCCL++
     | oneccl | oneapi::ccl | (?<![a-z]) ccl:: | (?<![a-z]) hccl
     | nvshmem | roc_?shmem | (?<![a-z]) ishmem
-    | deep_ep:: | userbuffers_                            # DeepEP; Transformer Engine's user buffers
+    | deep_ep:: | (?<![a-z]) (?:inter|intra)node(?:_ll)?::  # DeepEP, under any namespace
+    | userbuffers_                                        # Transformer Engine's user buffers
     | symmetric_memory::
     | quick_?reduce::
     """,
@@ -76,7 +76,7 @@ _COLLECTIVE = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _JUDGED = 2048
-"""Characters of a name that are looked at: what an op is stands before its template arguments, which may be long."""
+"""Number of characters of a name to examine. The template arguments, which may be long, come after them."""
 
 # torch.compile names a fused kernel after the ops it replaces, a collective's output among them.
 _GENERATED = re.compile(r"triton_[a-z]{2,4}_fused")
@@ -86,19 +86,19 @@ XLA_WAIT = re.compile(
     r"np\.asarray\(jax\.Array\)|block_until_ready"
     r"|\w*(?:Buffer|Future|Array|Event)\w*::(?:Await|BlockUntilReady|BlockHostUntilReady)"
 )
-"""Marks of JAX and PJRT in which the host waits for the device. They call nothing that XLA's profiler would record."""
+"""Marks of JAX and PJRT in which the host waits for the device, without a call that XLA's profiler would record."""
 
 XLA_STAGES = frozenset({"H2D Dispatch", "D2H Copy From Staging Buffer"})
-"""Marks of PJRT in which it copies an array into memory that is pinned, or out of it, and changes its layout."""
+"""Marks of PJRT in which it copies an array into or out of pinned memory, and changes the array's layout."""
 
 XLA_LAUNCH = re.compile(r".*LoadedExecutable::Execute\w*")
-"""Marks of PJRT around the launch of a compiled function. It waits for arrays that are being staged."""
+"""Marks of PJRT around the launch of a compiled function, which waits for arrays that are being staged."""
 
 
 def kind(category: str, name: str) -> Kind:
-    """The kind of a GPU op.
+    """Return the kind of a GPU op.
 
-    `category` is the event's `cat` in any case; one that is no GPU category counts as a kernel's.
+    `category` is the event's `cat` in any case. An op of any other category counts as a kernel.
     """
     category, name = category.lower(), name[:_JUDGED]
     if category in _FILL:
@@ -109,9 +109,9 @@ def kind(category: str, name: str) -> Kind:
 
 
 def memory_kinds(category: str, name: str) -> tuple[Memory, Memory]:
-    """Where a copy reads and writes: (source, target). Both UNKNOWN for what is no copy.
+    """Return the memory that a copy reads and writes: (source, target). Both are UNKNOWN for other ops.
 
-    `Host` (ROCm) and `MEMORY(Unknown)` (XPU) say neither pinned nor pageable, so they are UNKNOWN.
+    `Host` (ROCm) and `MEMORY(Unknown)` (XPU) mean neither pinned nor pageable, so they are UNKNOWN.
     """
     if category.lower() not in _COPY:
         return Memory.UNKNOWN, Memory.UNKNOWN
@@ -123,7 +123,7 @@ def memory_kinds(category: str, name: str) -> tuple[Memory, Memory]:
 
 
 def hides_direction(name: str) -> bool:
-    """Return whether the name of an op of `Kind.OTHER` leaves open that it is a copy between host and device."""
+    """Return whether an op of `Kind.OTHER` may, by its name, be a copy between host and device."""
     name = name[:_JUDGED]
     direction = _COPY_NAME.match(name)
     if _FILL_NAME.match(name) or _TRANSFER.match(name) or _BLIT.match(name):
@@ -140,7 +140,7 @@ def _copy_kind(name: str) -> Kind:
     direction = _COPY_NAME.match(name)
     if direction is not None and _KNOWN_DIRECTION.fullmatch(direction[1]):
         return _DIRECTION.get(direction[1].lower(), Kind.OTHER)
-    # kineto writes `<unknown>` for a direction it does not know; the memory kinds may still tell.
+    # kineto writes `<unknown>` for an unknown direction; the memory kinds may still show it.
     source, target = memory_kinds("gpu_memcpy", name)
     if source in _ON_HOST and target in _ON_DEVICE:
         return Kind.H2D
@@ -173,14 +173,14 @@ def _transfer_kind(source: str, target: str) -> Kind:
 
 
 def _base_name(name: str) -> str:
-    """A kernel's qualified name without return type, template arguments and parameters."""
+    """Return a kernel's qualified name without return type, template arguments and parameters."""
     name = name.replace("(anonymous namespace)", "anonymous").removeprefix("void ")
     return re.split(r"[<(]", name, maxsplit=1)[0]
 
 
-# -- as people say it ------------------------------------------------------------------------------
+# -- Short names ---
 
-# Templates that say how a kernel goes through its data; one of their arguments says what it does.
+# These templates loop over a kernel's data; one of their arguments is the operation.
 _LOOPS = re.compile(r"\w*elementwise_kernel\w*|reduce_kernel|multi_tensor_apply_kernel|(Kernel\d?|device_kernel)")
 _DOES = re.compile(
     r"\b(?!gpu_kernel_impl|[AB]UnaryFunctor|BinaryFunctor)"
@@ -189,9 +189,10 @@ _DOES = re.compile(
 
 
 def short_kernel(name: str) -> str:
-    """A kernel's name without return type, namespaces, parameters and template arguments: `ncclDevKernel_Generic`.
+    """Return a kernel's name without return type, namespaces, parameters and template arguments.
 
-    Of a loop over any function, `vectorized_elementwise_kernel<FillFunctor>`; a name of another form stays as it is.
+    `ncclDevKernel_Generic` is an example. A loop over a function keeps it:
+    `vectorized_elementwise_kernel<FillFunctor>`. A name of another form stays as it is.
     """
     outer, inner, depth = "", "", 0
     for character in name.removeprefix("void ").replace("(anonymous namespace)::", ""):

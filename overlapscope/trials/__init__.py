@@ -1,5 +1,6 @@
-"""Trying changes on the program itself: it is run as it is and with each change, plain, and its steps are timed.
+"""Trials of changes on a running program: it runs unchanged and with each change, without a profiler, and its steps are
+timed.
 
-`child` is what happens inside a run, `search` decides which runs there are, `conduct` makes them, `result` is what came
-out, `edit` how a person does the same. `in_code` does it all to a function of this process.
+`child` sets up a run, `search` decides which runs to make, `conduct` makes them, `result` holds the findings, and
+`edit` puts changes into the source. `in_code` does all of this with a function of the current process.
 """

@@ -1,4 +1,4 @@
-"""What becomes of a call in a program's text: it gets options in the style of those that it has, or a pinned tensor."""
+"""Edits of a call in a program's text: new options in the style of the others, or a pinned tensor."""
 
 from __future__ import annotations
 
@@ -7,25 +7,29 @@ from msgspec import Struct
 
 
 class Unclear(Exception):
-    """What to edit cannot be said for sure; the text is a clause that says why."""
+    """An edit that can't be determined for certain; the text is a clause with the reason."""
 
 
-class Options(Struct, frozen=True):
-    """Keywords that a call gets, each with a Python expression. They replace what the call has of their names."""
+class CallOptions(Struct, frozen=True):
+    """Keywords to add to a call, each with a Python expression; they replace options of the same names."""
 
     given: tuple[tuple[str, str], ...]
     instead_of: str = ""
-    """A keyword that goes."""
+    """Keyword to remove."""
     positional: int = 2
-    """Where so many arguments are passed by position, one of them may hold such an option."""
+    """Minimum number of positional arguments that may already include such an option."""
     replaced: bool = True
-    """What the call has of their names may be replaced."""
+    """True if existing options of these names may be replaced."""
 
     def __str__(self) -> str:
         return ", ".join(f"{name}={value}" for name, value in self.given)
 
     def __call__(self, call: cst.Call) -> cst.Call:
-        """The call with them. Raises Unclear."""
+        """Return the call with the options.
+
+        Raises:
+            Unclear: The call can't be edited for certain.
+        """
         if any(arg.star for arg in call.args):
             raise Unclear("the call's options are passed with a star")
         if sum(arg.keyword is None for arg in call.args) >= self.positional:
@@ -39,16 +43,16 @@ class Options(Struct, frozen=True):
 
 
 def pinned_receiver(call: cst.Call) -> cst.Call:
-    """`x.to(...)` becomes `x.pin_memory().to(...)`."""
+    """Return `x.pin_memory().to(...)` for `x.to(...)`."""
     if len(call.args) > 1 + sum(arg.keyword is not None and arg.keyword.value == "non_blocking" for arg in call.args):
-        # Torch would copy it into memory that is not pinned, to change its type there.
+        # Torch would change the type in a copy that is not pinned.
         raise Unclear("the copy changes the type, too")
     function = cst.ensure_type(call.func, cst.Attribute)
     return call.with_changes(func=function.with_changes(value=_pinned(function.value)))
 
 
 def pinned_argument(call: cst.Call) -> cst.Call:
-    """`y.copy_(x)` becomes `y.copy_(x.pin_memory())`."""
+    """Return `y.copy_(x.pin_memory())` for `y.copy_(x)`."""
     if not call.args or call.args[0].star or call.args[0].keyword:
         raise Unclear("its source is not its first argument")
     first, *others = call.args
@@ -67,7 +71,7 @@ def _index(call: cst.Call, name: str) -> int | None:
 
 
 def _without(call: cst.Call, name: str) -> cst.Call:
-    """The call without that option; what stood behind the last argument stands behind the last one then."""
+    """Return the call without an option; text after the last argument stays at the end."""
     at = _index(call, name)
     if at is None:
         return call
@@ -79,7 +83,7 @@ def _without(call: cst.Call, name: str) -> cst.Call:
 
 
 def _with(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:
-    """The call with that option, in the style of its other arguments."""
+    """Return the call with an option, in the style of its other arguments."""
     args = list(call.args)
     at = _index(call, name)
     if at is not None:
@@ -100,7 +104,7 @@ def _with(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:
         behind = last.whitespace_after_arg
         new = new.with_changes(whitespace_after_arg=_uncommented(behind))
     if isinstance(behind, cst.ParenthesizedWhitespace):
-        # Comments behind the last argument stay there.
+        # Comments after the last argument stay there.
         if isinstance(between, cst.ParenthesizedWhitespace):
             between = behind.with_changes(indent=between.indent, last_line=between.last_line)
         elif behind.first_line.comment or any(line.comment for line in behind.empty_lines):
@@ -111,7 +115,7 @@ def _with(call: cst.Call, name: str, value: cst.BaseExpression) -> cst.Call:
 
 
 def _between(call: cst.Call) -> cst.BaseParenthesizableWhitespace:
-    """What separates its arguments: a blank, or a new line with the indentation of the last one."""
+    """Return the separator of its arguments: a blank, or a new line with the last argument's indentation."""
     if len(call.args) > 1 and isinstance(comma := call.args[-2].comma, cst.Comma):
         return _uncommented(comma.whitespace_after)
     if isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace):

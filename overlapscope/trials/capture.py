@@ -1,4 +1,4 @@
-"""A module's forward and backward pass as two CUDA graphs, by `torch.cuda.make_graphed_callables`."""
+"""Capture of a module's forward and backward pass as two CUDA graphs, with `torch.cuda.make_graphed_callables`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def why_not(module: torch.nn.Module, args: tuple[Any, ...], options: Mapping[str, Any]) -> str:
-    """Why that does not fit a module that is called with these arguments, in a clause; empty where it does."""
+    """Return why a module called with these arguments can't be captured, in a clause; empty if it can."""
     tensors = [*args, *module.parameters()]
     if options:
         return "it is called with keyword arguments"
-    if not all(isinstance(one, torch.Tensor) and one.is_cuda for one in tensors):
+    if not all(isinstance(tensor, torch.Tensor) and tensor.is_cuda for tensor in tensors):
         return "not all that it is called with, and not all of its parameters, are tensors on a GPU"
     if isinstance(module, DistributedDataParallel):
         return "it is wrapped in DistributedDataParallel"
@@ -27,13 +27,18 @@ def why_not(module: torch.nn.Module, args: tuple[Any, ...], options: Mapping[str
 
 
 class Capture:
-    """Stands in for a module's `forward`, from its next call that computes gradients on.
+    """A replacement for a module's `forward`, which captures the next call that computes gradients.
 
-    A call with other shapes, with keyword arguments or in evaluation is made by the module's own.
+    Calls with other shapes, with keyword arguments or in evaluation use the module's own `forward`.
     """
 
     def __init__(self, module: torch.nn.Module, captured: Callable[[], None], failed: Callable[[str], None]) -> None:
-        """`captured()` is called when it is captured, `failed(sentence)` where it cannot be."""
+        """Replace the module's `forward`.
+
+        Args:
+            captured: Called after the capture.
+            failed: Called with a sentence if the module can't be captured.
+        """
         self._module, self._captured, self._failed = module, captured, failed
         self._own = vars(module).get("forward")
         self._forward = module.forward
@@ -42,7 +47,7 @@ class Capture:
         module.forward = self._call
 
     def undo(self) -> None:
-        """The module is as it was."""
+        """Restore the module's `forward`."""
         if self._own is None:
             vars(self._module).pop("forward", None)
         else:
@@ -65,9 +70,9 @@ class Capture:
         return self._forward(*args, **options)
 
     def _captured_as(self, args: tuple[torch.Tensor, ...]) -> Callable[..., Any] | None:
-        """Takes the parameters behind the arguments; None where it failed.
+        """Capture a call; the result takes the parameters after the arguments. Return None on failure.
 
-        What capturing runs to warm up must leave no trace: it draws numbers, and norms keep statistics.
+        The warm-up of a capture draws random numbers and updates statistics of norms, so both are restored.
         """
         module, cache = self._module, torch.is_autocast_cache_enabled()
         buffers = [buffer.clone() for buffer in module.buffers()]
@@ -78,10 +83,10 @@ class Capture:
             given, parameters = tensors[: len(args)], tensors[len(args) :]
             return functional_call(module, dict(zip(names, parameters, strict=True)), given)
 
-        # The program may keep its last loss, and with it autograd's nodes of the parameters, which belong to another
-        # stream and would end the capture. The same memory by other tensors has nodes of its own.
-        samples = [one.detach().clone().requires_grad_(one.requires_grad) for one in args]
-        samples += [one.detach().requires_grad_(one.requires_grad) for one in module.parameters()]
+        # The program may keep its last loss, and thereby autograd's nodes of the parameters, which belong to another
+        # stream and would end the capture. Other tensors on the same memory have nodes of their own.
+        samples = [tensor.detach().clone().requires_grad_(tensor.requires_grad) for tensor in args]
+        samples += [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in module.parameters()]
         try:
             torch.set_autocast_cache_enabled(False)
             graphed: Callable[..., Any] = torch.cuda.make_graphed_callables(
@@ -89,9 +94,9 @@ class Capture:
             )
             self._captured()
         except Exception as error:
-            # What CUDA says goes on for lines.
-            said = str(error).partition("\n")[0].rstrip(".")
-            self._failed(f"It cannot be captured: {type(error).__name__}: {said}.")
+            # CUDA's messages have many lines.
+            message = str(error).partition("\n")[0].rstrip(".")
+            self._failed(f"It cannot be captured: {type(error).__name__}: {message}.")
             return None
         finally:
             torch.set_autocast_cache_enabled(cache)
@@ -105,4 +110,4 @@ class Capture:
 
 
 def _signature(args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    return [(one.shape, one.dtype, one.device, one.requires_grad) for one in args]
+    return [(tensor.shape, tensor.dtype, tensor.device, tensor.requires_grad) for tensor in args]

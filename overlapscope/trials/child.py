@@ -1,4 +1,4 @@
-"""How a run of the program comes to do what its `Task` says; what it does then is in `inside`."""
+"""Start of a task in a child process; `inside` does the task."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from overlapscope.recorder import at_start
 from overlapscope.trials.protocol import VARIABLE, Task
 
 _HELPER = "compile_worker"
-"""In the command line of a process that compiles for torch.compile."""
+"""Part of the command line of a process that compiles for torch.compile."""
 
 
 def environment(task: Task) -> dict[str, str]:
-    """Variables with which a program, and every Python process that it starts, does this task."""
-    told = {VARIABLE: msgspec.json.encode(task).decode(), "PYTHONHASHSEED": "0"}
-    return at_start.environment(f"{__name__}:watch") | told
+    """Return environment variables that make a program, and every Python process that it starts, do a task."""
+    variables = {VARIABLE: msgspec.json.encode(task).decode(), "PYTHONHASHSEED": "0"}
+    return at_start.environment(f"{__name__}:watch") | variables
 
 
 def watch() -> None:
-    """In each such process, when it has imported torch: begin."""
+    """Begin the task in such a process, once torch is imported."""
     if any(_HELPER in part for part in sys.orig_argv):
         return
     try:
-        from overlapscope.trials.inside import Run
+        from overlapscope.trials.inside import ProcessRun
 
-        Run(msgspec.json.decode(os.environ[VARIABLE], type=Task)).begin()
+        ProcessRun(msgspec.json.decode(os.environ[VARIABLE], type=Task)).begin()
     except Exception:
-        # The program goes on without us; whoever started it finds no outcome, and this in its output.
+        # The program continues without the task. The parent finds no outcome, and this traceback in the output.
         traceback.print_exc()

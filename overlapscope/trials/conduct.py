@@ -1,4 +1,4 @@
-"""Conducts a trial: surveys the program, and runs it as it is and with changes while time is left."""
+"""Conducts a trial: surveys the program, then runs it unchanged and with changes while time is left."""
 
 from __future__ import annotations
 
@@ -21,61 +21,61 @@ from overlapscope.trials import fits, plan, search
 from overlapscope.trials.edit import edit, edits
 from overlapscope.trials.measure import timing
 from overlapscope.trials.predictions import predict_sets
-from overlapscope.trials.program import Ended, Program
-from overlapscope.trials.protocol import Facts, Outcome, Setting, Steps, Task
+from overlapscope.trials.program import EndedRun, TrialProgram
+from overlapscope.trials.protocol import Facts, RankOutcome, Setting, Steps, Task
 from overlapscope.trials.result import Predicted, Sameness, Trial
 from overlapscope.trials.sameness import SOUND, sameness
 from overlapscope.trials.search import AS_IS, Planned, Run, Settings
-from overlapscope.trials.summary import Findings, step_ns_of, summarize
+from overlapscope.trials.summary import TrialFindings, step_ns_of, summarize
 from overlapscope.trials.write import check_originals
 
 _PATIENCE: Final = 5
-"""A run may take so many times as long as the first one."""
+"""Maximum length of a run, as a multiple of the first run."""
 _LEAST_LIMIT_S: Final = 180.0
-"""Compiling takes a minute or two."""
+"""Minimum time limit of a run: compiling takes a minute or two."""
 _RECORDED: Final = 1.5
-"""A run under the recorder takes about so many times as long as a plain one: most of either is its start."""
+"""Length of a run under the recorder, as a multiple of a plain run; most of either is startup."""
 _LONGER: Final = 1.5
 _LATER_S: Final = 5.0
-"""A program that runs this much longer without overlapscope than until it failed under it does not fail."""
+"""Minimum extra time without overlapscope for a program that failed under it to count as working."""
 _TOO_SHORT: Final = _RECORDED + 3
 """Minimum number of runs left for a recording: one change needs three runs after it."""
 NO_TIME: Final = "There was no time left for it; `--minutes` gives more."
 
 
 class ProgramFailed(Exception):
-    """The program fails as it is."""
+    """The unchanged program fails."""
 
-    def __init__(self, ended: Ended, *, runs_alone: bool = False) -> None:
-        """`runs_alone`: it does not fail without overlapscope."""
+    def __init__(self, ended: EndedRun, *, runs_alone: bool = False) -> None:
+        """Keep how the run ended; `runs_alone` if the program works without overlapscope."""
         super().__init__(ended.how)
         self.ended, self.runs_alone = ended, runs_alone
 
 
 class Conducted(Struct, frozen=True):
-    """A trial that is over."""
+    """A finished trial."""
 
     trial: Trial
     interrupted: bool
-    """By Ctrl-C."""
+    """True after Ctrl-C."""
     facts: Facts
     best: Settings | None
     once_more: Callable[[], Confirmed]
-    """Runs the program as it is, when it has been edited; takes as long as one run."""
+    """Function that runs the edited program, which takes as long as a run."""
 
 
 class Confirmed(Struct, frozen=True):
-    """A run of the program after its edit."""
+    """Result of a run of the edited program."""
 
     failure: str
-    """How it failed, in a sentence; empty where it did not."""
+    """Sentence on how it failed; empty if it didn't."""
     pct: float = 0.0
-    """By how much its step is longer than before the edit; negative where it is shorter."""
+    """Change of its step, in percent; negative if it is shorter than before the edit."""
     results: Sameness = "unknown"
 
     @property
     def why_not(self) -> str:
-        """What speaks against the edit, in a sentence; empty where nothing does."""
+        """Reason against the edit, in a sentence; empty if there is none."""
         if self.failure:
             return f"The edited program fails. {clean(self.failure, 300)}"
         if self.results not in SOUND:
@@ -85,72 +85,76 @@ class Confirmed(Struct, frozen=True):
         return ""
 
 
-class Asked(Struct, frozen=True):
-    """What the user wants."""
+class TrialOptions(Struct, frozen=True):
+    """Options of a trial, from the user."""
 
     minutes: float
     steps: int | None
-    """That are timed; None: as many as it takes."""
+    """Number of steps to time; None to choose it."""
     only: Collection[str]
     also: Collection[str]
     keep: bool = False
-    """Recordings are there afterwards."""
+    """True to keep recordings."""
     writes: bool = False
-    """What pays is edited into the program's files afterwards."""
+    """True to edit the best changes into the program's files."""
 
 
-def conduct(program: Program, asked: Asked, directory: Path, progress: Progress) -> Conducted:
-    """Try changes on the program; each run has a directory of its own in `directory`.
+def conduct(program: TrialProgram, asked: TrialOptions, directory: Path, progress: Progress) -> Conducted:
+    """Try changes on the program. Ctrl-C ends the trial early.
 
-    Raises ProgramFailed where it fails as it is, UsageError where it has no steps or too few, or where an original is
-    in the way of what is to be edited. Ctrl-C ends it early.
+    Args:
+        directory: Parent of each run's directory.
+
+    Raises:
+        ProgramFailed: The unchanged program fails.
+        UsageError: It has no steps or too few, or an original is in the way of an edit.
     """
     conductor = _Conductor(program, asked, directory, progress)
-    found = conductor.survey()
+    findings = conductor.survey()
     interrupted = False
     try:
-        conductor.record(found)
-        conductor.ladder(found)
-        conductor.rounds(found)
-        conductor.check(found)
+        conductor.record(findings)
+        conductor.ladder(findings)
+        conductor.rounds(findings)
+        conductor.check(findings)
     except KeyboardInterrupt:
         interrupted = True
         progress.say("Interrupted. A second Ctrl-C ends it without showing what is known so far.")
     try:
-        predicted = _predicted(found)
+        predicted = _predicted(findings)
     except KeyboardInterrupt:
         if interrupted:
             raise
         interrupted, predicted = True, {}
     trial = summarize(
-        found,
+        findings,
         program.text,
         predicted=predicted,
-        edited=lambda settings: edit(found.facts, settings, program.root),
+        edited=lambda settings: edit(findings.facts, settings, program.root),
         keep=asked.keep,
         interrupted=interrupted,
         wall_s=conductor.wall_s,
     )
-    return Conducted(trial, interrupted, found.facts, found.best, partial(conductor.once_more, found))
+    return Conducted(trial, interrupted, findings.facts, findings.best, partial(conductor.once_more, findings))
 
 
-def _predicted(found: Findings) -> Mapping[Settings, Predicted]:
-    """Where the program was recorded: what is predicted for each set that was tried."""
-    step_ns = step_ns_of(found.runs, AS_IS)
-    if found.before is None or step_ns is None:
+def _predicted(findings: TrialFindings) -> Mapping[Settings, Predicted]:
+    """Return the prediction for each tried set of changes, if the program was recorded."""
+    step_ns = step_ns_of(findings.runs, AS_IS)
+    if findings.before is None or step_ns is None:
         return {}
     try:
-        return predict_sets(found.before, found.runs.tried(), step_ns)
+        return predict_sets(findings.before, findings.runs.tried(), step_ns)
     except OverlapscopeError as error:
-        found.notes.append(f"Nothing is predicted: {error}")
+        findings.notes.append(f"Nothing is predicted: {error}")
         return {}
 
 
 class _Conductor:
-    """Runs one program as often as it takes."""
+    """Runs a program as often as needed."""
 
-    def __init__(self, program: Program, asked: Asked, directory: Path, progress: Progress) -> None:
-        """Each run has a directory of its own in `directory`."""
+    def __init__(self, program: TrialProgram, asked: TrialOptions, directory: Path, progress: Progress) -> None:
+        """Start the clock; each run has a subdirectory of `directory`."""
         self._program = program
         self._asked = asked
         self._directory = directory
@@ -158,20 +162,17 @@ class _Conductor:
         self._began = time.monotonic()
         self._count = 0
         self._limit_s = max(_LEAST_LIMIT_S, 60 * asked.minutes)
-        """Of the first run; nobody knows yet how long it takes."""
+        """Limit of the first run, whose length is unknown."""
         self._steps_by: Steps | None = None
-        """As the survey found them."""
+        """Steps found by the survey."""
 
     @property
     def wall_s(self) -> float:
-        """Since the beginning."""
+        """Seconds since the start."""
         return time.monotonic() - self._began
 
-    def survey(self) -> Findings:
-        """What the program does, how many steps are timed, and which changes fit.
-
-        Raises as `conduct`.
-        """
+    def survey(self) -> TrialFindings:
+        """Survey the program, plan the steps to time, and choose the changes that fit. Raises like `conduct`."""
         self._progress.now("Looking at what the program does in its steps")
         ended, notes = self._run(plan.SURVEY, survey=True), []
         if ended.failed:
@@ -183,38 +184,38 @@ class _Conductor:
             notes.append(f"The program marks no steps and has no optimizer: its steps are {self._steps_by.label}.")
         facts = outcome.facts or Facts(cuda=False, cpus=os.cpu_count() or 1)
         fitting, left_out = fits.candidates(facts, outcome.ranks, self._asked.only, self._asked.also)
-        workers = max((int(one.values[-1]) for one in fitting if one.change == "workers"), default=0)
+        workers = max((int(candidate.values[-1]) for candidate in fitting if candidate.change == "workers"), default=0)
         wanted = plan.plan(fmean(outcome.host_ns), self._asked.steps, workers) if outcome.host_ns else plan.SURVEY
         if not ended.complete:
             wanted = plan.shortened(wanted, outcome.all_steps)
         if self._asked.writes:
-            every = tuple(Setting(one.change, value) for one in fitting for value in one.values)
+            every = tuple(Setting(candidate.change, value) for candidate in fitting for value in candidate.values)
             check_originals(edits(facts, every, self._program.root).files)
-        found = Findings(facts, outcome.ranks, wanted, fitting, left_out, notes=notes)
-        self._first(found)
-        return found
+        findings = TrialFindings(facts, outcome.ranks, wanted, fitting, left_out, notes=notes)
+        self._first(findings)
+        return findings
 
-    def _first(self, found: Findings) -> None:
-        """The first plain run, which tells whether there are as many steps as are wanted."""
+    def _first(self, findings: TrialFindings) -> None:
+        """Make the first plain run, and shorten the plan if the program makes fewer steps."""
         self._progress.now("Run 1, as it is")
-        ended = self._run(found.plan)
+        ended = self._run(findings.plan)
         if not ended.complete:
             outcome = self._usable(ended)
-            found.plan = plan.shortened(found.plan, outcome.all_steps)
-            ended = self._run(found.plan)
+            findings.plan = plan.shortened(findings.plan, outcome.all_steps)
+            ended = self._run(findings.plan)
             if not ended.complete:
                 raise self._failed(ended)
         self._limit_s = max(_LEAST_LIMIT_S, _PATIENCE * ended.wall_s)
-        self._keep(found, _told(Planned(AS_IS, 1), ended))
-        most = (len(found.candidates) + 1) * search.MOST_ROUNDS
-        runs = min(most, 1 + int(max(0.0, self._left_s(found)) / ended.wall_s))
+        self._keep(findings, _finished(Planned(AS_IS, 1), ended))
+        most = (len(findings.candidates) + 1) * search.MOST_ROUNDS
+        runs = min(most, 1 + int(max(0.0, self._left_s(findings)) / ended.wall_s))
         self._progress.say(
             f"Each run takes about {duration(1e9 * ended.wall_s)}, and there will be {runs} at most. In each, "
-            f"{plural(found.plan.timed_steps, 'step')} are timed after {found.plan.warmup_steps} of warm-up."
+            f"{plural(findings.plan.timed_steps, 'step')} are timed after {findings.plan.warmup_steps} of warm-up."
         )
 
-    def _without_survey(self, failed: Ended) -> Ended:
-        """Run the program without the survey, and add the facts of the one that failed. Raises ProgramFailed."""
+    def _without_survey(self, failed: EndedRun) -> EndedRun:
+        """Run the program without the survey, and add the facts of the failed survey. Raises ProgramFailed."""
         failure = self._failed(failed)
         seen = next((outcome for outcome in failed.outcomes if outcome.facts is not None), None)
         if seen is None or not failure.runs_alone:
@@ -226,16 +227,16 @@ class _Conductor:
         outcomes = (replace(outcome, facts=seen.facts, steps_by=seen.steps_by) for outcome in ended.outcomes)
         return replace(ended, outcomes=tuple(outcomes))
 
-    def _failed(self, ended: Ended) -> ProgramFailed:
-        """Run the program once without overlapscope, which may be what makes it fail."""
+    def _failed(self, ended: EndedRun) -> ProgramFailed:
+        """Run the program once without overlapscope, which may be the reason for its failure."""
         if ended.exit_code is None:
             return ProgramFailed(ended)
         self._progress.now("The program failed; running it once without overlapscope")
         alone = self._program.alone(self._new_directory(), _LONGER * ended.wall_s + _LATER_S)
         return ProgramFailed(ended, runs_alone=alone.exit_code in (0, None))
 
-    def _usable(self, ended: Ended) -> Outcome:
-        """What rank 0 tells of a run of the program as it is. Raises ProgramFailed and UsageError."""
+    def _usable(self, ended: EndedRun) -> RankOutcome:
+        """Return rank 0's outcome of an unchanged run. Raises ProgramFailed and UsageError."""
         outcome = ended.outcomes[0] if ended.outcomes else None
         if ended.failed:
             raise self._failed(ended)
@@ -248,93 +249,93 @@ class _Conductor:
             )
         return outcome
 
-    def record(self, found: Findings) -> None:
-        """The program as it is, from which is predicted what changes bring."""
-        if found.facts.cuda and not self._program.records:
-            found.notes.append("Nothing is predicted: only a script or module that Python starts can be recorded.")
-        elif not (found.facts.cuda and found.candidates):
+    def record(self, findings: TrialFindings) -> None:
+        """Record the unchanged program for predictions."""
+        if findings.facts.cuda and not self._program.records:
+            findings.notes.append("Nothing is predicted: only a script or module that Python starts can be recorded.")
+        elif not (findings.facts.cuda and findings.candidates):
             return
-        elif self._left_s(found) < _TOO_SHORT * found.runs.of(AS_IS)[0].wall_s:
-            found.notes.append("Nothing is predicted, because the time is needed for runs; `--minutes` gives more.")
+        elif self._left_s(findings) < _TOO_SHORT * findings.runs.of(AS_IS)[0].wall_s:
+            findings.notes.append("Nothing is predicted, because the time is needed for runs; `--minutes` gives more.")
         else:
             self._progress.now("Recording the program as it is, to predict what changes bring")
             before = self._directory / "before.trace.json.gz"
             ended = self._recorded(before)
             if before.exists():
-                found.before = before
+                findings.before = before
             else:
-                found.notes.append(
+                findings.notes.append(
                     f"Nothing is predicted, because the program could not be recorded. {clean(ended.how, 200)}"
                 )
 
-    def check(self, found: Findings) -> None:
-        """The best set for data races; where it has some, the next best."""
-        checks = found.facts.cuda and self._program.records
-        while checks and (best := found.best) is not None and best not in found.races:
+    def check(self, findings: TrialFindings) -> None:
+        """Check the best set for data races; if it has some, check the next best."""
+        checks = findings.facts.cuda and self._program.records
+        while checks and (best := findings.best) is not None and best not in findings.races:
             self._progress.now("Looking for data races with the best set of changes")
             after = self._directory / "after.trace.json.gz"
             races = race_words.read(self._recorded(after, "--force", "--check-hazards", changes=best).output)
             if races is None:
                 return
-            found.races[best] = races
-            found.after = after if after.exists() and not races else None
+            findings.races[best] = races
+            findings.after = after if after.exists() and not races else None
 
-    def _recorded(self, trace: Path, *options: str, changes: Settings = AS_IS) -> Ended:
+    def _recorded(self, trace: Path, *options: str, changes: Settings = AS_IS) -> EndedRun:
         task = Task(directory=self._new_directory(), changes=changes, steps_by=self._steps_by if changes else None)
         return self._program.record(task, self._limit_s, ("--output", str(trace), *options))
 
-    def ladder(self, found: Findings) -> None:
-        """The first round."""
-        while (step := search.climb(found.candidates, found.runs)).next is not None:
-            found.kept = step.kept
-            sets = search.worth_more(found.runs, found.kept)
-            known = [found.runs.of(settings)[-1].wall_s for settings in sets]
-            if known[0] + sum(known) > self._left_s(found):
-                self._give_up(found)
+    def ladder(self, findings: TrialFindings) -> None:
+        """Make the first round."""
+        while (step := search.climb(findings.candidates, findings.runs)).next is not None:
+            findings.kept = step.kept
+            sets = search.worth_more(findings.runs, findings.kept)
+            lengths_s = [findings.runs.of(settings)[-1].wall_s for settings in sets]
+            if lengths_s[0] + sum(lengths_s) > self._left_s(findings):
+                self._give_up(findings)
                 return
-            self._make(found, step.next)
-        found.kept = step.kept
+            self._make(findings, step.next)
+        findings.kept = step.kept
 
-    def rounds(self, found: Findings) -> None:
-        """The others, until the sets of changes are told apart or time is up."""
-        while planned := search.rounds(found.runs, found.kept, self._left_s(found)):
-            for one in planned:
-                self._make(found, one)
+    def rounds(self, findings: TrialFindings) -> None:
+        """Make further rounds until the results are clear or time is up."""
+        while planned := search.rounds(findings.runs, findings.kept, self._left_s(findings)):
+            for run in planned:
+                self._make(findings, run)
 
-    def once_more(self, found: Findings) -> Confirmed:
-        """The edited program, beside what it was."""
-        run = _told(Planned(AS_IS, 0), self._run(found.plan))
+    def once_more(self, findings: TrialFindings) -> Confirmed:
+        """Run the edited program, and compare it with the original."""
+        run = _finished(Planned(AS_IS, 0), self._run(findings.plan))
         if run.timing is None:
             return Confirmed(run.failure)
-        before = fmean(one.timing.step_ns for one in found.runs.of(AS_IS) if one.timing is not None)
-        same = sameness(run.results, [other.results for other in found.runs.unchanged])
+        before = fmean(run.timing.step_ns for run in findings.runs.of(AS_IS) if run.timing is not None)
+        same = sameness(run.results, [other.results for other in findings.runs.unchanged])
         return Confirmed("", 100 * (run.timing.step_ns / before - 1), same)
 
-    def _give_up(self, found: Findings) -> None:
-        """What the ladder has not come to is left out."""
-        found.cut_short = True
-        run = {setting.change for one in found.runs.all for setting in one.planned.settings}
-        changes = (candidate.change for candidate in found.candidates)
-        found.left_out += [fits.left_out(change, NO_TIME) for change in changes if change not in run]
+    def _give_up(self, findings: TrialFindings) -> None:
+        """Leave out the changes that the ladder has not reached."""
+        findings.cut_short = True
+        run = {setting.change for run_made in findings.runs.all for setting in run_made.planned.settings}
+        changes = (candidate.change for candidate in findings.candidates)
+        findings.left_out += [fits.left_out(change, NO_TIME) for change in changes if change not in run]
 
-    def _left_s(self, found: Findings) -> float:
-        last = _RECORDED * found.runs.of(AS_IS)[0].wall_s if found.facts.cuda else 0.0
+    def _left_s(self, findings: TrialFindings) -> float:
+        last = _RECORDED * findings.runs.of(AS_IS)[0].wall_s if findings.facts.cuda else 0.0
         return 60 * self._asked.minutes - self.wall_s - last
 
-    def _make(self, found: Findings, planned: Planned) -> None:
-        self._progress.now(f"Run {len(found.runs.all) + 1}, {_what(planned)}")
-        ended = self._run(found.plan, planned.settings, rounded=planned.rounded)
-        self._keep(found, _told(planned, ended))
+    def _make(self, findings: TrialFindings, planned: Planned) -> None:
+        self._progress.now(f"Run {len(findings.runs.all) + 1}, {_what(planned)}")
+        ended = self._run(findings.plan, planned.settings, rounded=planned.rounded)
+        self._keep(findings, _finished(planned, ended))
 
-    def _keep(self, found: Findings, run: Run) -> None:
-        found.runs = replace(found.runs, all=(*found.runs.all, run))
+    def _keep(self, findings: TrialFindings, run: Run) -> None:
+        findings.runs = replace(findings.runs, all=(*findings.runs.all, run))
         if run.left_out:
-            found.left_out.append(fits.left_out(run.planned.settings[-1].change, run.left_out))
-        self._progress.say(_line(len(found.runs.all), run))
+            findings.left_out.append(fits.left_out(run.planned.settings[-1].change, run.left_out))
+        self._progress.say(_line(len(findings.runs.all), run))
 
     def _run(
-        self, steps: plan.Plan, changes: Settings = AS_IS, *, survey: bool = False, rounded: bool = False
-    ) -> Ended:
+        self, steps: plan.StepPlan, changes: Settings = AS_IS, *, survey: bool = False, rounded: bool = False
+    ) -> EndedRun:
         task = Task(
             directory=self._new_directory(),
             changes=changes,
@@ -353,13 +354,13 @@ class _Conductor:
         return str(directory)
 
 
-def _told(planned: Planned, ended: Ended) -> Run:
+def _finished(planned: Planned, ended: EndedRun) -> Run:
     if not ended.complete:
         return Run(planned, ended.wall_s, failure=ended.how)
     results = tuple(outcome.results for outcome in ended.outcomes if outcome.results is not None)
     last = planned.settings[-1].change if planned.settings else ""
     refused = ""
-    # One that fits in one place need not fit in all.
+    # A change that fits at some places need not fit at all.
     if last and not any(outcome.made.get(last) for outcome in ended.outcomes):
         reasons = (outcome.refused[last] for outcome in ended.outcomes if last in outcome.refused)
         refused = next(reasons, "It found nothing to change.")
@@ -373,12 +374,12 @@ def _told(planned: Planned, ended: Ended) -> Run:
 
 
 def _line(number: int, run: Run) -> str:
-    """What is said of a run when it is over."""
+    """Return the line to print after a run."""
     if run.timing is None:
-        said = f"failed. {clean(run.failure, 200)}"
+        result = f"failed. {clean(run.failure, 200)}"
     else:
-        said = run.left_out or f"{duration(run.timing.step_ns)} a step"
-    return f"Run {number}, {_what(run.planned)}: {said}"
+        result = run.left_out or f"{duration(run.timing.step_ns)} a step"
+    return f"Run {number}, {_what(run.planned)}: {result}"
 
 
 def _what(planned: Planned) -> str:

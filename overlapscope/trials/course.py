@@ -1,4 +1,4 @@
-"""The course of a run, in whatever process: its changes are made, its steps timed, its results kept."""
+"""Course of a run in a process: changes are made, steps are timed, results are kept."""
 
 from __future__ import annotations
 
@@ -17,22 +17,20 @@ from overlapscope.recorder.wrapping import before
 from overlapscope.trace.model import TimedSteps
 from overlapscope.trials import fingerprint, seeded_batches
 from overlapscope.trials.last_step import LastStep
-from overlapscope.trials.protocol import Outcome, Results, Task
+from overlapscope.trials.protocol import RankOutcome, RankResults, Task
 from overlapscope.trials.rounding import round_parameters
 from overlapscope.trials.shims import Notes, make
 from overlapscope.trials.survey import Survey
 
 
-class Course:
-    """From `begin` to the last of the steps that the task asks for: one more than are timed, which is looked at more
-    closely.
-    """
+class RunCourse:
+    """A run from `begin` to the last step of the task. The step after the timed ones is observed more closely."""
 
     def __init__(self, task: Task) -> None:
         self.steps = 0
-        """That were made, timed or not."""
+        """Number of steps made, timed or not."""
         self.complete = False
-        """All were made that the task asks for."""
+        """True if all steps of the task are made."""
         self._task = task
         self._notes = Notes()
         self._survey: Survey | None = None
@@ -40,11 +38,11 @@ class Course:
         self._timer = StepTimer(task.steps or 0)
         self._times: TimedSteps | None = None
         self._last: LastStep | None = None
-        """Once all others are timed."""
-        self._results: Results | None = None
+        """Observer of the last step, once all others are timed."""
+        self._results: RankResults | None = None
 
     def begin(self) -> Callable[[], None]:
-        """Make the changes. What is returned unmakes them."""
+        """Make the changes, and return a function that undoes them."""
         task, undo = self._task, ExitStack()
         seed(task.seed)
         undo.callback(before(Optimizer, "__init__", self._on_optimizer))
@@ -66,7 +64,7 @@ class Course:
         self._timer.restart()
 
     def step(self) -> None:
-        """A step is over."""
+        """Handle the end of a step."""
         self.steps += 1
         self._notes.step()
         if self._task.steps is None or self.complete:
@@ -81,10 +79,10 @@ class Course:
             if self._timer.full:
                 self._look_closer()
 
-    def outcome(self, rank: int, ranks: int) -> Outcome:
-        """What is known by now."""
+    def outcome(self, rank: int, ranks: int) -> RankOutcome:
+        """Return the current outcome."""
         times = self._times or self._timer.read(wait=True)
-        return Outcome(
+        return RankOutcome(
             rank=rank,
             ranks=ranks,
             all_steps=self.steps,
@@ -102,27 +100,27 @@ class Course:
 
     @property
     def _living(self) -> list[Optimizer]:
-        return [one for reference in self._optimizers if (one := reference()) is not None]
+        return [optimizer for reference in self._optimizers if (optimizer := reference()) is not None]
 
     def _look_no_more(self) -> None:
         if self._last is not None:
             self._last.end()
 
     def _look_closer(self) -> None:
-        """All steps are timed: keep what they have computed, and look on while the next is made, for its loss."""
+        """Keep the results once all steps are timed, and observe the next step for its loss."""
         self._times = self._timer.read(wait=True)
         if self._survey is not None:
-            # What is read next is read by us.
+            # The reads that follow are ours.
             self._survey.end()
         optimizers = self._living
-        # It may have a tensor of a kind that nobody has thought of.
+        # Optimizers may hold tensors of an unknown kind.
         with suppress(Exception):
             self._results = fingerprint.of_optimizers(optimizers)
         self._last = LastStep(output=not optimizers)
 
 
 def seed(number: int) -> None:
-    """Have the random numbers of Python, torch and numpy begin there."""
+    """Seed the random numbers of Python, torch and numpy."""
     random.seed(number)
     torch.manual_seed(number)
     if "numpy" in sys.modules:

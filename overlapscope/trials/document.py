@@ -1,4 +1,4 @@
-"""What a trial consists of when it is shown: the answer, a row for each change, the edit, and what was left out."""
+"""Document of a trial: the answer, a row for each change, the edit, and the changes left out."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _NOTE: Final = (
 )
 _NOT_SOUND: Final = "the results are not known to be the same, or there are data races"
 _HAIR: Final = 1e-6
-"""Of what is rounded up: the error of a sum."""
+"""Tolerance for rounding up: the error of a sum."""
 _TONES: Final[dict[str, Tone]] = {"faster": "good", "slower": "poor", "different": "poor"}
 
 
 def document(trial: Trial) -> Document:
-    """The answer first."""
+    """Return the document, with the answer first."""
     tone: Tone = "good" if trial.best is not None else ""
     answer = Section(
-        (Text(headline(trial), tone, strong=True), *(Text(with_code(said), "muted") for said in _remarks(trial))),
+        (Text(headline(trial), tone, strong=True), *(Text(with_code(remark), "muted") for remark in _remarks(trial))),
         kind="verdict",
         tone=tone,
     )
@@ -44,15 +44,15 @@ def document(trial: Trial) -> Document:
 
 
 def said(trial: Trial) -> tuple[str, Callable[[], Document]]:
-    """The verdict, and what the command line prints."""
+    """Return the verdict, and a function for the command line's document."""
     return headline(trial), partial(document, trial)
 
 
-# -- sentences ------------------------------------------------------------------------------------
+# -- Sentences ------------------------------------------------------------------------------------
 
 
 def headline(trial: Trial) -> str:
-    """What to do, and what it brings."""
+    """Return the recommendation and its gain."""
     was = duration(trial.baseline_step_ns)
     if trial.best is not None:
         best = trial.changes[trial.best]
@@ -62,19 +62,19 @@ def headline(trial: Trial) -> str:
         return f"A step takes {was}, and no change could be tried."
     if all(tried.measured_low_pct is None for tried in trial.changes):
         return f"A step takes {was}. There were too few runs to say which changes help."
-    faster = [one for one in trial.changes if (one.measured_high_pct or 0) < 0 and not one.failure]
-    unsound = [one for one in faster if one.races or one.results not in SOUND]
+    faster = [tried for tried in trial.changes if (tried.measured_high_pct or 0) < 0 and not tried.failure]
+    unsound = [tried for tried in faster if tried.races or tried.results not in SOUND]
     if unsound:
-        named = listed(dict.fromkeys(_name(one) for one in unsound))
-        whose = "the results are different" if all(one.results == "different" for one in unsound) else _NOT_SOUND
+        named = listed(dict.fromkeys(_name(tried) for tried in unsound))
+        whose = "the results are different" if all(tried.results == "different" for tried in unsound) else _NOT_SOUND
         return f"A step takes {was}. It is shorter with {clean(named, _LIMIT)}, but not recommended, because {whose}."
-    if faster and all((one.measured_pct or 0) > -SHARP_PCT for one in faster):
+    if faster and all((tried.measured_pct or 0) > -SHARP_PCT for tried in faster):
         return f"A step takes {was}, and none of the changes that were tried saves {SHARP_PCT:g}% of it."
     return f"A step takes {was}, and none of the changes that were tried makes it shorter for sure."
 
 
 def changes_of(tried: Tried) -> str:
-    """`workers (6), pin and non-blocking`."""
+    """Return a set of changes in words: `workers (6), pin and non-blocking`."""
     return clean(listed((*tried.after, _name(tried))), _LIMIT)
 
 
@@ -101,15 +101,15 @@ def _remarks(trial: Trial) -> Iterator[str]:
         yield "Data races were not looked for with these changes; `overlapscope run --check-hazards` does that."
     if trial.interrupted:
         yield "Not all that was planned was run: this is what is known so far."
-    if not trial.repeatable and any(one.results in ("within noise", "different") for one in trial.changes):
+    if not trial.repeatable and any(tried.results in ("within noise", "different") for tried in trial.changes):
         yield "Unchanged runs do not give the same results bit for bit, so results are compared within their noise."
 
 
-# -- tables ---------------------------------------------------------------------------------------
+# -- Tables ---------------------------------------------------------------------------------------
 
 
 def _answering(trial: Trial) -> list[Tried]:
-    """A row for each change: the value that was kept; where none was, the best."""
+    """Return a row for each change: the kept value, or else the best."""
     groups: dict[tuple[tuple[str, ...], str], list[Tried]] = {}
     for tried in trial.changes:
         groups.setdefault((tried.after, tried.change), []).append(tried)
@@ -162,12 +162,12 @@ def _row(tried: Tried, step: str) -> Row:
 
 
 def _races(count: int | None) -> Cell:
-    """Nothing where nobody looked for them: that is done with the best set alone."""
+    """Return the number of races; empty if not checked, since only the best set is."""
     return Cell("") if count is None else Cell(f"{count:,}", tone="poor") if count else Cell("none")
 
 
 def _predicted(predicted: Predicted | None) -> str:
-    """`-12% (-15 to -8)`."""
+    """Return a prediction such as `-12% (-15 to -8)`."""
     if predicted is None:
         return ""
     ends = predicted.value, predicted.low, predicted.high
@@ -180,14 +180,14 @@ def _measured(tried: Tried) -> str:
 
 
 def _percent(value: float | None, low: float | None, high: float | None) -> str:
-    """`-10.9% ± 0.4`: half the width of the interval, rounded up."""
+    """Return a value such as `-10.9% ± 0.4`, with half the width of the interval, rounded up."""
     if value is None:
         return NOTHING
     half = "" if low is None or high is None else f" ± {math.ceil(5 * (high - low) - _HAIR) / 10:.1f}"
     return f"{round(value, 1) or 0:+.1f}%{half}"
 
 
-# -- what follows ---------------------------------------------------------------------------------
+# -- Edits and remarks ----------------------------------------------------------------------------
 
 
 def _edit(trial: Trial) -> Iterator[Block]:

@@ -1,5 +1,4 @@
-"""How a person makes the changes that were tried: as edits of the program's files where it is clear what to edit, and
-in words where it is not."""
+"""Edits of a program's source for the tried changes: diffs where the edit is clear, and advice elsewhere."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ except ModuleNotFoundError:
     raise MissingPackage(f"changes are edited into programs with LibCST. {how_to_install('record')}") from None
 
 from overlapscope.trials import libraries
-from overlapscope.trials.calls import Options, Unclear, pinned_argument, pinned_receiver
+from overlapscope.trials.calls import CallOptions, Unclear, pinned_argument, pinned_receiver
 from overlapscope.trials.protocol import Facts, Setting, Site, Uploads
 from overlapscope.trials.result import Edit
 from overlapscope.trials.rewrite import Compile, Wish, rewrite
@@ -50,18 +49,18 @@ def ahead(batches):
             tree_map_only(torch.Tensor, lambda x: x.record_stream(here), ready)
             yield ready
 """
-"""Batches from pinned memory, each copied to the GPU while the one before is computed with."""
+"""Function that copies each pinned batch to the GPU during the computation with the previous batch."""
 _REMARKS: Final = {
     "workers": "With `persistent_workers=True`, a seed gives other orders of batches from the second epoch on.",
     "compile": "A compiled module draws other random numbers with the same seed, as for dropout.",
 }
-"""By a change or its value: what its shim makes up for, so that results can be compared."""
+"""Differences that a shim compensates for so that results can be compared, by change or value."""
 MAX_BYTES: Final = 1_000_000
-"""Of a file that is edited; nobody wrote a longer one by hand."""
+"""Maximum size of a file to edit; longer files are not written by hand."""
 
 
 class File(Struct, frozen=True):
-    """A file of the program, before and after the edit."""
+    """A file of the program, before and after its edit."""
 
     path: Path
     before: bytes
@@ -69,49 +68,53 @@ class File(Struct, frozen=True):
 
 
 class Edits(Struct, frozen=True):
-    """What is to be done for a set of changes."""
+    """Edits for a set of changes."""
 
     files: tuple[File, ...]
     advice: tuple[str, ...]
-    """What the files' edits do not do, a sentence or two each."""
+    """Advice for everything that the files' edits leave out, a sentence or two each."""
     code: str
-    """A function that advice speaks of; empty where none does."""
+    """Function that the advice mentions; empty if there is none."""
 
 
 class _Step(Struct, frozen=True):
-    """One thing to do at a place."""
+    """An edit at a place."""
 
     site: Site
     ways: tuple[Wish | Compile, ...]
-    """Edits that do it, of which the first that is clear is made; none where words alone can say what to do."""
+    """Alternative edits, of which the first clear one is made; empty if only advice is possible."""
     advice: str
-    """The same in words."""
+    """The edit in words."""
 
 
 def edit(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edit:
-    """As `edits`, for a person to read."""
-    found = edits(facts, settings, root)
+    """Return the result of `edits` for a person to read."""
+    result = edits(facts, settings, root)
     remarks = tuple(
-        remark for made, remark in _REMARKS.items() if any(made in (one.change, one.value) for one in settings)
+        remark
+        for reason, remark in _REMARKS.items()
+        if any(reason in (setting.change, setting.value) for setting in settings)
     )
-    diff = "".join(_diff(file) for file in found.files)
-    return Edit(diff=diff, advice=found.advice, code=found.code, remarks=remarks)
+    diff = "".join(_diff(file) for file in result.files)
+    return Edit(diff=diff, advice=result.advice, code=result.code, remarks=remarks)
 
 
 def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
-    """How these changes are made together: only files below `root`, the script's directory, or the current one are
-    edited, and none of installed packages."""
+    """Return the edits for a set of changes.
+
+    Only files below `root`, the script's directory, or the current directory are edited, and no installed packages.
+    """
     changes = frozenset(setting.change for setting in settings)
     steps = [step for setting in settings for step in _STEPS[setting.change](facts, setting.value, changes)]
     by_path: dict[str, list[_Step]] = {}
     for step in steps:
         by_path.setdefault(step.site.path, []).append(step)
     files, advice = [], []
-    for path, there in by_path.items():
-        before, after, reasons = _edited(Path(path), there, (root, Path.cwd()), facts.began_ns)
+    for path, steps_of_file in by_path.items():
+        before, after, reasons = _edited(Path(path), steps_of_file, (root, Path.cwd()), facts.began_ns)
         if before != after:
             files.append(File(Path(path), before, after))
-        advice += [_sentence(*one) for one in zip(there, reasons, strict=True) if one[1] or not one[0].ways]
+        advice += [_sentence(*one) for one in zip(steps_of_file, reasons, strict=True) if one[1] or not one[0].ways]
     code = AHEAD if any(step.advice == _LOOP_AHEAD for step in steps) else ""
     return Edits(tuple(files), tuple(dict.fromkeys(advice)), code)
 
@@ -119,7 +122,7 @@ def edits(facts: Facts, settings: tuple[Setting, ...], root: Path) -> Edits:
 def _edited(
     path: Path, steps: list[_Step], roots: tuple[Path, ...], began_ns: int | None
 ) -> tuple[bytes, bytes, list[str]]:
-    """A file before and after its edit, and why each step is not in it: empty where it is."""
+    """Return a file before and after its edit, and the reason for leaving out each step, empty for the others."""
     try:
         before = _source(path, roots, began_ns)
         after, reasons = rewrite(before, [step.ways for step in steps])
@@ -129,7 +132,7 @@ def _edited(
 
 
 def _source(path: Path, roots: tuple[Path, ...], began_ns: int | None) -> bytes:
-    """Raises Unclear."""
+    """Return the source of a file. Raises Unclear."""
     try:
         place = path.resolve()
         if not any(place.is_relative_to(root.resolve()) for root in roots):
@@ -155,13 +158,13 @@ def _sentence(step: _Step, reason: str) -> str:
 
 
 def _shown(path: str | Path) -> str:
-    """From the current directory, where it lies below that."""
+    """Return a path relative to the current directory if it is below that."""
     below = os.path.relpath(path) if os.path.isabs(path) else str(path)
     return words.clean(str(path) if below.startswith(os.pardir) else below)
 
 
 def _diff(file: File) -> str:
-    """A unified diff, as git shows it."""
+    """Return a unified diff, in git's format."""
     name = _shown(file.path)
     names = (name, name) if os.path.isabs(name) else (f"a/{name}", f"b/{name}")
     lines = difflib.unified_diff(_lines(file.before), _lines(file.after), *names, lineterm="")
@@ -169,7 +172,7 @@ def _diff(file: File) -> str:
 
 
 def _lines(source: bytes) -> list[str]:
-    """Lines without their ends, made harmless; tabs stay."""
+    """Return lines without their ends, with control characters removed except tabs."""
     encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
     text = source.decode(encoding)
     lines = ["\t".join(map(words.clean, line.removesuffix("\r").split("\t"))) for line in text.split("\n")]
@@ -178,7 +181,7 @@ def _lines(source: bytes) -> list[str]:
     return [*lines[:-1], f"{lines[-1]}\n\\ No newline at end of file"]
 
 
-# -- what each change takes --------------------------------------------------------------------------
+# -- Steps of each change ----------------------------------------------------------------------------
 
 
 def _workers(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
@@ -192,27 +195,27 @@ def _pin(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
     for loader in facts.loaders:
         if not loader.pin_memory and not loader.on_gpu:
             yield _step(loader.site, "pin", value, libraries.DATA_LOADER, libraries.PIN)
-    for site, method in _uploads(facts, lambda one: not one.pinned and not one.from_loader):
+    for site, method in _uploads(facts, lambda upload: not upload.pinned and not upload.from_loader):
         yield _step(site, "pin", value, method, pinned_argument if method == "copy_" else pinned_receiver)
 
 
 def _non_blocking(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
     pinned = "pin" in changes
-    for site, method in _uploads(facts, lambda one: not one.non_blocking and (one.pinned or pinned)):
-        options = Options((("non_blocking", "True"),), positional=3 if method == "to" else 2)
+    for site, method in _uploads(facts, lambda upload: not upload.non_blocking and (upload.pinned or pinned)):
+        options = CallOptions((("non_blocking", "True"),), positional=3 if method == "to" else 2)
         yield _step(site, "non-blocking", value, method, options)
 
 
 def _uploads(facts: Facts, wanted: Callable[[Uploads], bool]) -> list[tuple[Site, str]]:
-    """Where those are that are wanted, each once."""
-    return list(dict.fromkeys((one.site, one.method) for one in facts.uploads if wanted(one)))
+    """Return the distinct places of the wanted uploads."""
+    return list(dict.fromkeys((upload.site, upload.method) for upload in facts.uploads if wanted(upload)))
 
 
 def _fused(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
-    options = Options((("fused", "True"),), instead_of="foreach")
-    for one in facts.optimizers:
-        if one.takes_fused and not one.fused:
-            yield _step(one.site, "fused", value, f"torch.optim.{one.name}", options)
+    options = CallOptions((("fused", "True"),), instead_of="foreach")
+    for optimizer in facts.optimizers:
+        if optimizer.takes_fused and not optimizer.fused:
+            yield _step(optimizer.site, "fused", value, f"torch.optim.{optimizer.name}", options)
 
 
 def _graph(facts: Facts, value: str, changes: frozenset[str]) -> Iterator[_Step]:
@@ -255,23 +258,23 @@ _STEPS: Final[Mapping[str, Callable[[Facts, str, frozenset[str]], Iterator[_Step
 
 
 def _step(site: Site, change: str, value: str, callee: str, edited: Callable[[cst.Call], cst.Call]) -> _Step:
-    """The edit of a call on a line."""
+    """Return the edit of a call on a line."""
     called = f"`{callee.rpartition('.')[2]}`" if "." in callee else f"`.{callee}()`"
-    if isinstance(edited, Options):
+    if isinstance(edited, CallOptions):
         advice = f"Pass `{edited}` to {called}."
     else:
         advice = f"Call `.pin_memory()` on what {called} copies."
-    own = _Step(site, (Wish(site.line, callee, edited),), advice)
+    of_line = _Step(site, (Wish(site.line, callee, edited),), advice)
     in_library = _in_library(site, change, value, advice)
     if in_library is None:
-        return own
-    # A library may only have a hand in what the line itself calls, and a tokenizer's batch takes the option of `.to()`.
-    by_line = "." in callee or (site.library == "transformers" and callee == "to" and isinstance(edited, Options))
-    return replace(in_library, ways=(*own.ways, *in_library.ways)) if by_line else in_library
+        return of_line
+    # A library may be only involved in the line's own call, and a tokenizer's batch takes the option of `.to()`.
+    by_line = "." in callee or (site.library == "transformers" and callee == "to" and isinstance(edited, CallOptions))
+    return replace(in_library, ways=(*of_line.ways, *in_library.ways)) if by_line else in_library
 
 
 def _in_library(site: Site, change: str, value: str, advice: str) -> _Step | None:
-    """A change where a library makes the call: by an option of the library's, or in words; None where none does."""
+    """Return a change to a call that a library makes, by the library's option or in words; None for other calls."""
     if not site.library:
         return None
     term = libraries.term(site.library, change, value)

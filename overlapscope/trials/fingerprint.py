@@ -1,6 +1,5 @@
-"""What a program has computed, in a digest that tells whether two runs did the same, bit for bit, and in sketches that
-tell how far apart they are if they did not.
-"""
+"""Results of a program, as a digest that shows whether two runs are the same bit for bit, and as sketches that show how
+far apart different results are."""
 
 from __future__ import annotations
 
@@ -15,44 +14,44 @@ import torch
 from torch.optim import Optimizer
 
 from overlapscope.trials.last_step import LastStep
-from overlapscope.trials.protocol import BUCKETS, Results, Sketch
+from overlapscope.trials.protocol import BUCKETS, RankResults, Sketch
 from overlapscope.trials.structures import tensors
 
 _CHUNK = 1 << 20
-"""Elements, a multiple of BUCKETS: what is looked at at a time."""
+"""Number of elements to process at a time, a multiple of BUCKETS."""
 _NOT_FINITE = 1e30
-"""Stands for what is no number, and with the sign, twice as large, for infinity."""
+"""Replaces NaN, and with the sign and doubled, infinity."""
 _MIXED = (-7046029254386353131, -4658895280553007687, -7723592293110705685)
-"""Odd numbers of 64 bits that spread indices over all bits (those of splitmix64)."""
+"""Odd 64-bit numbers that spread indices over all bits (those of splitmix64)."""
 _WORDS = {1: torch.int8, 2: torch.int16}
-"""Integers as wide as an element of so many bytes; wider elements are read 4 bytes at a time."""
+"""Integers by the bytes of an element; wider elements are read 4 bytes at a time."""
 
 
-def of_optimizers(optimizers: Iterable[Optimizer]) -> Results | None:
-    """Of all their parameters and their state; None where there are none."""
+def of_optimizers(optimizers: Iterable[Optimizer]) -> RankResults | None:
+    """Return the results of all parameters and optimizer states; None without any."""
     return _of(_trained(optimizers))
 
 
-def of_output(output: object) -> Results | None:
-    """Of the tensors in a module's output; None where there are none."""
+def of_output(output: object) -> RankResults | None:
+    """Return the results of the tensors in a module's output; None without any."""
     return _of((f"output {path}", tensor) for path, tensor in tensors(output))
 
 
-def with_last_step(results: Results | None, last: LastStep) -> Results:
-    """The same with the loss of the step behind it, and with what that put out where there is nothing else."""
-    found = results or of_output(last.output) or Results(digest="", sketches=(), loss=None)
-    return msgspec.structs.replace(found, loss=number(last.loss))
+def with_last_step(results: RankResults | None, last: LastStep) -> RankResults:
+    """Add the last step's loss, and its output if there are no other results."""
+    final = results or of_output(last.output) or RankResults(digest="", sketches=(), loss=None)
+    return msgspec.structs.replace(final, loss=number(last.loss))
 
 
 def number(tensor: torch.Tensor | None) -> float | None:
-    """A loss as a number; None where it is none, or not one."""
+    """Return a loss as a number; None if it is not a finite number."""
     if tensor is None or tensor.numel() != 1 or tensor.is_complex() or tensor.is_meta:
         return None
     value = float(_local(tensor))
     return value if math.isfinite(value) else None
 
 
-def _of(named: Iterable[tuple[str, object]]) -> Results | None:
+def _of(named: Iterable[tuple[str, object]]) -> RankResults | None:
     digest, sketches, some = hashlib.sha256(), [], False
     with torch.no_grad():
         for name, value in named:
@@ -65,13 +64,13 @@ def _of(named: Iterable[tuple[str, object]]) -> Results | None:
                 _add(digest, plain)
                 if part == "":
                     sketches.append(sketch(name, plain))
-    return Results(digest=digest.hexdigest(), sketches=tuple(sketches), loss=None) if some else None
+    return RankResults(digest=digest.hexdigest(), sketches=tuple(sketches), loss=None) if some else None
 
 
 def _trained(optimizers: Iterable[Optimizer]) -> Iterator[tuple[str, object]]:
     seen: set[int] = set()
     for place, optimizer in enumerate(optimizers):
-        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for index, parameter in enumerate(parameters):
             if id(parameter) not in seen:
                 seen.add(id(parameter))
@@ -82,14 +81,14 @@ def _trained(optimizers: Iterable[Optimizer]) -> Iterator[tuple[str, object]]:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank has of it."""
+    """Return this rank's part of a tensor."""
     to_local = getattr(tensor, "to_local", None)
     local: torch.Tensor = tensor if to_local is None else to_local()
     return local.detach()
 
 
 def _plain(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """The strided tensors that a tensor is made of here; none of one without data."""
+    """Yield the strided tensors that a tensor consists of on this rank; none for a tensor without data."""
     tensor = _local(tensor)
     if tensor.is_meta or tensor.is_quantized:
         return
@@ -106,8 +105,10 @@ def _add(digest: Any, tensor: torch.Tensor) -> None:
 
 
 def _checksum(tensor: torch.Tensor) -> list[int]:
-    """128 bits that another bit of a strided tensor would change, all but surely, worked out where it lies: sums of its
-    words in random proportions, modulo 2^64 (Carter and Wegman: Universal classes of hash functions, 1979).
+    """Return a checksum of 128 bits that almost surely changes with any bit of a strided tensor.
+
+    It is computed on the tensor's device, from sums of its words in random proportions, modulo 2^64 (Carter and Wegman:
+    Universal classes of hash functions, 1979).
     """
     words = tensor.contiguous().reshape(-1).view(_WORDS.get(tensor.element_size(), torch.int32))
     numbers, sums = _random(words.device), torch.zeros(2, dtype=torch.int64, device=words.device)
@@ -119,7 +120,7 @@ def _checksum(tensor: torch.Tensor) -> list[int]:
 
 
 def sketch(name: str, tensor: torch.Tensor) -> Sketch:
-    """Of a strided, real tensor, worked out where it lies."""
+    """Sketch a strided, real tensor, on its device."""
     flat = tensor.reshape(-1)
     bits, sums = _random(flat.device)[0], torch.zeros(BUCKETS, dtype=torch.float64, device=flat.device)
     square = torch.zeros((), dtype=torch.float64, device=flat.device)
@@ -129,13 +130,13 @@ def sketch(name: str, tensor: torch.Tensor) -> Sketch:
         square += part.square().sum()
         part = torch.where((bits[: part.numel()] >> (place % 63)) & 1 == 1, part, -part)
         sums += torch.nn.functional.pad(part, (0, -part.numel() % BUCKETS)).view(-1, BUCKETS).sum(0)
-    told = torch.cat([square.sqrt().reshape(1), sums]).tolist()
-    return Sketch(name, told[0], tuple(told[1:]))
+    values = torch.cat([square.sqrt().reshape(1), sums]).tolist()
+    return Sketch(name, values[0], tuple(values[1:]))
 
 
 @cache
 def _random(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Twice 64 bits for each element of a chunk, the same ones on every device, and as good as random."""
+    """Return two pseudorandom 64-bit numbers for each element of a chunk, the same on every device."""
     numbers = torch.arange(1, _CHUNK + 1, device=device)
     first = _mix(_mix(numbers, _MIXED[0]), _MIXED[1])
     return first, _mix(first, _MIXED[2])

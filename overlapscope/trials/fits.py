@@ -1,4 +1,4 @@
-"""Which changes fit a program, by what it does in its steps, and if not, why: a pure function for each change."""
+"""Selection of the changes that fit a program's steps, with a pure function for each change."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ _NO_GPU: Final = "The program uses no GPU."
 _NO_UPLOADS: Final = "Its steps copy nothing to the GPU."
 
 Fit = Candidate | str
-"""The change with the values to try, or why it does not fit, in a sentence."""
+"""The change with the values to try, or a sentence on why it does not fit."""
 
 
 def candidates(
     facts: Facts, ranks: int, only: Collection[str], also: Collection[str]
 ) -> tuple[list[Candidate], list[LeftOut]]:
-    """The changes to try, in the catalogue's order, and those that do not fit.
+    """Return the changes to try, in the catalogue's order, and the changes that do not fit.
 
-    `only`: no others, where any are named; `also`: these, too, which are not tried unasked.
+    Args:
+        only: Changes to choose from; empty for all defaults.
+        also: Further changes, which are not tried by default.
     """
     facts = replace(facts, cpus=facts.cpus // ranks)
     fitting: list[Candidate] = []
@@ -60,7 +62,7 @@ def _workers(facts: Facts) -> Fit:
 
 
 def _doubling(most: int) -> list[int]:
-    """2, 4, 8..., up to 16, and `most` where it is less than that and none of them."""
+    """Return 2, 4, 8 and 16 up to `most`, and `most` itself if it is between 2 and 16."""
     counts = [count for count in (2, 4, 8, 16) if count <= most]
     return [*counts, most] if 2 < most < 16 and most not in counts else counts
 
@@ -109,7 +111,7 @@ def _fused(facts: Facts) -> Fit:
 def _late_item(facts: Facts) -> Fit:
     if not facts.reads:
         return "Its steps read no value with `.item()` or `float()`."
-    reasons = [late_values.why_not(one.site.path, one.site.line) for one in facts.reads if not one.site.library]
+    reasons = [late_values.why_not(read.site.path, read.site.line) for read in facts.reads if not read.site.library]
     if not reasons:
         return "Only libraries read values in its steps."
     return Candidate("late-item") if "" in reasons else reasons[0]
@@ -127,5 +129,5 @@ _FITS: Final[Mapping[str, Callable[[Facts], Fit]]] = {
 
 
 def left_out(change: str, reason: str) -> LeftOut:
-    """A change that is not tried."""
+    """Return the record of a change that is not tried."""
     return LeftOut(change=change, title=CHANGES[change].title, reason=reason)

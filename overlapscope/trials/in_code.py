@@ -1,4 +1,4 @@
-"""Changes tried on a step function of this process. Imports torch."""
+"""Trials of changes on a step function of this process. Imports torch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tempfile import TemporaryDirectory
 from msgspec import Struct
 
 from overlapscope.render.progress import Progress
-from overlapscope.trials.conduct import Asked, conduct
-from overlapscope.trials.course import Course
-from overlapscope.trials.program import Ended
-from overlapscope.trials.protocol import Outcome, Task
+from overlapscope.trials.conduct import TrialOptions, conduct
+from overlapscope.trials.course import RunCourse
+from overlapscope.trials.program import EndedRun
+from overlapscope.trials.protocol import RankOutcome, Task
 from overlapscope.trials.result import Trial
 
 Build = Callable[[], Callable[[], object]]
-"""Makes everything anew, and returns what makes a step."""
+"""Builds everything anew, and returns a function that makes a step."""
 
 
 def try_changes(
@@ -34,20 +34,28 @@ def try_changes(
 ) -> Trial:
     """Try changes on a step function, as `overlapscope try` does on a program (`docs/guides/try.md`).
 
-    `build()` makes everything anew: the model, its optimizer, the DataLoader. It returns a function that makes one
-    step; one that raises StopIteration has no more. `steps` are timed in each run; `only` names the changes to try,
-    `also` those to try besides. All runs are in this process: nothing is predicted, and data races are not looked for.
-    The seeds of torch, numpy and random are set.
+    All runs are in this process, so nothing is predicted, and data races are not checked. The seeds of torch, numpy and
+    random are set.
 
-    Raises UsageError where there are too few steps, and whatever `build` or a step raises without any change.
+    Args:
+        build: Builds everything anew: the model, its optimizer, the DataLoader. Returns a function that makes a step,
+            and raises StopIteration when there are no more.
+        steps: Number of steps to time in each run.
+        minutes: Maximum time for all runs.
+        only: Changes to try instead of the defaults.
+        also: Changes to try besides the defaults.
+
+    Raises:
+        UsageError: There are too few steps.
+        Exception: Any error of `build` or a step without a change.
     """
-    asked = Asked(minutes, steps, tuple(only), tuple(also))
+    asked = TrialOptions(minutes, steps, tuple(only), tuple(also))
     with TemporaryDirectory(prefix="overlapscope-try-") as directory, Progress() as progress:
         return conduct(_Function(build), asked, Path(directory), progress).trial
 
 
 class _Function(Struct, frozen=True):
-    """A `program.Program`."""
+    """A step function as a `program.TrialProgram`."""
 
     build: Build
     records: bool = False
@@ -60,28 +68,28 @@ class _Function(Struct, frozen=True):
     def root(self) -> Path:
         return Path(inspect.getsourcefile(inspect.unwrap(self.build)) or "").absolute().parent
 
-    def run(self, task: Task, limit_s: float) -> Ended:
+    def run(self, task: Task, limit_s: float) -> EndedRun:
         began = time.monotonic()
         try:
-            outcomes: tuple[Outcome, ...] = (_run(self.build, task),)
+            outcomes: tuple[RankOutcome, ...] = (_run(self.build, task),)
             output = ""
         except Exception:
             if not task.changes:
                 raise
             outcomes, output = (), traceback.format_exc()
-        # What the run made is gone before the next one makes it again.
+        # Free a run's objects before the next run makes them again.
         gc.collect()
-        return Ended(outcomes, 1 if output else 0, output, time.monotonic() - began)
+        return EndedRun(outcomes, 1 if output else 0, output, time.monotonic() - began)
 
-    def alone(self, directory: str, limit_s: float) -> Ended:
+    def alone(self, directory: str, limit_s: float) -> EndedRun:
         raise NotImplementedError("what a function raises, `run` raises")
 
-    def record(self, task: Task, limit_s: float, options: Sequence[str]) -> Ended:
+    def record(self, task: Task, limit_s: float, options: Sequence[str]) -> EndedRun:
         raise NotImplementedError("a function is not recorded")
 
 
-def _run(build: Build, task: Task) -> Outcome:
-    course = Course(task)
+def _run(build: Build, task: Task) -> RankOutcome:
+    course = RunCourse(task)
     with ExitStack() as undo:
         undo.callback(course.begin())
         step = build()

@@ -1,4 +1,4 @@
-"""One process of a run: its steps are counted, its course told when it is over. See `child`."""
+"""Process of a run: counts its steps, and reports its outcome at the end. See `child`."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from overlapscope.recorder.destination import Rank, rank_of
 from overlapscope.recorder.program_steps import ProgramSteps
 from overlapscope.recorder.step_choice import Kind
 from overlapscope.trials import step_events
-from overlapscope.trials.course import Course
+from overlapscope.trials.course import RunCourse
 from overlapscope.trials.protocol import Task
 
 _PATIENCE_S = 60.0
 _POLL_S = 0.02
 
 
-class Run:
-    """From the import of torch to the last of the steps that the task asks for, or to the program's end."""
+class ProcessRun:
+    """A process from the import of torch to the last step of the task, or to the program's end."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._course = Course(task)
+        self._course = RunCourse(task)
         self._steps = ProgramSteps(self._marked, here=True)
         self._automatic: AutomaticSteps | None = None
-        """Chooses steps of a program that is surveyed, until it marks one or its optimizer makes one."""
-        self._told = False
+        """Chooses steps during a survey, until the program marks a step or its optimizer makes a step."""
+        self._reported = False
 
     def begin(self) -> None:
-        """Make the changes, and count steps from now on."""
+        """Make the changes, and begin to count steps."""
         self._course.begin()
         if self._task.steps_by is not None:
             step_events.watch(self._task.steps_by, self._stepped)
         else:
             self._steps.start()
         if self._task.survey and not self._steps.count:
-            # Its optimizer is watched already.
+            # Its optimizer is already watched.
             self._automatic = AutomaticSteps(
                 self._stepped, self._course.restart, by=None, at_once=True, without=(Kind.OPTIMIZER,)
             )
@@ -52,7 +52,7 @@ class Run:
             os.register_at_fork(after_in_child=self._forked)
             atexit.register(self._at_exit)
 
-    # -- steps -----------------------------------------------------------------------------------
+    # -- Steps -----------------------------------------------------------------------------------
 
     def _marked(self) -> None:
         if self._automatic is not None:
@@ -62,32 +62,32 @@ class Run:
         self._stepped()
 
     def _stepped(self) -> None:
-        if self._told:
+        if self._reported:
             # The program caught SystemExit.
             os._exit(0)
         self._course.step()
         if self._course.steps == 1 and multiprocessing.parent_process() is not None:
-            # Exit handlers of Python's are not run there.
+            # Python's exit handlers do not run there.
             Finalize(None, self._at_exit, exitpriority=0)
         if self._course.complete:
-            self._tell()
+            self._report()
             self._await_others()
             raise SystemExit
 
-    # -- the end ---------------------------------------------------------------------------------
+    # -- End -------------------------------------------------------------------------------------
 
     def _forked(self) -> None:
-        """This is a child that has made no step yet."""
-        self._told = False
+        """Reset a forked child, which has made no step yet."""
+        self._reported = False
         self._course.restart()
 
     def _at_exit(self) -> None:
-        # Without a step only the process that was started by whoever waits for an outcome has something to tell.
-        if not self._told and (self._course.steps or os.getsid(0) == os.getpid()):
-            self._tell()
+        # Without a step, only the process that the parent started reports an outcome.
+        if not self._reported and (self._course.steps or os.getsid(0) == os.getpid()):
+            self._report()
 
-    def _tell(self) -> None:
-        self._told = True
+    def _report(self) -> None:
+        self._reported = True
         place = rank_of(os.environ) or Rank(0, 1)
         path = Path(self._task.directory, f"rank{place.number}.json")
         if not self._course.steps and path.exists():
@@ -100,7 +100,7 @@ class Run:
         os.replace(half, path)
 
     def _await_others(self) -> None:
-        """Until the ranks of this machine have told as well: a launcher ends them all when one has ended."""
+        """Wait until all ranks of this machine have reported: a launcher ends them all when a rank has ended."""
         ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
         until = time.monotonic() + _PATIENCE_S
         while len(list(Path(self._task.directory).glob("rank*.json"))) < ranks and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""What one step of the program computes: its loss, and what its outermost module returns."""
+"""Results of a single step of the program: its loss, and the output of its outermost module."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from overlapscope.trials.module_calls import ModuleCalls
 
 
 class LastStep:
-    """Looks on from now until `end`."""
+    """Observes the program until `end`."""
 
     def __init__(self, *, output: bool) -> None:
-        """`output`: keep a module's output, too."""
+        """Begin to observe; `output` to keep a module's output as well."""
         self.loss: torch.Tensor | None = None
-        """On which `backward` was called last, detached."""
+        """Tensor of the last `backward` call, detached."""
         self.output: Any = None
         self._undo = before(torch.autograd, "backward", self._backward)
         self._calls = ModuleCalls() if output else None
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop observing."""
         self._undo()
         if self._calls is not None:
             self._calls.end()

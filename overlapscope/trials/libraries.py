@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from overlapscope.trials.calls import Options
+from overlapscope.trials.calls import CallOptions
 
 DATA_LOADER: Final = "torch.utils.data.DataLoader"
 
@@ -15,20 +15,20 @@ TRAINING_ARGUMENTS: Final = "transformers.TrainingArguments"
 
 
 class Term(Struct, frozen=True):
-    """A change by options of `TrainingArguments`."""
+    """A change made with options of `TrainingArguments`."""
 
-    options: Options
+    options: CallOptions
     otherwise: str = ""
-    """What else takes it, where the program has no such arguments."""
+    """Alternative for programs without such arguments."""
 
     @property
     def advice(self) -> str:
-        """The same in words."""
+        """The change in words."""
         return f"Pass `{self.options}` to `TrainingArguments`{self.otherwise}."
 
 
 def term(library: str, change: str, value: str) -> Term | None:
-    """A change of this value in a library's terms; None where it has none."""
+    """Return a change in a library's terms; None if the library has no such option."""
     options = _training_arguments(value).get(change)
     if options and library == "transformers":
         return Term(options)
@@ -39,22 +39,22 @@ def term(library: str, change: str, value: str) -> Term | None:
     return None
 
 
-def workers(value: str) -> Options:
-    """So many, by DataLoader's options."""
-    return Options((("num_workers", value), ("persistent_workers", "True")), positional=6)
+def workers(value: str) -> CallOptions:
+    """Return the DataLoader options for this many workers."""
+    return CallOptions((("num_workers", value), ("persistent_workers", "True")), positional=6)
 
 
-PIN: Final = Options((("pin_memory", "True"),), positional=8)
-"""Pinned batches, likewise."""
+PIN: Final = CallOptions((("pin_memory", "True"),), positional=8)
+"""DataLoader options for pinned batches."""
 
 
-def _training_arguments(value: str) -> dict[str, Options]:
+def _training_arguments(value: str) -> dict[str, CallOptions]:
     changes = {
-        "workers": Options((("dataloader_num_workers", value), ("dataloader_persistent_workers", "True"))),
-        "pin": Options((("dataloader_pin_memory", "True"),)),
-        "non-blocking": Options((("accelerator_config", '{"non_blocking": True}'),), replaced=False),
-        "fused": Options((("optim", '"adamw_torch_fused"'),)),
+        "workers": CallOptions((("dataloader_num_workers", value), ("dataloader_persistent_workers", "True"))),
+        "pin": CallOptions((("dataloader_pin_memory", "True"),)),
+        "non-blocking": CallOptions((("accelerator_config", '{"non_blocking": True}'),), replaced=False),
+        "fused": CallOptions((("optim", '"adamw_torch_fused"'),)),
     }
     if value == "compile":
-        changes["graph"] = Options((("torch_compile", "True"), ("torch_compile_mode", '"reduce-overhead"')))
+        changes["graph"] = CallOptions((("torch_compile", "True"), ("torch_compile_mode", '"reduce-overhead"')))
     return changes

@@ -1,9 +1,9 @@
-"""How long steps are, and by how much runs differ: pure statistics.
+"""Pure statistics of the length of steps, and of the differences between runs.
 
-A run's step is the mean over its timed steps, since what a person waits for is their sum. Two sets of changes are
-compared by the ratio of their steps in the same round of runs, so that what slows the machine for a while slows both.
-The interval is never narrower than the one that the steps within the runs give. How much runs differ is estimated from
-the two sets, from all other sets, and from a prior, since a few runs may scatter little by luck.
+A run's step is the mean over its timed steps, since a person waits for their sum. Two sets of changes are compared by
+the ratio of their steps in the same round of runs, so that a temporary slowdown of the machine affects both. The
+interval is at least as wide as the interval from the steps within the runs. The deviation of runs is estimated from the
+two sets, from all other sets, and from a prior, since a few runs may agree by luck.
 """
 
 from __future__ import annotations
@@ -16,56 +16,56 @@ from statistics import fmean, stdev
 import numpy as np
 from msgspec import Struct
 
-from overlapscope.trials.protocol import Outcome
+from overlapscope.trials.protocol import RankOutcome
 
 BLOCKS = 10
-"""Steps that follow each other are alike, so a run is cut into blocks, and its blocks are compared."""
+"""Number of blocks that a run is cut into, since neighbouring steps are alike."""
 _ROUNDS_OF_ALL = 2
-"""What all sets scatter by counts as much as so many further rounds of the two that are compared."""
+"""Weight of the deviation of all sets, in further rounds of the two compared sets."""
 _SURE = 0.95
 _WIDEST = math.log(2)
-"""Half of an interval, as a logarithm: from half to twice the step."""
+"""Maximum half width of an interval, as a logarithm: from half to twice the step."""
 _RUNS_DIFFER = 0.1
-"""Median of the prior of `Noise.deviation`."""
+"""Median of the prior of `RunNoise.deviation`."""
 _RUNS_DIFFER_TIMES = 1.5
-"""Standard deviation of the logarithm of that prior: 95 % of it lie between 0.5 % and 190 %."""
+"""Standard deviation of the logarithm of that prior: 95 % of it is between 0.5 % and 190 %."""
 _DEVIATIONS = np.geomspace(1e-4, 50, 120)
-"""Values of `Noise.deviation` over which the posterior is summed."""
+"""Values of `RunNoise.deviation` for summing the posterior."""
 _QUANTILES = (
     *(12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281),
     *(2.2010, 2.1788, 2.1604, 2.1448, 2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860),
 )
-"""Of Student's t, 97.5 %, by degrees of freedom from 1 on."""
+"""97.5 % quantiles of Student's t, by degrees of freedom from 1."""
 
 
 class Timing(Struct, frozen=True):
-    """What the steps of a run took."""
+    """Length of a run's steps."""
 
     step_ns: float
-    """Their mean; of several ranks that of the slowest."""
+    """Mean of the steps, of the slowest rank."""
     error: float
-    """Its standard error by the steps alone, as a part of it."""
+    """Relative standard error of the mean, from the steps alone."""
 
 
-class Change(Struct, frozen=True):
-    """By how much a step is longer, in percent of another; negative where it is shorter."""
+class StepChange(Struct, frozen=True):
+    """Change of a step in percent; negative if the step gets shorter."""
 
     pct: float
     within: tuple[float, float]
-    """95 % interval by the steps alone: as if runs did not differ."""
+    """95 % interval from the steps alone, as if runs did not differ."""
     over_runs: tuple[float, float] | None
-    """95 % interval over runs; None of a single round, and where it is so wide that it says nothing."""
+    """95 % interval over runs; None for a single round, or if it is too wide to be useful."""
     luck: float = 1.0
     """Probability of a difference at least this large if the change does nothing; 1 for a single round."""
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The one over runs, where there is one."""
+        """Interval over runs if there is any, else from the steps alone."""
         return self.over_runs or self.within
 
 
-def timing(outcomes: Sequence[Outcome]) -> Timing:
-    """Of the ranks of a run, each with `BLOCKS` steps at least; by the device's clock where there is one."""
+def timing(outcomes: Sequence[RankOutcome]) -> Timing:
+    """Return the timing of a run from its ranks, each with at least `BLOCKS` steps; by the device's clock if any."""
     return max(
         (_timing(outcome.device_ns or outcome.host_ns) for outcome in outcomes), key=lambda timing: timing.step_ns
     )
@@ -77,19 +77,19 @@ def _timing(steps_ns: Sequence[int]) -> Timing:
     return Timing(mean, stdev(blocks) / math.sqrt(BLOCKS) / mean)
 
 
-class Noise(Struct, frozen=True):
-    """What runs differ by for no reason."""
+class RunNoise(Struct, frozen=True):
+    """Differences between runs without a cause."""
 
     deviation: float
     """Standard deviation of the logarithm of a run's step."""
     freedom: int
-    """Degrees of freedom that it rests on."""
+    """Degrees of freedom of the estimate."""
 
 
-def noise(timed: Sequence[Mapping[int, Timing]]) -> Noise | None:
-    """Of each set's runs by round: what is left of their logarithms once each set and each round has its mean.
+def noise(timed: Sequence[Mapping[int, Timing]]) -> RunNoise | None:
+    """Estimate the noise from each set's runs by round: the residuals after fitting each set and each round.
 
-    None where nothing is left.
+    None if no degrees of freedom remain.
     """
     runs = [
         (row, number, math.log(timing.step_ns)) for row, runs in enumerate(timed) for number, timing in runs.items()
@@ -101,30 +101,31 @@ def noise(timed: Sequence[Mapping[int, Timing]]) -> Noise | None:
     logs = np.array([log for *_, log in runs])
     fitted, _, rank, _ = np.linalg.lstsq(design, logs, rcond=None)
     freedom = len(runs) - int(rank)
-    left = logs - design @ fitted
-    return Noise(math.sqrt(float(left @ left) / freedom), freedom) if freedom > 0 else None
+    residuals = logs - design @ fitted
+    return RunNoise(math.sqrt(float(residuals @ residuals) / freedom), freedom) if freedom > 0 else None
 
 
-def change(rounds: Sequence[tuple[Timing, Timing]], every: Noise | None = None) -> Change:
-    """Of the second of each pair against the first, which were run in the same round; one round at least.
+def change(rounds: Sequence[tuple[Timing, Timing]], every: RunNoise | None = None) -> StepChange:
+    """Compare the second of each pair with the first, which ran in the same round; at least one round is needed.
 
-    `every`: the noise of all sets together.
+    Args:
+        every: Noise of all sets together.
     """
     logs = [math.log(after.step_ns / before.step_ns) for before, after in rounds]
     middle = fmean(logs)
     error = math.sqrt(sum(before.error**2 + after.error**2 for before, after in rounds)) / len(rounds)
     within = quantile(2 * len(rounds) * (BLOCKS - 1)) * error
     if len(rounds) == 1:
-        return Change(_pct(middle), _around(middle, within), None)
+        return StepChange(_pct(middle), _around(middle, within), None)
     freedom, deviation = _of_a_run(logs, every)
     half = max(within, half_width(freedom, deviation, 2 / len(rounds)))
     says = half <= max(_WIDEST, abs(middle))
     luck = 1 - _inside(abs(middle), _errors(freedom, deviation, 2 / len(rounds)))
-    return Change(_pct(middle), _around(middle, within), _around(middle, half) if says else None, luck)
+    return StepChange(_pct(middle), _around(middle, within), _around(middle, half) if says else None, luck)
 
 
 def spread_ns(timings: Sequence[Timing]) -> tuple[float, float] | None:
-    """95 % interval of a step over runs; None of a single one, and where it is so wide that it says nothing."""
+    """Return the 95 % interval of a step over runs; None for a single run, or if it is too wide to be useful."""
     if len(timings) < 2:
         return None
     logs = [math.log(timing.step_ns) for timing in timings]
@@ -133,16 +134,16 @@ def spread_ns(timings: Sequence[Timing]) -> tuple[float, float] | None:
 
 
 def quantile(freedom: int) -> float:
-    """97.5 % of Student's t; of more degrees of freedom than the table has, that of its last."""
+    """Return the 97.5 % quantile of Student's t; beyond the table, its last value."""
     return _QUANTILES[min(freedom, len(_QUANTILES)) - 1]
 
 
-def _of_a_run(logs: Sequence[float], every: Noise | None) -> tuple[int, float]:
-    """Degrees of freedom, and by how much the logarithm of a run deviates; `logs`: of ratios of two each."""
-    own = len(logs) - 1
-    shared = 0 if every is None else max(0, min(_ROUNDS_OF_ALL, every.freedom - own))
+def _of_a_run(logs: Sequence[float], every: RunNoise | None) -> tuple[int, float]:
+    """Return degrees of freedom and the deviation of a run's logarithm; `logs` are those of ratios of two runs."""
+    freedom = len(logs) - 1
+    shared = 0 if every is None else max(0, min(_ROUNDS_OF_ALL, every.freedom - freedom))
     variance = 0.0 if every is None else every.deviation**2
-    return own + shared, math.sqrt((own * stdev(logs) ** 2 / 2 + shared * variance) / (own + shared))
+    return freedom + shared, math.sqrt((freedom * stdev(logs) ** 2 / 2 + shared * variance) / (freedom + shared))
 
 
 @lru_cache(maxsize=1024)
@@ -178,7 +179,7 @@ def _errors(freedom: int, deviation: float, part: float) -> list[tuple[float, fl
 
 
 def _inside(half: float, errors: list[tuple[float, float]]) -> float:
-    """Return the probability of an error that is no larger."""
+    """Return the probability of an error of at most this size."""
     return sum(weight * math.erf(half / (error * math.sqrt(2))) for weight, error in errors)
 
 

@@ -1,4 +1,4 @@
-"""The outermost modules that a program calls, found without replacing anything that it may compile."""
+"""Observer of the outermost modules that a program calls, which replaces nothing that the program may compile."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ import torch
 
 
 class ModuleCalls:
-    """Looks on from now until `end`, on this thread, at all that Python calls: that is slow.
+    """Observes all Python calls of this thread until `end`, which is slow.
 
-    It sees nothing where the program itself is being profiled by Python's means.
+    It sees nothing if the program itself uses a Python profiler.
     """
 
     def __init__(self, called: Callable[[torch.nn.Module, FrameType], None] = lambda module, frame: None) -> None:
-        """`called` is told of each call of a module with parameters that no other module has called, before it."""
+        """Begin to observe; `called` is called before each call of a module with parameters by the program itself."""
         self.output: Any = None
-        """Of the last of those calls."""
+        """Output of the last of those calls."""
         self._called = called
         self._under_way: FrameType | None = None
         self._code = torch.nn.Module._wrapped_call_impl.__code__
-        """Code of each call of a module, compiled or not, to which the recorder may have added a line."""
+        """Code of each call of a module, compiled or not; the recorder may have added a line to it."""
         self._looks = sys.getprofile() is None
         if self._looks:
             self._look_back(sys._getframe())
             sys.setprofile(self._on_event)
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop observing."""
         if self._looks:
             sys.setprofile(None)
         self._under_way = None
 
     def _look_back(self, frame: FrameType | None) -> None:
-        """Note the call that is under way: a step may end inside one."""
+        """Note the call in progress: a step may end inside a call."""
         outermost = None
         while frame is not None:
             outermost, frame = frame if frame.f_code is self._code else outermost, frame.f_back
@@ -48,7 +48,7 @@ class ModuleCalls:
         if frame.f_code is not self._code:
             return
         if event == "call" and self._under_way is None:
-            # What a module of the program's own makes of this is not to reach the program.
+            # Errors of a module in the program must not reach the program from here.
             with suppress(Exception):
                 module = frame.f_locals["self"]
                 if next(module.parameters(), None) is not None:

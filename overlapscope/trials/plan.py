@@ -1,4 +1,4 @@
-"""How many steps a run warms up for, and how many are timed: pure."""
+"""Pure choice of the number of warm-up and timed steps of a run."""
 
 from __future__ import annotations
 
@@ -13,35 +13,40 @@ from overlapscope.trials.measure import BLOCKS
 _WARMUP_STEPS: Final = 20
 _FEWEST_WARMUP_STEPS: Final = 5
 _AHEAD: Final = 2
-"""Batches that a worker of a DataLoader makes ahead: while a first step takes long, as to compile, they pile up, and
-the steps that use them up wait for none."""
+"""Number of batches that a DataLoader worker makes ahead. They pile up during a slow first step, as when compiling, and
+the next steps don't wait for batches."""
 _LAST_STEPS: Final = 1
-"""Behind those that are timed: it tells the results."""
+"""Number of steps after the timed steps, for the results."""
 _TIMED_NS: Final = 3_000_000_000
 FEWEST_STEPS: Final = 20
-"""That are timed, where there are so many."""
+"""Minimum number of timed steps, if the program makes as many."""
 MOST_STEPS: Final = 300
 
 
-class Plan(Struct, frozen=True):
-    """Steps of a run; what comes after them is not run."""
+class StepPlan(Struct, frozen=True):
+    """Numbers of steps of a run, which ends after them."""
 
     warmup_steps: int
     timed_steps: int
 
 
-SURVEY: Final = Plan(_FEWEST_WARMUP_STEPS, FEWEST_STEPS)
+SURVEY: Final = StepPlan(_FEWEST_WARMUP_STEPS, FEWEST_STEPS)
 
 
-def plan(step_ns: float, asked: int | None, workers: int = 0) -> Plan:
-    """Of a program whose steps take about so long; `asked`: how many are to be timed; `workers`: the most of a loader's
-    that are tried."""
+def plan(step_ns: float, asked: int | None, workers: int = 0) -> StepPlan:
+    """Plan the steps of a run.
+
+    Args:
+        step_ns: Approximate length of a step.
+        asked: Number of steps to time, if the user chose it.
+        workers: Maximum number of loader workers to try.
+    """
     warmup = max(_WARMUP_STEPS, _FEWEST_WARMUP_STEPS + _AHEAD * workers)
-    return Plan(warmup, asked or min(MOST_STEPS, max(FEWEST_STEPS, round(_TIMED_NS / step_ns))))
+    return StepPlan(warmup, asked or min(MOST_STEPS, max(FEWEST_STEPS, round(_TIMED_NS / step_ns))))
 
 
-def shortened(wanted: Plan, there_are: int) -> Plan:
-    """The same of a program that makes only so many steps. Raises UsageError where they are too few."""
+def shortened(wanted: StepPlan, there_are: int) -> StepPlan:
+    """Shorten a plan for a program that makes fewer steps. Raises UsageError if they are too few."""
     least = _FEWEST_WARMUP_STEPS + BLOCKS + _LAST_STEPS
     if there_are < least:
         raise UsageError(
@@ -49,4 +54,4 @@ def shortened(wanted: Plan, there_are: int) -> Plan:
             f"warm up, {BLOCKS} to time and {_LAST_STEPS} to compare results. Let it make more steps."
         )
     warmup = min(wanted.warmup_steps, max(_FEWEST_WARMUP_STEPS, there_are // 3))
-    return Plan(warmup, min(wanted.timed_steps, there_are - warmup - _LAST_STEPS))
+    return StepPlan(warmup, min(wanted.timed_steps, there_are - warmup - _LAST_STEPS))

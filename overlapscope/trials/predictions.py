@@ -1,4 +1,4 @@
-"""What `whatif` predicts for sets of changes, from a recording of the program as it is."""
+"""Predictions of `whatif` for sets of changes, from a recording of the unchanged program."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from overlapscope.catalog.changes import CHANGES
-from overlapscope.history.predictions import Prediction
+from overlapscope.history.predictions import StoredPrediction
 from overlapscope.trials.protocol import Setting
 from overlapscope.trials.result import Predicted, Trial
 
@@ -15,9 +15,11 @@ _Settings = tuple[Setting, ...]
 
 
 def predict_sets(recording: Path, sets: Sequence[_Settings], plain_step_ns: int) -> Mapping[_Settings, Predicted]:
-    """Of those sets for which something can be predicted, percent of the plain step, which takes so long.
+    """Predict sets of changes in percent of the plain step, which takes `step_ns`; sets without a prediction are left
+    out.
 
-    Raises OverlapscopeError where the recording cannot be read or has no GPU activity.
+    Raises:
+        OverlapscopeError: The recording can't be read or has no GPU activity.
     """
     from overlapscope.inputs import read_trace
     from overlapscope.prediction import predict
@@ -33,19 +35,19 @@ def predict_sets(recording: Path, sets: Sequence[_Settings], plain_step_ns: int)
         value, low, high = (-100 * saved / step_ns for saved in (gain.value, gain.high, gain.low))
         return Predicted(value=value, low=low, high=high)
 
-    found = {}
+    predictions = {}
     for settings in sets:
         parts = [CHANGES[setting.change].predicted_by for setting in settings]
         result = predicted(tuple(name for part in parts for name in part)) if all(parts) else None
         if result is not None:
-            found[settings] = result
-    return found
+            predictions[settings] = result
+    return predictions
 
 
-def kept(trial: Trial, at_ns: int) -> list[Prediction]:
-    """What the history keeps of a trial: each set of changes that was both predicted and measured."""
+def kept(trial: Trial, at_ns: int) -> list[StoredPrediction]:
+    """Return the rows for the history: each set of changes that was both predicted and measured."""
     return [
-        Prediction(
+        StoredPrediction(
             at_ns=at_ns,
             program=trial.program,
             device=trial.device_name,

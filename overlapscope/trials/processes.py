@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,9 +13,10 @@ from typing import Final
 
 import msgspec
 
+from overlapscope.base.child import Child
 from overlapscope.trials.child import environment
-from overlapscope.trials.program import Ended, all_complete
-from overlapscope.trials.protocol import Outcome, Task
+from overlapscope.trials.program import EndedRun, all_complete
+from overlapscope.trials.protocol import RankOutcome, Task
 
 OUTPUT: Final = "output.txt"
 _KEPT_BYTES: Final = 1 << 18
@@ -46,15 +45,15 @@ class CommandLine(msgspec.Struct, frozen=True):
     scratch: bool
     """Each run has an empty working directory."""
 
-    def run(self, task: Task, limit_s: float) -> Ended:
+    def run(self, task: Task, limit_s: float) -> EndedRun:
         """As a person would start it, with this Python."""
         return self._run(self._command, {**os.environ, **environment(task)}, task.directory, limit_s)
 
-    def alone(self, directory: str, limit_s: float) -> Ended:
+    def alone(self, directory: str, limit_s: float) -> EndedRun:
         """Run it without overlapscope."""
         return self._run(self._command, dict(os.environ), directory, limit_s)
 
-    def record(self, task: Task, limit_s: float, options: Sequence[str]) -> Ended:
+    def record(self, task: Task, limit_s: float, options: Sequence[str]) -> EndedRun:
         """The same under `overlapscope run`."""
         recorder = (sys.executable, "-m", "overlapscope", "run", "--stop-after-recording", *options)
         command = (*recorder, *self.options, *self.arguments)
@@ -64,7 +63,7 @@ class CommandLine(msgspec.Struct, frozen=True):
     def _command(self) -> tuple[str, ...]:
         return (*(self.launcher or (sys.executable, *self.options)), *self.arguments)
 
-    def _run(self, command: Sequence[str], variables: dict[str, str], directory: str, limit_s: float) -> Ended:
+    def _run(self, command: Sequence[str], variables: dict[str, str], directory: str, limit_s: float) -> EndedRun:
         if not self.scratch:
             return run(command, variables, Path(directory), Path.cwd(), self.stdin, limit_s)
         # Modules are found where they were.
@@ -77,29 +76,21 @@ class CommandLine(msgspec.Struct, frozen=True):
 
 def run(
     command: Sequence[str], variables: Mapping[str, str], directory: Path, cwd: Path, stdin: bytes, limit_s: float
-) -> Ended:
+) -> EndedRun:
     """Run a command until its steps are made or it ends, at most so long. Outcomes and output are in `directory`."""
     began = time.monotonic()
     with TemporaryFile() as entered, open(directory / OUTPUT, "wb") as output:
         entered.write(stdin)
         entered.seek(0)
-        process = subprocess.Popen(
-            command,
-            stdin=entered,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=cwd,
-            env=variables,
-            # Ctrl-C is for us: what is under way is ended from here.
-            start_new_session=True,
-        )
+        child = Child(command, stdin=entered, stdout=output, stderr=subprocess.STDOUT, cwd=cwd, env=variables)
         try:
-            stopped = not _wait(process, directory, began + limit_s)
+            stopped = not _wait(child, directory, began + limit_s)
         finally:
-            _end(process)
-    return Ended(
+            # After SIGTERM a launcher ends its ranks, which have sessions of their own.
+            child.end(term_s=_TERM_S)
+    return EndedRun(
         _outcomes(directory),
-        None if stopped else process.returncode,
+        None if stopped else child.returncode,
         _end_of(directory / OUTPUT),
         time.monotonic() - began,
     )
@@ -112,38 +103,20 @@ def _end_of(path: Path) -> str:
         return output.read(_KEPT_BYTES).decode(errors="replace")
 
 
-def _wait(process: subprocess.Popen[bytes], directory: Path, until: float) -> bool:
+def _wait(child: Child, directory: Path, until: float) -> bool:
     """Until it ends, or a while after its ranks have told that they are done. False where it took too long."""
-    while process.poll() is None:
+    while child.poll() is None:
         now = time.monotonic()
         if now >= until:
             return False
         if all_complete(_outcomes(directory)):
-            until = min(until, now + _GRACE_S)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(until - now)
+            child.ends_within(min(until - now, _GRACE_S))
             return True
         time.sleep(_POLL_S)
     return True
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End it, and whatever it has started that is still there."""
-    if process.poll() is None:
-        # A launcher ends its ranks itself, which are in sessions of their own.
-        _signal(process.pid, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_TERM_S)
-    _signal(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _signal(group: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
-
-
-def _outcomes(directory: Path) -> tuple[Outcome, ...]:
+def _outcomes(directory: Path) -> tuple[RankOutcome, ...]:
     """What ranks have told so far; each writes its file at once."""
-    told = (msgspec.json.decode(path.read_bytes(), type=Outcome) for path in directory.glob("rank*.json"))
+    told = (msgspec.json.decode(path.read_bytes(), type=RankOutcome) for path in directory.glob("rank*.json"))
     return tuple(sorted(told, key=lambda outcome: outcome.rank))

@@ -1,4 +1,4 @@
-"""A program that changes are tried on, and how a run of it ended."""
+"""Interface of a program that changes are tried on, and the end of its runs."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from overlapscope.base.words import plural
-from overlapscope.trials.protocol import Outcome, Task
+from overlapscope.trials.protocol import RankOutcome, Task
 
 _RAISED: Final = re.compile(r"[\w.]*(Error|Exception|Interrupt|Exit)\b")
 
 
-class Ended(Struct, frozen=True):
-    """A run that is over."""
+class EndedRun(Struct, frozen=True):
+    """A finished run."""
 
-    outcomes: tuple[Outcome, ...]
-    """By rank: of those that told something."""
+    outcomes: tuple[RankOutcome, ...]
+    """Outcomes of the ranks that reported, by rank."""
     exit_code: int | None
-    """As Python has it; None where it had to be stopped before it was done."""
+    """Python's exit code; None if the run was stopped."""
     output: str
-    """The end of what it printed."""
+    """End of its output."""
     wall_s: float
 
     @property
     def complete(self) -> bool:
-        """Every rank has made its steps."""
+        """True if every rank has made its steps."""
         return all_complete(self.outcomes)
 
     @property
     def failed(self) -> bool:
-        """Whether it ended with an error before its steps were made."""
+        """True if it ended with an error before its steps were made."""
         return not self.complete and self.exit_code != 0
 
     @property
     def how(self) -> str:
-        """How it ended before its steps were made, in a sentence with its last line."""
+        """Sentence on how it ended before its steps were made, with the last line of output."""
         lines = [line.strip() for line in reversed(self.output.splitlines()) if line.strip()]
-        # A launcher says much behind it.
+        # A launcher prints much after it.
         last = next((line for line in lines if _RAISED.match(line)), lines[0] if lines else "")
         words = f": {last}" if last else "."
         if self.exit_code is None:
@@ -49,34 +49,34 @@ class Ended(Struct, frozen=True):
             return f"It was killed by signal {-self.exit_code}{words}"
         if self.exit_code:
             return f"It ended with exit code {self.exit_code}{words}"
-        return f"It ended after {plural(max((one.all_steps for one in self.outcomes), default=0), 'step')}."
+        return f"It ended after {plural(max((outcome.all_steps for outcome in self.outcomes), default=0), 'step')}."
 
 
-def all_complete(outcomes: Sequence[Outcome]) -> bool:
-    """Whether every rank has made its steps."""
+def all_complete(outcomes: Sequence[RankOutcome]) -> bool:
+    """Return whether every rank has made its steps."""
     return bool(outcomes) and len(outcomes) == outcomes[0].ranks and all(outcome.complete for outcome in outcomes)
 
 
-class Program(Protocol):
-    """Something that can be run again and again."""
+class TrialProgram(Protocol):
+    """A program that can be run repeatedly."""
 
     @property
     def text(self) -> str:
-        """What a person calls it: its command line."""
+        """Its command line, or another name for it."""
 
     @property
     def root(self) -> Path:
-        """The directory that its own files are in."""
+        """The directory of its own files."""
 
     @property
     def records(self) -> bool:
-        """It can be recorded."""
+        """True if it can be recorded."""
 
-    def run(self, task: Task, limit_s: float) -> Ended:
-        """One run, at most so long."""
+    def run(self, task: Task, limit_s: float) -> EndedRun:
+        """Run it for a limited time."""
 
-    def alone(self, directory: str, limit_s: float) -> Ended:
-        """Run it once without overlapscope, at most so long; its output is in `directory`."""
+    def alone(self, directory: str, limit_s: float) -> EndedRun:
+        """Run it without overlapscope for a limited time; its output is in `directory`."""
 
-    def record(self, task: Task, limit_s: float, options: Sequence[str]) -> Ended:
-        """One run under `overlapscope run` with these options."""
+    def record(self, task: Task, limit_s: float, options: Sequence[str]) -> EndedRun:
+        """Run it under `overlapscope run` with these options."""

@@ -1,4 +1,4 @@
-"""What one run of the program is told, by an environment variable, and what it tells, in a file of each rank."""
+"""Messages of a run: its task, in an environment variable, and the outcome of each rank, in a file."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Final, Literal
 import msgspec
 
 VARIABLE: Final = "OVERLAPSCOPE_TRIAL"
-"""Holds a `Task` as JSON."""
+"""Variable that holds a `Task` as JSON."""
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """A change that is made, with its value: `workers` 6, `graph` compile; the value is empty where it has none."""
+    """A change with its value, such as `workers` 6 or `graph` compile; the value may be empty."""
 
     change: str
     value: str = ""
 
     @property
     def text(self) -> str:
-        """As a person reads it: `workers (6)`."""
+        """Text for a person: `workers (6)`."""
         return f"{self.change} ({self.value})" if self.value else self.change
 
 
@@ -28,65 +28,66 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     """Name of a `step_choice.Kind`."""
     name: str
-    """Name of their source; empty for all of the kind."""
+    """Name of their source; empty for all sources of the kind."""
     each: int
-    """Events in a step."""
+    """Number of events in a step."""
     label: str
-    """Words for them: `calls of ResNet.forward`."""
+    """Description: `calls of ResNet.forward`."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run is to do."""
+    """Task of a run."""
 
     directory: str
-    """Each rank writes its `Outcome` there, as `rank0.json`."""
+    """Directory for each rank's `RankOutcome`, named `rank0.json`."""
     changes: tuple[Setting, ...] = ()
     warmup_steps: int = 0
-    """Steps before those that are timed."""
+    """Number of steps before the timed steps."""
     steps: int | None = None
-    """Steps that are timed; then results are kept and the program is ended. None: nothing is timed, and it goes on."""
+    """Number of timed steps, after which results are kept and the program ends. None to time nothing, and not to end
+    it."""
     survey: bool = False
-    """Find out what the program does (`Facts`), which costs time."""
+    """Collect `Facts` about the program, which costs time."""
     steps_by: Steps | None = None
     """Events that end steps; None for the program's marks or its optimizer."""
     rounded: bool = False
-    """Change each parameter by its last bit before the first step: what rounding alone does to the results."""
+    """Change each parameter by its last bit before the first step, to see the effect of rounding on the results."""
     seed: int = 0
 
 
-# -- what it tells -----------------------------------------------------------------------------------
+# -- Outcome -----------------------------------------------------------------------------------------
 
 
 class Site(msgspec.Struct, frozen=True):
-    """The innermost line of the program's own that leads to a call; of a library's if there is none."""
+    """The innermost line of the program that leads to a call; a line of a library if the program has none."""
 
     path: str
-    """Absolute."""
+    """Absolute path."""
     line: int
     library: str = ""
-    """The package, outside of torch, whose code makes the call: `transformers`; empty where the program does itself."""
+    """Package, except for torch, whose code makes the call: `transformers`. Empty if the program makes it."""
 
 
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """A DataLoader that steps took batches from."""
 
     site: Site
-    """Where it was made."""
+    """Place that made it."""
     loop: Site | None
-    """Where it is iterated over."""
+    """Place that iterates over it."""
     dataset: str
-    """Its class."""
+    """Class name."""
     iterable: bool
     num_workers: int
     pin_memory: bool
     on_gpu: bool
-    """Its batches are made of tensors on a GPU."""
+    """True if its batches are tensors on a GPU."""
     batches: int
-    """Taken from it."""
+    """Number of batches taken from it."""
 
 
 class Uploads(msgspec.Struct, frozen=True, kw_only=True):
-    """Copies from the host to a GPU within steps, of one line and kind."""
+    """Copies from the host to a GPU within steps, of the same line and kind."""
 
     site: Site
     method: Literal["to", "cuda", "copy_"]
@@ -95,11 +96,11 @@ class Uploads(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     bytes: int
     from_loader: bool
-    """They move tensors of a DataLoader's batch."""
+    """True if they move tensors of a DataLoader's batch."""
 
 
 class Reads(msgspec.Struct, frozen=True, kw_only=True):
-    """Values of GPU tensors that the host waits for within steps, by `.item()` or `float()`."""
+    """Reads of GPU values within steps that the host waits for, by `.item()` or `float()`."""
 
     site: Site
     method: Literal["item", "float"]
@@ -108,11 +109,11 @@ class Reads(msgspec.Struct, frozen=True, kw_only=True):
 
 class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     site: Site
-    """Where it was made."""
+    """Place that made it."""
     name: str
-    """Its class."""
+    """Class name."""
     takes_fused: bool
-    """Its class has the option, and all its parameters can be used with it."""
+    """True if its class has the option, which all its parameters allow."""
     fused: bool
 
 
@@ -120,79 +121,79 @@ class Module(msgspec.Struct, frozen=True, kw_only=True):
     """The outermost module with parameters that steps call."""
 
     site: Site
-    """Where it is called."""
+    """Place that calls it."""
     name: str
-    """Its class."""
+    """Class name."""
     compiled: bool
     of_torch: bool = False
-    """Its class is one of torch's own, as `Sequential` is, with which `compile()` does nothing."""
+    """True if its class is torch's own, such as `Sequential`, on which `compile()` has no effect."""
     capturable: str = ""
-    """Why `make_graphed_callables` does not fit it, in a clause; empty where it does."""
+    """Clause on why `make_graphed_callables` does not fit it; empty if it does."""
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the program does in its steps, of rank 0."""
+    """Facts about the program's steps, from rank 0."""
 
     cuda: bool
-    """It uses a GPU."""
+    """True if it uses a GPU."""
     device_name: str | None = None
-    """Of the GPU that is current at the end."""
+    """Name of the GPU that is current at the end."""
     cpus: int
-    """That its process may use."""
+    """Number of CPUs that its process may use."""
     loaders: tuple[Loader, ...] = ()
     uploads: tuple[Uploads, ...] = ()
     reads: tuple[Reads, ...] = ()
     optimizers: tuple[Optimizer, ...] = ()
     modules: tuple[Module, ...] = ()
     began_ns: int | None = None
-    """When the program was begun to be looked at, since the epoch: lines are those of its files at that time."""
+    """Start of the survey since the epoch, for noticing files that have changed since."""
 
 
 BUCKETS: Final = 32
-"""Sums that a sketch has: each of a tensor's elements is added to one of them, or taken from it.
+"""Number of sums in a sketch: each element of a tensor is added to or subtracted from a sum.
 
-The square of the distance of two sketches has the square of the tensors' distance as its mean, and a standard deviation
-of at most sqrt(2 / 32) = 25 % of it (Charikar, Chen, Farach-Colton: Finding frequent items in data streams, 2002).
+The squared distance of two sketches has the squared distance of the tensors as its mean, and a standard deviation of at
+most sqrt(2 / 32) = 25 % of it (Charikar, Chen, Farach-Colton: Finding frequent items in data streams, 2002).
 """
 
 
 class Sketch(msgspec.Struct, frozen=True):
-    """A tensor in a few numbers, from which the distance of two can be told (see `fingerprint`)."""
+    """A short summary of a tensor that allows estimating distances (see `fingerprint`)."""
 
     name: str
     norm: float
     sums: tuple[float, ...]
 
 
-class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """What the program has computed after its last timed step."""
+class RankResults(msgspec.Struct, frozen=True, kw_only=True):
+    """Results of a rank after its last timed step."""
 
     digest: str
-    """SHA-256 over checksums of every parameter and of the optimizers' state, or of the last output where there is no
-    optimizer; empty where there is neither."""
+    """SHA-256 over checksums of every parameter and optimizer state, or of the last output without an optimizer; empty
+    without either."""
     sketches: tuple[Sketch, ...]
     loss: float | None
-    """Of the last step."""
+    """Loss of the last step."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank tells at its end."""
+class RankOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """Outcome of a rank."""
 
     rank: int
     ranks: int
     all_steps: int
-    """That it made, timed or not."""
+    """Number of steps made, timed or not."""
     complete: bool
-    """It made all the steps that it was to make, and was ended then."""
+    """True if it made all steps of the task, after which it was ended."""
     host_ns: tuple[int, ...] = ()
-    """Of each timed step, from mark to mark."""
+    """Length of each timed step, from mark to mark."""
     device_ns: tuple[int, ...] = ()
-    """The same by the device's clock; empty without a GPU."""
-    results: Results | None = None
+    """The same lengths by the device's clock; empty without a GPU."""
+    results: RankResults | None = None
     facts: Facts | None = None
     steps_by: Steps | None = None
     """Events that the survey took for steps; None for the program's marks or its optimizer."""
     made: dict[str, int] = {}
-    """How often each change did something, by its id."""
+    """Number of times each change took effect, by its id."""
     refused: dict[str, str] = {}
-    """Why a change could not be made after all, a sentence each, by its id."""
+    """Sentences on why changes could not be made after all, by id."""

@@ -1,6 +1,6 @@
-"""What `overlapscope try` finds, as frozen structures; their names are those of its JSON.
+"""Structures of a trial, with the names of its JSON.
 
-All times are integer nanoseconds. Percentages are of the plain step of the program as it is; negative where it is
+All times are integer nanoseconds. Percentages are of the unchanged program's plain step; negative if a change makes it
 faster.
 """
 
@@ -16,12 +16,12 @@ from overlapscope.base.shown import Shown
 SCHEMA_VERSION = 1
 
 Sameness = Literal["same", "within noise", "different", "unknown"]
-"""Of results: bit for bit; no further apart than those of unchanged runs; further; or nothing can be said."""
+"""Comparison of results: equal bit for bit; as far apart as those of unchanged runs; further apart; or unknown."""
 Verdict = Literal["faster", "slower", "no more than noise", "unknown"]
 
 
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
-    """Percent of the plain step: `low <= value <= high`."""
+    """Percentage of the plain step: `low <= value <= high`."""
 
     value: float
     low: float
@@ -29,71 +29,71 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Edit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a person makes a change."""
+    """Instructions for making a change by hand."""
 
     diff: str
-    """A unified diff of the program's files; empty where the edit is not clear."""
+    """A unified diff of the program's files; empty if the edit is not clear."""
     advice: tuple[str, ...]
-    """What the diff does not do, a sentence or two each, with file and line."""
+    """Advice for everything that the diff leaves out, a sentence or two each, with file and line."""
     code: str = ""
-    """A function to add to the program, where advice speaks of one."""
+    """Function to add to the program, if the advice mentions it."""
     remarks: tuple[str, ...] = ()
-    """What the program does otherwise then, which was made up for in the trial, a sentence each."""
+    """Sentences on new differences of the program that the trial compensated for."""
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
     """A set of changes that was tried together."""
 
     change: str
-    """The last one of the set, as it is asked for: `workers`."""
+    """Last change of the set, as the user writes it: `workers`."""
     value: str
-    """`6` of workers; empty where a change has no value."""
+    """Value, such as `6` for workers; empty if the change has none."""
     title: str
     after: tuple[str, ...]
-    """The others of the set, by `Setting.text`, which were kept before."""
+    """Texts (`Setting.text`) of the other changes in the set, which were kept before."""
     predicted_pct: Predicted | None
-    """Of the whole set; None where nothing can be predicted."""
+    """Prediction for the whole set; None if there is none."""
     step_ns: int | None
-    """As much longer than the step as it is as was measured; None where no run succeeded."""
+    """Step time: the unchanged step scaled by the measured ratio; None if no run succeeded."""
     measured_pct: float | None
     measured_low_pct: float | None
     measured_high_pct: float | None
-    """None where there are too few runs for an interval."""
+    """None if there are too few runs for an interval."""
     added_pct: float | None
     added_low_pct: float | None
     added_high_pct: float | None
-    """Likewise, against the same set without this change, of whose step these are percentages."""
+    """Change against the same set without this change, in percent of that set's step."""
     verdict: Verdict
-    """What adding this change to the set does."""
+    """Effect of adding this change to the set."""
     kept: bool
-    """Later changes were tried on top of it."""
+    """True if later changes were tried on top of it."""
     runs: int
     results: Sameness
     races: int | None
-    """That the hazard checker found; None where it did not look: it looks at the best set alone."""
+    """Number of races found by the hazard checker; None if not checked, since only the best set is."""
     failure: str
-    """How a run ended that failed only with this change, in a sentence; else empty."""
+    """Sentence on how a run failed only with this change; else empty."""
     edit: Edit
 
 
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A change that does not fit the program."""
+    """A change that was not tried, or does not fit the program."""
 
     change: str
     title: str
     reason: str
-    """A sentence."""
+    """Reason, in a sentence."""
 
 
 class Recordings(msgspec.Struct, frozen=True, kw_only=True):
-    """Trace files; None where there is none."""
+    """Paths of trace files; None if not kept."""
 
     before: str | None
     after: str | None
 
 
 class Trial(Shown, msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a program's step with each change."""
+    """Results of a trial: a program's step with each change."""
 
     said_by: ClassVar[str] = "overlapscope.trials.document:said"
 
@@ -101,7 +101,7 @@ class Trial(Shown, msgspec.Struct, frozen=True, kw_only=True):
     schema_version: int = SCHEMA_VERSION
     tool: Tool = Tool()
     program: str
-    """Its command line."""
+    """Command line of the program."""
     device_name: str | None
     ranks: int
     baseline_step_ns: int
@@ -111,16 +111,16 @@ class Trial(Shown, msgspec.Struct, frozen=True, kw_only=True):
     warmup_steps: int
     timed_steps: int
     repeatable: bool
-    """Two unchanged runs had the same results, bit for bit."""
+    """True if two unchanged runs had the same results, bit for bit."""
     changes: tuple[Tried, ...]
     left_out: tuple[LeftOut, ...]
     best: int | None
-    """Index in `changes` of the set to take; None where none pays."""
+    """Index in `changes` of the recommended set; None if no set is."""
     recordings: Recordings
     interrupted: bool
-    """Ctrl-C ended it early, or its time was up: not all that was planned was run."""
+    """True if not all planned runs were made, because of Ctrl-C or the time limit."""
     notes: tuple[str, ...]
-    """What a reader must know, a sentence each."""
+    """Notes for the reader, a sentence each."""
     wall_s: float
     plain_runs_s: float
-    """What the plain runs took of that, from start to end of their processes."""
+    """Seconds that the plain runs took, from start to end of their processes."""

@@ -1,4 +1,4 @@
-"""Options given to calls in the text of a program: everything else of the text stays as it is, byte for byte."""
+"""Edits of calls in the text of a program; the rest of the text stays the same, byte for byte."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from libcst.metadata import (
 )
 from msgspec import Struct
 
-from overlapscope.trials.calls import Options, Unclear
+from overlapscope.trials.calls import CallOptions, Unclear
 
 _F: Final = cst.Name("f")
 
@@ -31,11 +31,11 @@ class Wish(Struct, frozen=True):
     """An edit of a call."""
 
     line: int | None
-    """Of the file; None if it is the only such call there."""
+    """Line in the file; None for the only such call there."""
     callee: str
-    """The full name of a function, `torch.utils.data.DataLoader`, or the name of a method, `to`."""
+    """Full name of a function, `torch.utils.data.DataLoader`, or the name of a method, `to`."""
     change: Callable[[cst.Call], cst.Call]
-    """Raises Unclear."""
+    """Function that edits the call. May raise Unclear."""
 
     @property
     def is_method(self) -> bool:
@@ -43,39 +43,41 @@ class Wish(Struct, frozen=True):
 
     @property
     def several(self) -> bool:
-        """Where there are several such calls with the same arguments, all may be edited: what another one copies to
-        that device does not mind."""
-        return self.callee in ("to", "cuda") and isinstance(self.change, Options)
+        """True if all of several such calls with the same arguments may be edited: the option does no harm to other
+        copies to that device."""
+        return self.callee in ("to", "cuda") and isinstance(self.change, CallOptions)
 
 
 class Compile(Struct, frozen=True):
-    """A module that is called on a line is compiled in place, before the loop that it is called in."""
+    """Compilation of a module in place, before the loop that calls it."""
 
     line: int
     name: str
-    """Its class."""
+    """Class name."""
     mode: str
     of_torch: bool
-    """Which is one of torch's own."""
+    """True if its class is torch's own."""
 
     def statement(self, module: str) -> str:
-        """That does it."""
+        """Return the statement that compiles the module."""
         if self.of_torch:
             return f'{module}.forward = torch.compile({module}.forward, mode="{self.mode}")'
         return f'{module}.compile(mode="{self.mode}")'
 
 
 def rewrite(source: bytes, wishes: Sequence[Sequence[Wish | Compile]]) -> tuple[bytes, list[str]]:
-    """The text with an edit for each of the wishes, by the first of its ways that is clear; and why the last was
-    not, in a clause: empty where one was, or there are none.
+    """Return the text with the first clear edit of each wish's alternatives, and why each wish failed.
 
-    Raises Unclear where the text is not Python.
+    The reason is that of the last alternative, in a clause; empty for a wish that is fulfilled or has no alternatives.
+
+    Raises:
+        Unclear: The text is not Python.
     """
     try:
         module = cst.parse_module(source)
     except (cst.ParserSyntaxError, SyntaxError, UnicodeDecodeError, LookupError) as error:
         raise Unclear("the file cannot be parsed") from error
-    program = _Program(module)
+    program = _ProgramText(module)
     changes = _Changes()
     reasons = []
     for ways in wishes:
@@ -92,13 +94,13 @@ def rewrite(source: bytes, wishes: Sequence[Sequence[Wish | Compile]]) -> tuple[
 
 
 class _Changes(cst.CSTTransformer):
-    """What becomes of nodes."""
+    """Collects and makes the changes to nodes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: defaultdict[cst.CSTNode, list[Callable[[cst.Call], cst.Call]]] = defaultdict(list)
         self.statements: defaultdict[cst.CSTNode, dict[str, None]] = defaultdict(dict)
-        """Before a loop, behind any other statement."""
+        """Statements to add before a loop, or after any other statement."""
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:  # noqa: N802
         for change in self.calls.get(original_node, ()):
@@ -112,15 +114,15 @@ class _Changes(cst.CSTTransformer):
         new = [cst.parse_statement(text) for text in self.statements[original_node]]
         if not isinstance(node, cst.For | cst.While):
             return cst.FlattenSentinel([node, *new])
-        # The loop's comments stay at the loop.
+        # The loop's comments stay with the loop.
         lines = list(node.leading_lines)
         blank = list(itertools.takewhile(lambda line: line.comment is None, lines))
         new[0] = new[0].with_changes(leading_lines=blank)
         return cst.FlattenSentinel([*new, node.with_changes(leading_lines=lines[len(blank) :])])
 
 
-class _Program:
-    """The calls of a text, by line and name."""
+class _ProgramText:
+    """The calls of a program's text, by line and name."""
 
     def __init__(self, module: cst.Module) -> None:
         wrapper = self._wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
@@ -129,15 +131,15 @@ class _Program:
         self._parents = wrapper.resolve(ParentNodeProvider)
         self._calls = self._all(cst.Call)
         self._bound = [
-            *((target.target, one.value) for one in self._all(cst.Assign) for target in one.targets),
-            *((one.target, one.value) for one in self._all(cst.AnnAssign) if one.value),
+            *((target.target, node.value) for node in self._all(cst.Assign) for target in node.targets),
+            *((node.target, node.value) for node in self._all(cst.AnnAssign) if node.value),
         ]
-        """What is bound to what."""
-        names = (name for one in self._all(cst.Import) for name in one.names if not name.asname)
+        """Targets of assignments, with their values."""
+        names = (name for node in self._all(cst.Import) for name in node.names if not name.asname)
         self._imported = {name.evaluated_name for name in names}
 
     def add(self, wish: Wish | Compile, changes: _Changes) -> None:
-        """Add what becomes of which nodes. Raises Unclear."""
+        """Add the changes for a wish. Raises Unclear."""
         if isinstance(wish, Compile):
             module = self._module(wish)
             if wish.of_torch and "torch" not in self._imported:
@@ -164,34 +166,34 @@ class _Program:
         return calls
 
     def _module(self, wish: Compile) -> cst.BaseExpression:
-        """What is called on its line. Raises Unclear."""
+        """Return the module that is called on the line. Raises Unclear."""
         names = [call.func for call in self._calls if self._line(call) == wish.line and _is_dotted(call.func)]
-        found = {code(name): name for name in names if not self._is_function(name)}
-        if len(found) > 1:
-            made = self._made(wish.name)
-            found = {name: module for name, module in found.items() if name in made}
-        if len(found) != 1:
+        candidates = {code(name): name for name in names if not self._is_function(name)}
+        if len(candidates) > 1:
+            names_of_class = self._made(wish.name)
+            candidates = {name: module for name, module in candidates.items() if name in names_of_class}
+        if len(candidates) != 1:
             raise Unclear("which name the module has there is not clear")
-        return next(iter(found.values()))
+        return next(iter(candidates.values()))
 
     def _is_function(self, name: cst.BaseExpression) -> bool:
-        """It is imported, built in, or defined here."""
-        foreign = any(found.source is not QualifiedNameSource.LOCAL for found in self._full_names(name))
+        """Return whether a name is imported, built in, or defined in the file."""
+        foreign = any(full_name.source is not QualifiedNameSource.LOCAL for full_name in self._full_names(name))
         return foreign or any(isinstance(node, cst.FunctionDef | cst.ClassDef) for node in self._bindings(name))
 
     def _full_names(self, node: cst.BaseExpression) -> Collection[QualifiedName]:
-        """What it may be, with its package where that is known; nothing where it is not bound here."""
+        """Return the possible full names of an expression, with the package if known; empty for unbound names."""
         scope = self._scopes.get(node)
         return scope.get_qualified_names_for(node) if scope else ()
 
     def _bindings(self, name: cst.BaseExpression) -> list[cst.CSTNode]:
-        """What binds the name, or the first name of a dotted one."""
+        """Return the nodes that bind a name, or the first part of a dotted name."""
         scope = self._scopes.get(name)
-        found = scope[code(name).partition(".")[0]] if scope else ()
-        return [one.node for one in found if isinstance(one, Assignment)]
+        assignments = scope[code(name).partition(".")[0]] if scope else ()
+        return [assignment.node for assignment in assignments if isinstance(assignment, Assignment)]
 
     def _made(self, name: str) -> set[str]:
-        """What is bound to something of a class."""
+        """Return the names bound to an instance of a class."""
         return {
             code(target)
             for target, value in self._bound
@@ -199,8 +201,14 @@ class _Program:
         }
 
     def _place(self, module: cst.BaseExpression) -> cst.CSTNode:
-        """The outermost loop around its call in which its name is not bound, or, where its function has no loop, the
-        only line that binds it. Raises Unclear."""
+        """Return the statement to compile a module at.
+
+        It is the outermost loop around the call that does not bind the module's name. In a function without a loop,
+        it is the only line that binds the name.
+
+        Raises:
+            Unclear: There is no such place.
+        """
         name = code(module)
         bindings = self._bindings(module)
         targets = [target for target, _ in self._bound if code(target) == name]
@@ -218,16 +226,19 @@ class _Program:
         return next(node for node in self._parents_of(targets[0]) if isinstance(node, cst.SimpleStatementLine))
 
     def _is_made_before(self, module: cst.CSTNode, target: cst.CSTNode, passed: bool) -> bool:
-        """Whether a name is bound once for many calls: by the class, where it is an attribute of what is passed to the
-        function, or else around the function."""
-        here, there = list(self._parents_of(module)), list(self._parents_of(target))
-        binder = _nearest(there, cst.FunctionDef)
-        if binder is _nearest(here, cst.FunctionDef):
+        """Return whether a name is bound once for many calls.
+
+        If the function is passed the object, the class must bind the attribute. Otherwise, code around the function
+        must bind the name.
+        """
+        around_call, around_target = list(self._parents_of(module)), list(self._parents_of(target))
+        binder = _nearest(around_target, cst.FunctionDef)
+        if binder is _nearest(around_call, cst.FunctionDef):
             return False
         if passed:
-            kind = _nearest(here, cst.ClassDef)
-            return kind is not None and kind is _nearest(there, cst.ClassDef)
-        return binder is None or binder in here
+            kind = _nearest(around_call, cst.ClassDef)
+            return kind is not None and kind is _nearest(around_target, cst.ClassDef)
+        return binder is None or binder in around_call
 
     def _all(self, kind: type[Node]) -> list[Node]:
         return [node for node in self._parents if isinstance(node, kind)]
@@ -243,17 +254,17 @@ class _Program:
             return _is_attribute(call.func, name)
         bound = [value for target, value in self._bound if code(target) == code(call.func)]
         function = bound[0] if len(bound) == 1 else call.func
-        if full_names := [found.name for found in self._full_names(function)]:
+        if full_names := [full_name.name for full_name in self._full_names(function)]:
             # It may be imported from the module that defines it: `torch.optim.adamw.AdamW`.
             return any(full.startswith(f"{package}.") and full.endswith(f".{name}") for full in full_names)
         return _is_named(function, name)
 
     def _line(self, call: cst.Call) -> int:
-        """The line that a frame is at in this call."""
+        """Return the line that a frame in this call reports."""
         return self._places[call.func.attr if isinstance(call.func, cst.Attribute) else call].start.line
 
     def _moves_anything(self, call: cst.Call) -> bool:
-        """It stands in a function whose parameters say both what is moved and where."""
+        """Return whether the call is in a function whose parameters determine both the moved object and the target."""
         around = list(self._parents_of(call))
         function = next((node for node in around if isinstance(node, cst.FunctionDef | cst.Lambda)), None)
         if function is None:
@@ -298,12 +309,12 @@ def _is_attribute(node: cst.CSTNode, name: str) -> bool:
 
 
 def code(node: cst.CSTNode) -> str:
-    """The node's text."""
+    """Return the node's text."""
     return cst.Module([]).code_for_node(node)
 
 
 def _is_dotted(node: cst.BaseExpression) -> bool:
-    """It is a name, or a name and attributes."""
+    """Return whether this is a name, or a name with attributes."""
     while isinstance(node, cst.Attribute):
         node = node.value
     return isinstance(node, cst.Name)

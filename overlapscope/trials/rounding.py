@@ -1,4 +1,4 @@
-"""What rounding alone does to a program's results: its parameters begin with another last bit."""
+"""A change of the last bit of a program's parameters, to see the effect of rounding on its results."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ _SEED = 20170612
 def round_parameters() -> Undo:
     """Multiply each parameter by 1 - eps, 1 or 1 + eps of its type before its first use.
 
-    That is when an optimizer is made of it or its module is called.
-
-    The program's own random numbers stay as they are, and all ranks draw the same. What is
-    returned ends it.
+    The first use is when an optimizer is made of it, or its module is called. The program's own random numbers stay the
+    same, and all ranks draw the same. The returned function ends it.
     """
     rounded = WeakIdKeyDictionary()
 

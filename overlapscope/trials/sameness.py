@@ -1,4 +1,4 @@
-"""Whether a changed program still computes the same: its results beside those of unchanged runs."""
+"""Comparison of a changed program's results with those of unchanged runs."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from itertools import combinations
 from statistics import median
 from typing import Final
 
-from overlapscope.trials.protocol import Results, Sketch
+from overlapscope.trials.protocol import RankResults, Sketch
 from overlapscope.trials.result import Sameness
 
 FACTOR: Final = 2
-"""Results may be so many times as far from an unchanged run's as unchanged runs are from each other."""
+"""Maximum distance of results from an unchanged run's, as a multiple of the distances between unchanged runs."""
 SOUND: Final[tuple[Sameness, ...]] = ("same", "within noise")
-"""Results of a change that may be recommended."""
+"""Results with which a change may be recommended."""
 _WORST: Final[tuple[Sameness, ...]] = ("same", "within noise", "unknown", "different")
 
 
-def same_bits(ranks: Sequence[Results], others: Sequence[Results]) -> bool:
-    """Whether every rank of two runs has the same results, bit for bit."""
+def same_bits(ranks: Sequence[RankResults], others: Sequence[RankResults]) -> bool:
+    """Return whether every rank of two runs has the same results, bit for bit."""
     return (
         bool(ranks)
         and len(ranks) == len(others)
-        and all(one.digest and one.digest == other.digest for one, other in zip(ranks, others, strict=True))
+        and all(mine.digest and mine.digest == theirs.digest for mine, theirs in zip(ranks, others, strict=True))
     )
 
 
-def sameness(ranks: Sequence[Results], unchanged: Sequence[Sequence[Results]]) -> Sameness:
-    """Of a changed run's results, by rank, beside those of unchanged runs, one of which may have been rounded: what the
-    worst rank says.
+def sameness(ranks: Sequence[RankResults], unchanged: Sequence[Sequence[RankResults]]) -> Sameness:
+    """Compare a changed run's results, by rank, with those of unchanged runs, one of them possibly rounded.
+
+    The worst rank decides.
     """
     if any(same_bits(ranks, other) for other in unchanged):
         return "same"
@@ -41,7 +42,7 @@ def sameness(ranks: Sequence[Results], unchanged: Sequence[Sequence[Results]]) -
     )
 
 
-def _judged(result: Results, unchanged: Sequence[Results]) -> Sameness:
+def _judged(result: RankResults, unchanged: Sequence[RankResults]) -> Sameness:
     if not result.digest or not all(other.digest for other in unchanged):
         return "unknown"
     names = [sketch.name for sketch in result.sketches]
@@ -50,7 +51,7 @@ def _judged(result: Results, unchanged: Sequence[Results]) -> Sameness:
     if len(unchanged) < 2:
         return "unknown"
     spreads = [_widest(distance, tensors) for tensors in zip(*(other.sketches for other in unchanged), strict=True)]
-    # A tensor that unchanged runs agree on may differ by what the others differ by.
+    # A tensor on which unchanged runs agree may differ as much as the others do.
     usual = median(spreads) if spreads else 0.0
     for number, sketch in enumerate(result.sketches):
         nearest = min(distance(sketch, other.sketches[number]) for other in unchanged)
@@ -60,25 +61,25 @@ def _judged(result: Results, unchanged: Sequence[Results]) -> Sameness:
 
 
 def _widest(far: Callable[[Sketch, Sketch], float], things: Iterable[Sketch]) -> float:
-    return max(far(one, other) for one, other in combinations(things, 2))
+    return max(far(sketch, reference) for sketch, reference in combinations(things, 2))
 
 
 def _near(loss: float | None, unchanged: Sequence[float | None], usual: float) -> bool:
-    known = [other for other in unchanged if other is not None]
-    if loss is None or len(known) < 2:
-        return loss is None and not known
+    losses = [other for other in unchanged if other is not None]
+    if loss is None or len(losses) < 2:
+        return loss is None and not losses
     if math.isnan(loss):
-        return any(map(math.isnan, known))
-    spread = max(known) - min(known)
-    return min(abs(loss - other) for other in known) <= FACTOR * max(spread, usual * max(map(abs, known)))
+        return any(map(math.isnan, losses))
+    spread = max(losses) - min(losses)
+    return min(abs(loss - other) for other in losses) <= FACTOR * max(spread, usual * max(map(abs, losses)))
 
 
-def distance(one: Sketch, other: Sketch) -> float:
-    """The norm of the difference of two tensors, estimated, as a share of the larger norm of the two.
+def distance(sketch: Sketch, reference: Sketch) -> float:
+    """Estimate the norm of the difference of two tensors, as a fraction of the larger norm.
 
-    0 where both are zero; infinite where they cannot be compared, as they have different shapes.
+    0 if both are zero; infinite if their shapes differ.
     """
-    if len(one.sums) != len(other.sums):
+    if len(sketch.sums) != len(reference.sums):
         return math.inf
-    largest = max(one.norm, other.norm)
-    return math.dist(one.sums, other.sums) / largest if largest else 0.0
+    largest = max(sketch.norm, reference.norm)
+    return math.dist(sketch.sums, reference.sums) / largest if largest else 0.0

@@ -1,7 +1,7 @@
-"""Which run comes next, and what runs have shown: pure decisions from the runs so far.
+"""Pure decisions from the runs so far: the next run, and the findings.
 
-The first round climbs a ladder: each change that fits is tried on top of those that were kept. The same sets are then
-run again and again, each round in the reverse order of the one before, until they are told apart.
+The first round climbs a ladder: each change that fits is tried on top of the changes kept before. The same sets are
+then run again, each round in the reverse order of the previous round, until the results are clear.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from overlapscope.trials.measure import Change, Noise, Timing, change, noise
-from overlapscope.trials.protocol import Results, Setting
+from overlapscope.trials.measure import RunNoise, StepChange, Timing, change, noise
+from overlapscope.trials.protocol import RankResults, Setting
 from overlapscope.trials.result import Sameness
 from overlapscope.trials.sameness import SOUND, same_bits, sameness
 
@@ -23,15 +23,15 @@ AS_IS: Final[Settings] = ()
 MOST_ROUNDS: Final = 10
 FEWEST_ROUNDS: Final = 3
 SHARP_PCT: Final = 0.5
-"""Half the width of an interval that needs no more rounds, and the least gain that is worth an edit."""
+"""Maximum half width of an interval that needs no more rounds, and minimum gain that is worth an edit, in percent."""
 _WITNESSES: Final = 4
-"""Unchanged runs: their distances tell how far apart results are for no reason."""
+"""Maximum number of unchanged runs whose distances show the noise of results."""
 _GROUND: Final = ("pin", "non-blocking")
-"""Changes that later ones need: they are kept where they do no harm."""
+"""Changes that later changes need: they are kept unless they do harm."""
 _LUCK: Final = 0.05
 """Maximum probability of a recommendation if no change does anything (Bonferroni: over all sets compared)."""
 _LUCK_PCT: Final = 1.0
-"""What one run of each may differ by for no reason: less is no gain to build upon, and no harm."""
+"""Maximum difference of two single runs, in percent, that is neither a gain to build on nor harm."""
 
 
 class Candidate(Struct, frozen=True):
@@ -39,9 +39,9 @@ class Candidate(Struct, frozen=True):
 
     change: str
     values: tuple[str, ...] = ("",)
-    """To be tried, of which the best goes on."""
+    """Values to try; the best is kept."""
     rising: bool = False
-    """Values grow: where one does not pay, larger ones are not tried."""
+    """True if values grow: after a value that does not pay, larger values are not tried."""
 
 
 class Planned(Struct, frozen=True):
@@ -53,17 +53,17 @@ class Planned(Struct, frozen=True):
 
 
 class Run(Struct, frozen=True, eq=False):
-    """A run that was made."""
+    """A finished run."""
 
     planned: Planned
     wall_s: float
     timing: Timing | None = None
-    """None where it failed."""
-    results: tuple[Results, ...] = ()
-    """By rank."""
+    """None if it failed."""
+    results: tuple[RankResults, ...] = ()
+    """Results by rank."""
     failure: str = ""
     left_out: str = ""
-    """Why the last change of the set could not be made after all, a sentence."""
+    """Sentence on why the last change of the set could not be made after all."""
 
 
 class Runs(Struct, frozen=True):
@@ -72,45 +72,45 @@ class Runs(Struct, frozen=True):
     all: tuple[Run, ...] = ()
 
     def of(self, settings: Settings) -> tuple[Run, ...]:
-        """The timed runs with these changes."""
+        """Return the timed runs with these changes."""
         return tuple(run for run in self.all if run.planned.settings == settings and not run.planned.rounded)
 
     @property
     def unchanged(self) -> tuple[Run, ...]:
-        """Those without a change whose results others are held against: the first few, and the rounded one."""
-        known = [run for run in self.all if run.planned.settings == AS_IS and run.results]
-        return tuple(sorted(known, key=lambda run: not run.planned.rounded)[:_WITNESSES])
+        """Unchanged runs to compare results with: the first few, and the rounded run."""
+        unchanged = [run for run in self.all if run.planned.settings == AS_IS and run.results]
+        return tuple(sorted(unchanged, key=lambda run: not run.planned.rounded)[:_WITNESSES])
 
     @property
     def rounded(self) -> bool:
-        """Whether it is known what rounding alone does to the results."""
+        """True if the effect of rounding on the results is known."""
         return any(run.planned.rounded for run in self.all)
 
     def tried(self) -> tuple[Settings, ...]:
-        """The sets of changes that were run, in the order in which they were first."""
+        """Return the sets of changes that were run, in the order of their first runs."""
         return tuple(
             dict.fromkeys(run.planned.settings for run in self.all if run.planned.settings and not run.left_out)
         )
 
     def failed(self, settings: Settings) -> str:
-        """How a run with them failed; empty where none did."""
+        """Return how a run with these changes failed; empty if none did."""
         return next((run.failure for run in self.of(settings) if run.failure), "")
 
     def results(self, settings: Settings) -> Sameness:
-        """What became of the results; a difference in one run is a difference, once it is known what rounding does."""
+        """Compare results; a difference in a single run counts, once the effect of rounding is known."""
         judged = [_judged(run, self.unchanged) for run in self.of(settings) if not run.failure]
         order: tuple[Sameness, ...] = ("different", "unknown", "within noise", "same")
         worst = min(judged, key=order.index, default=order[1])
         return "unknown" if worst == "different" and not self.rounded else worst
 
-    def change(self, settings: Settings, base: Settings = AS_IS) -> Change | None:
-        """By how much the step changes, over the rounds in which both were run; None where there is none."""
+    def change(self, settings: Settings, base: Settings = AS_IS) -> StepChange | None:
+        """Return the change of the step over the rounds that have both sets; None without such rounds."""
         before, after = self._by_round(base), self._by_round(settings)
         common = sorted(before.keys() & after.keys())
         return change([(before[number], after[number]) for number in common], self.noise()) if common else None
 
-    def noise(self) -> Noise | None:
-        """What runs differ by for no reason."""
+    def noise(self) -> RunNoise | None:
+        """Return the differences between runs without a cause."""
         return noise([by_round for settings in (AS_IS, *self.tried()) if (by_round := self._by_round(settings))])
 
     def _by_round(self, settings: Settings) -> dict[int, Timing]:
@@ -119,12 +119,12 @@ class Runs(Struct, frozen=True):
 
 @lru_cache(maxsize=512)
 def _judged(run: Run, unchanged: tuple[Run, ...]) -> Sameness:
-    """Sketches of large models take a while to compare."""
+    """Comparing sketches of large models takes a while, so results are cached."""
     return sameness(run.results, [other.results for other in unchanged])
 
 
 class Ladder(Struct, frozen=True):
-    """How far the first round has come."""
+    """Progress of the first round."""
 
     kept: Settings
     """Changes that pay, by the runs so far."""
@@ -133,7 +133,7 @@ class Ladder(Struct, frozen=True):
 
 
 def climb(candidates: Sequence[Candidate], runs: Runs) -> Ladder:
-    """Each candidate on top of those kept before it, judged by one run of each."""
+    """Try each candidate on top of the changes kept before, judged by a single run of each."""
     kept = AS_IS
     if not runs.of(AS_IS):
         return Ladder(kept, Planned(AS_IS, 1))
@@ -156,7 +156,7 @@ def climb(candidates: Sequence[Candidate], runs: Runs) -> Ladder:
 
 
 def _witness(run: Run, runs: Runs) -> Planned | None:
-    """The unchanged run that is lacking before results can be called different: another one, and a rounded one."""
+    """Return an unchanged or rounded run that is needed before results can be called different, if any."""
     if not run.results or any(same_bits(run.results, other.results) for other in runs.unchanged):
         return None
     if not runs.rounded:
@@ -165,16 +165,16 @@ def _witness(run: Run, runs: Runs) -> Planned | None:
 
 
 def _pays(runs: Runs, settings: Settings, best: Settings, changed: str) -> bool:
-    """Whether later changes build on it."""
-    found = runs.change(settings, best)
-    if found is None or runs.of(settings)[0].left_out or runs.results(settings) == "different":
+    """Return whether later changes build on it."""
+    change = runs.change(settings, best)
+    if change is None or runs.of(settings)[0].left_out or runs.results(settings) == "different":
         return False
-    low, high = found.within
-    return (high < 0 and found.pct <= -_LUCK_PCT) or (changed in _GROUND and low <= _LUCK_PCT)
+    low, high = change.within
+    return (high < 0 and change.pct <= -_LUCK_PCT) or (changed in _GROUND and low <= _LUCK_PCT)
 
 
 def rounds(runs: Runs, kept: Settings, left_s: float) -> tuple[Planned, ...]:
-    """The next round over the sets that are worth more runs, as far as time is left; empty where no more is needed."""
+    """Return the next round over the sets that need more runs, within the time left; empty to stop."""
     done = max((run.planned.round for run in runs.all), default=0)
     sets = worth_more(runs, kept)
     if done >= MOST_ROUNDS or len(sets) == 1:
@@ -183,10 +183,10 @@ def rounds(runs: Runs, kept: Settings, left_s: float) -> tuple[Planned, ...]:
         return ()
     cost = {settings: runs.of(settings)[-1].wall_s for settings in sets}
     if sum(cost.values()) > left_s:
-        # What the answer rests on.
+        # Keep the sets that the answer depends on.
         answer = best(runs)
         sets = [settings for settings in sets if settings in (AS_IS, kept, answer)]
-        # A single run of each says nothing that can be believed, so a second one may take longer than was asked for.
+        # A single run of each proves nothing, so a second run may exceed the time limit.
         if len(sets) == 1 or (done > 1 and sum(cost[settings] for settings in sets) > left_s):
             return ()
     number = done + 1
@@ -194,15 +194,15 @@ def rounds(runs: Runs, kept: Settings, left_s: float) -> tuple[Planned, ...]:
 
 
 def worth_more(runs: Runs, kept: Settings) -> list[Settings]:
-    """The program as it is, and of each change the value that was kept, or else was the fastest."""
+    """Return the unchanged program and, for each change, the kept value or else the fastest."""
     rivals: dict[tuple[Settings, str], list[Settings]] = {}
     for settings in runs.tried():
         if _goes_on(runs, settings):
             rivals.setdefault((settings[:-1], settings[-1].change), []).append(settings)
 
     def rank(settings: Settings) -> tuple[bool, float]:
-        found = runs.change(settings)
-        return settings != kept[: len(settings)], 0.0 if found is None else found.pct
+        change = runs.change(settings)
+        return settings != kept[: len(settings)], 0.0 if change is None else change.pct
 
     return [AS_IS, *(min(values, key=rank) for values in rivals.values())]
 
@@ -212,38 +212,44 @@ def _goes_on(runs: Runs, settings: Settings) -> bool:
 
 
 def _is_sharp(runs: Runs, settings: Settings) -> bool:
-    found = runs.change(settings)
-    if found is None or found.over_runs is None:
+    change = runs.change(settings)
+    if change is None or change.over_runs is None:
         return False
-    low, high = found.over_runs
+    low, high = change.over_runs
     return (high - low) / 2 <= SHARP_PCT
 
 
 def best(runs: Runs, racing: Collection[Settings] = ()) -> Settings | None:
-    """The set to take: of those that are faster for sure, by enough, and compute the same, the fastest; of those that
-    cannot be told from it, the one with the fewest changes. None where none is.
+    """Return the recommended set; None if there is none.
 
-    Sets that are `racing` have data races.
+    Candidates are certainly and sufficiently faster, and compute the same. Among the fastest and all that can't be
+    distinguished from it, the set with the fewest changes is chosen.
+
+    Args:
+        racing: Sets with data races, which are excluded.
     """
     compared = {
-        settings: found
+        settings: change
         for settings in runs.tried()
-        if (found := runs.change(settings)) is not None and found.over_runs is not None
+        if (change := runs.change(settings)) is not None and change.over_runs is not None
     }
     gains: Mapping[Settings, float] = {
-        settings: found.pct
-        for settings, found in compared.items()
+        settings: change.pct
+        for settings, change in compared.items()
         if runs.results(settings) in SOUND and not runs.failed(settings) and settings not in racing
-        if found.pct <= -SHARP_PCT and found.interval[1] < 0 and len(compared) * found.luck <= _LUCK
+        if change.pct <= -SHARP_PCT and change.interval[1] < 0 and len(compared) * change.luck <= _LUCK
     }
     if not gains:
         return None
     fastest = min(gains, key=lambda settings: gains[settings])
-    return min((one for one in gains if _is_as_fast(runs, one, fastest)), key=lambda one: (len(one), gains[one]))
+    return min(
+        (settings for settings in gains if _is_as_fast(runs, settings, fastest)),
+        key=lambda settings: (len(settings), gains[settings]),
+    )
 
 
 def _is_as_fast(runs: Runs, settings: Settings, fastest: Settings) -> bool:
     if settings == fastest:
         return True
-    found = runs.change(settings, fastest)
-    return found is not None and found.interval[0] <= 0
+    change = runs.change(settings, fastest)
+    return change is not None and change.interval[0] <= 0

@@ -1,5 +1,7 @@
-"""A dataset that draws random numbers, to augment pictures or to mask words, draws the same ones for the same batch in
-whatever process it is loaded: runs with different numbers of workers can be compared then.
+"""Fixed random numbers for each batch, so that runs with different numbers of workers can be compared.
+
+A dataset that draws random numbers, to augment pictures or mask words, draws the same numbers for a batch in any
+process.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 from overlapscope.recorder.wrapping import Undo, around
 
 _LOOKED_AT = 4
-"""Batches of each fetcher, the first ones, which tell what the dataset draws from."""
+"""Number of first batches of each fetcher that show which generators the dataset uses."""
 _KEPT = "_overlapscope_draws"
 
 
 def start(seed: int) -> Undo:
-    """From now on each batch of a dataset with indices has numbers of its own, and leaves those of the program as they
-    are. What is returned ends this.
+    """Seed each batch of a map-style dataset by its indices, without affecting the program's random numbers.
+
+    The returned function ends this.
     """
 
     def fetch(load: Callable[..., Any], fetcher: Any, index: object) -> Any:
@@ -36,7 +39,7 @@ def start(seed: int) -> Undo:
 
 
 class _Generator(Struct, frozen=True):
-    """Of random numbers, one for all of a process."""
+    """A global random number generator."""
 
     seed: Callable[[int], object]
     state: Callable[[], Any]
@@ -55,35 +58,35 @@ _GENERATORS = (
 
 
 class _Draws:
-    """What a dataset draws from: seeding only that costs little, and nothing where it draws nothing."""
+    """The generators that a dataset draws from. Seeding only these costs little, and nothing without any."""
 
     def __init__(self) -> None:
         self._unknown = _LOOKED_AT
-        """Batches to look at yet."""
+        """Number of batches left to observe."""
         self._used: tuple[_Generator, ...] = ()
 
     @contextmanager
     def seeded(self, text: str) -> Iterator[None]:
-        """Inside, numbers begin with what a text says."""
+        """Seed the generators from a text, inside the block."""
         generators = _GENERATORS if self._unknown else self._used
         number = zlib.crc32(text.encode())
-        before = [one.state() for one in generators]
+        before = [generator.state() for generator in generators]
         try:
             with self._looking(generators, number) if self._unknown else nullcontext():
-                for one in generators:
-                    one.seed(number)
+                for generator in generators:
+                    generator.seed(number)
                 yield
         finally:
-            for one, state in zip(generators, before, strict=True):
-                one.restore(state)
+            for generator, state in zip(generators, before, strict=True):
+                generator.restore(state)
 
     @contextmanager
     def _looking(self, generators: tuple[_Generator, ...], number: int) -> Iterator[None]:
-        """What is drawn next shows whether something has been drawn since."""
-        for one in generators:
-            one.seed(number)
-        first = [one.draw() for one in generators]
+        """Find the generators used inside the block, by their next draw."""
+        for generator in generators:
+            generator.seed(number)
+        first = [generator.draw() for generator in generators]
         yield
         self._unknown -= 1
-        drawn = [one for one, value in zip(generators, first, strict=True) if one.draw() != value]
-        self._used = tuple(one for one in generators if one in drawn or one in self._used)
+        drawn = [generator for generator, value in zip(generators, first, strict=True) if generator.draw() != value]
+        self._used = tuple(generator for generator in generators if generator in drawn or generator in self._used)

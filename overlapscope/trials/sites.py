@@ -1,4 +1,4 @@
-"""Which line of the program a call comes from."""
+"""Lines of the program that calls come from."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _INSTALLED = ("site-packages", "dist-packages")
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _STANDARD = tuple(os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib"))
 _TRANSPARENT = ("torch", "")
-"""Libraries that are not named: torch, and Python's own with what is made up while it runs."""
+"""Libraries that are not named: torch, and Python's own code, including generated code."""
 
 
 def site(frame: FrameType | None) -> Site:
-    """The innermost line of the program's own from `frame` outwards; where there is none, of a library's but torch's.
+    """Return the innermost line of the program from `frame` outwards, or else of a library other than torch.
 
-    Line 0 of no file where there is none either, as on a thread of autograd's.
+    Line 0 of an empty path if there is neither, as on an autograd thread.
     """
     library, innermost = "", None
     while frame is not None:
@@ -34,18 +34,18 @@ def site(frame: FrameType | None) -> Site:
 
 
 def is_program(file: str) -> bool:
-    """Whether a file is one of the program's own."""
+    """Return whether a file belongs to the program."""
     return _package(file) is None
 
 
 def is_ours(file: str) -> bool:
-    """Whether a file is one of overlapscope's."""
+    """Return whether a file belongs to overlapscope."""
     return file.startswith(_OURS)
 
 
 @cache
 def _package(file: str) -> str | None:
-    """The installed package that a file is of; None for one of the program's own."""
+    """Return the installed package of a file; None for the program's files."""
     if file.startswith((_OURS, "<frozen ", "<eval_with_key>", "<__array_function__")) or "torchinductor_" in file:
         return ""
     parts = Path(file).parts

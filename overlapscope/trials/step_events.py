@@ -1,4 +1,4 @@
-"""Steps of a program that marks none and has no optimizer: every so many events of one name."""
+"""Steps of a program without marks and optimizer: a fixed number of events of a source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def chosen(automatic: AutomaticSteps) -> Steps | None:
 
 
 def watch(steps: Steps, stepped: Callable[[], None]) -> Undo:
-    """Have `stepped` called at the end of each step from the program's first event on: the same in every run."""
+    """Call `stepped` at the end of each step, counting from the program's first event, the same in every run."""
     seen = 0
 
     def happened(source: Source) -> None:

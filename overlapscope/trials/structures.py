@@ -1,4 +1,4 @@
-"""The tensors in what programs pass around: lists, tuples, mappings and dataclasses of them, in each other."""
+"""Tensors in nested lists, tuples, mappings and dataclasses."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 Path = tuple[object, ...]
-"""Of a tensor in a structure: its keys, from the outside in."""
+"""Path of a tensor in a structure: its keys, from the outside in."""
 
 
 def tensors(value: object, path: Path = ()) -> Iterator[tuple[Path, torch.Tensor]]:
-    """Each tensor, with its path."""
+    """Yield each tensor with its path."""
     if isinstance(value, torch.Tensor):
         yield path, value
     else:
@@ -23,7 +23,7 @@ def tensors(value: object, path: Path = ()) -> Iterator[tuple[Path, torch.Tensor
 
 
 def with_tensors(value: Any, change: Callable[[Path, torch.Tensor], torch.Tensor], path: Path = ()) -> Any:
-    """The same structure of changed tensors. What is no such structure is passed on as it is."""
+    """Return the structure with changed tensors; other objects are passed on unchanged."""
     if isinstance(value, torch.Tensor):
         return change(path, value)
     changed = {key: with_tensors(part, change, (*path, key)) for key, part in _parts(value)}

@@ -1,4 +1,4 @@
-"""From the runs of a trial to what they show."""
+"""Summary of a trial's runs."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from msgspec import Struct, field
 
 from overlapscope.catalog.changes import CHANGES
 from overlapscope.trials import measure, search
-from overlapscope.trials.plan import Plan
+from overlapscope.trials.plan import StepPlan
 from overlapscope.trials.protocol import Facts
 from overlapscope.trials.result import Edit, LeftOut, Predicted, Recordings, Trial, Tried, Verdict
 from overlapscope.trials.sameness import same_bits
 from overlapscope.trials.search import AS_IS, Candidate, Runs, Settings
 
 
-class Findings(Struct):
-    """Grows with each run."""
+class TrialFindings(Struct):
+    """State of a trial, which grows with each run."""
 
     facts: Facts
     ranks: int
-    plan: Plan
+    plan: StepPlan
     candidates: list[Candidate]
     left_out: list[LeftOut]
     runs: Runs = field(default_factory=Runs)
     kept: Settings = AS_IS
-    """The changes that later ones were tried on top of."""
+    """Changes that later changes were tried on top of."""
     cut_short: bool = False
-    """Not all that was planned was run."""
+    """True if not all planned runs were made."""
     notes: list[str] = field(default_factory=list)
     before: Path | None = None
     after: Path | None = None
-    """Recordings."""
+    """Recording with the best set of changes."""
     races: dict[Settings, int] = field(default_factory=dict)
-    """That the hazard checker found, of the sets that it was run on."""
+    """Number of races that the hazard checker found, for the sets it was run on."""
 
     @property
     def best(self) -> Settings | None:
-        """The set to take; None where none pays."""
+        """The recommended set; None if there is none."""
         return search.best(self.runs, racing={settings for settings, races in self.races.items() if races})
 
 
 def summarize(
-    found: Findings,
+    findings: TrialFindings,
     program: str,
     *,
     predicted: Mapping[Settings, Predicted],
@@ -53,42 +53,42 @@ def summarize(
     interrupted: bool,
     wall_s: float,
 ) -> Trial:
-    """What the runs so far show; the program as it is was timed at least once."""
-    runs = found.runs
+    """Summarize the runs so far, with at least a timed run of the unchanged program."""
+    runs = findings.runs
     tried = runs.tried()
     step_ns, spread = step_ns_of(runs, AS_IS), measure.spread_ns(_timings(runs, AS_IS))
-    best = found.best
+    best = findings.best
     return Trial(
         program=program,
-        device_name=found.facts.device_name,
-        ranks=found.ranks,
+        device_name=findings.facts.device_name,
+        ranks=findings.ranks,
         baseline_step_ns=step_ns or 0,
         baseline_low_ns=round(spread[0]) if spread else None,
         baseline_high_ns=round(spread[1]) if spread else None,
         baseline_runs=len(_timings(runs, AS_IS)),
-        warmup_steps=found.plan.warmup_steps,
-        timed_steps=found.plan.timed_steps,
+        warmup_steps=findings.plan.warmup_steps,
+        timed_steps=findings.plan.timed_steps,
         repeatable=_repeatable(runs),
-        changes=tuple(_tried(found, settings, predicted.get(settings), edited(settings)) for settings in tried),
-        left_out=tuple(found.left_out),
+        changes=tuple(_tried(findings, settings, predicted.get(settings), edited(settings)) for settings in tried),
+        left_out=tuple(findings.left_out),
         best=None if best is None else tried.index(best),
         recordings=Recordings(
-            before=None if found.before is None or not keep else str(found.before),
-            after=None if found.after is None or not keep else str(found.after),
+            before=None if findings.before is None or not keep else str(findings.before),
+            after=None if findings.after is None or not keep else str(findings.after),
         ),
-        interrupted=interrupted or found.cut_short,
-        notes=tuple(found.notes),
+        interrupted=interrupted or findings.cut_short,
+        notes=tuple(findings.notes),
         wall_s=wall_s,
         plain_runs_s=sum(run.wall_s for run in runs.all),
     )
 
 
-def _tried(found: Findings, settings: Settings, predicted: Predicted | None, edit: Edit) -> Tried:
-    runs = found.runs
+def _tried(findings: TrialFindings, settings: Settings, predicted: Predicted | None, edit: Edit) -> Tried:
+    runs = findings.runs
     *others, last = settings
     before = tuple(others)
     total, added = runs.change(settings), runs.change(settings, before)
-    whole, alone = (_percentages(change) for change in (total, added))
+    of_all, alone = (_percentages(change) for change in (total, added))
     failure = runs.failed(settings)
     return Tried(
         change=last.change,
@@ -97,35 +97,35 @@ def _tried(found: Findings, settings: Settings, predicted: Predicted | None, edi
         after=tuple(setting.text for setting in others),
         predicted_pct=predicted,
         step_ns=_beside(runs, total) or step_ns_of(runs, settings),
-        measured_pct=whole[0],
-        measured_low_pct=whole[1],
-        measured_high_pct=whole[2],
+        measured_pct=of_all[0],
+        measured_low_pct=of_all[1],
+        measured_high_pct=of_all[2],
         added_pct=alone[0],
         added_low_pct=alone[1],
         added_high_pct=alone[2],
         verdict=_verdict(added),
-        kept=settings == found.kept[: len(settings)],
+        kept=settings == findings.kept[: len(settings)],
         runs=len(_timings(runs, settings)),
         results="unknown" if failure else runs.results(settings),
-        races=found.races.get(settings),
+        races=findings.races.get(settings),
         failure=failure,
         edit=edit,
     )
 
 
-def _beside(runs: Runs, total: measure.Change | None) -> int | None:
-    """The step beside the one as it is: a machine that was slower in some rounds has no part in their ratio."""
+def _beside(runs: Runs, total: measure.StepChange | None) -> int | None:
+    """Return the unchanged step scaled by the measured ratio, which a slower machine in some rounds does not affect."""
     as_is = step_ns_of(runs, AS_IS)
     return None if total is None or as_is is None else round(as_is * (1 + total.pct / 100))
 
 
-def _percentages(change: measure.Change | None) -> tuple[float | None, float | None, float | None]:
+def _percentages(change: measure.StepChange | None) -> tuple[float | None, float | None, float | None]:
     if change is None:
         return None, None, None
     return (change.pct, *(change.over_runs or (None, None)))
 
 
-def _verdict(added: measure.Change | None) -> Verdict:
+def _verdict(added: measure.StepChange | None) -> Verdict:
     if added is None or added.over_runs is None:
         return "unknown"
     low, high = added.over_runs
@@ -137,11 +137,11 @@ def _timings(runs: Runs, settings: Settings) -> list[measure.Timing]:
 
 
 def step_ns_of(runs: Runs, settings: Settings) -> int | None:
-    """The mean over its runs; None where none succeeded."""
+    """Return the mean over a set's runs; None if none succeeded."""
     timings = _timings(runs, settings)
     return round(fmean(timing.step_ns for timing in timings)) if timings else None
 
 
 def _repeatable(runs: Runs) -> bool:
-    known = [run.results for run in runs.of(AS_IS) if run.results]
-    return len(known) > 1 and all(same_bits(known[0], other) for other in known[1:])
+    results = [run.results for run in runs.of(AS_IS) if run.results]
+    return len(results) > 1 and all(same_bits(results[0], other) for other in results[1:])

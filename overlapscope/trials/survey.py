@@ -1,4 +1,4 @@
-"""What the program does in its steps, from its second on: what there is to change, and where."""
+"""Survey of the program's steps after the first: the objects and calls that can be changed, and their places."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from overlapscope.trials.structures import tensors
 
 
 class Survey:
-    """Looks on from now on, which costs time. What it cannot make out of a program's own classes it leaves out."""
+    """Observes the program, which costs time. Objects of the program's own classes that fail are left out."""
 
     def __init__(self) -> None:
         self._began_ns = time.time_ns()
         self._stepping = False
         self._made: weakref.WeakKeyDictionary[Any, Site] = weakref.WeakKeyDictionary()
-        """Where loaders and optimizers were made."""
+        """Places that made loaders and optimizers."""
         self._first: dict[int, Site] = {}
-        """Where the first loader of each dataset, by its id, was made: libraries make others of it."""
+        """Place of the first loader of each dataset, by the dataset's id: libraries wrap it in others."""
         self._loops: weakref.WeakKeyDictionary[Any, tuple[DataLoader[Any], Site]] = weakref.WeakKeyDictionary()
-        """Of iterators: their loaders, and where they are iterated over."""
+        """Loader of each iterator, and the place that iterates over it."""
         self._loaders: dict[tuple[Site, Site], Loader] = {}
         self._batches: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
-        """Of iterators: where the tensors of the latest batch lie."""
+        """Addresses of the latest batch's tensors, by iterator."""
         self._uploads: dict[Uploads, tuple[int, int]] = {}
-        """Each without its number and bytes, which stand behind it."""
+        """Count and bytes of uploads, by their other properties."""
         self._reads: Counter[Reads] = Counter()
         self._modules: dict[Site, Module] = {}
         self._calls: ModuleCalls | None = None
@@ -60,10 +60,10 @@ class Survey:
             around(torch.Tensor, "item", partial(self._read, "item")),
             around(torch.Tensor, "__float__", partial(self._read, "float")),
         )
-        """Look no more."""
+        """Stop observing."""
 
     def step(self) -> None:
-        """A step ended: the second is looked at more closely."""
+        """Handle the end of a step: the second step is observed more closely."""
         if not self._stepping:
             self._stepping, self._calls = True, ModuleCalls(self._called)
         elif self._calls is not None:
@@ -71,28 +71,28 @@ class Survey:
             self._calls = None
 
     def facts(self, optimizers: Iterable[Optimizer]) -> Facts:
-        """What was found; `optimizers` are those that live still."""
+        """Return the facts found; `optimizers` are those that still exist."""
         cuda = devices.cuda_is_up()
         return Facts(
             cuda=cuda,
             device_name=torch.cuda.get_device_name() if cuda else None,
             cpus=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
             loaders=tuple(self._loaders.values()),
-            uploads=tuple(replace(one, count=count, bytes=size) for one, (count, size) in self._uploads.items()),
-            reads=tuple(replace(one, count=count) for one, count in self._reads.items()),
+            uploads=tuple(replace(group, count=count, bytes=size) for group, (count, size) in self._uploads.items()),
+            reads=tuple(replace(group, count=count) for group, count in self._reads.items()),
             optimizers=tuple(map(self._optimizer, optimizers)),
             modules=tuple(self._modules.values()),
             began_ns=self._began_ns,
         )
 
-    def _make(self, make: Callable[..., None], made: Any, *args: Any, **options: Any) -> None:
-        make(made, *args, **options)
+    def _make(self, make: Callable[..., None], instance: Any, *args: Any, **options: Any) -> None:
+        make(instance, *args, **options)
         with suppress(Exception):
-            where = self._made.setdefault(made, site(sys._getframe()))
-            if isinstance(made, DataLoader):
-                self._first.setdefault(id(made.dataset), where)
+            where = self._made.setdefault(instance, site(sys._getframe()))
+            if isinstance(instance, DataLoader):
+                self._first.setdefault(id(instance.dataset), where)
 
-    # -- loaders and uploads ---------------------------------------------------------------------
+    # -- Loaders and uploads ---------------------------------------------------------------------
 
     def _iterate(self, iterate: Callable[..., Any], loader: DataLoader[Any]) -> Any:
         iterator = iterate(loader)
@@ -110,17 +110,17 @@ class Survey:
         return batch
 
     def _took(self, loader: DataLoader[Any], loop: Site, *, on_gpu: bool) -> None:
-        made = self._first.get(id(loader.dataset)) or self._made.get(loader) or loop
-        found = self._loaders.get((made, loop))
-        self._loaders[made, loop] = Loader(
-            site=made,
+        made_at = self._first.get(id(loader.dataset)) or self._made.get(loader) or loop
+        earlier = self._loaders.get((made_at, loop))
+        self._loaders[made_at, loop] = Loader(
+            site=made_at,
             loop=loop,
             dataset=type(loader.dataset).__name__,
             iterable=isinstance(loader.dataset, IterableDataset),
             num_workers=loader.num_workers,
             pin_memory=loader.pin_memory,
             on_gpu=on_gpu,
-            batches=1 if found is None else found.batches + 1,
+            batches=1 if earlier is None else earlier.batches + 1,
         )
 
     def _upload(self, upload: uploads.Upload) -> None:
@@ -142,7 +142,7 @@ class Survey:
         count, size = self._uploads.get(kind, (0, 0))
         self._uploads[kind] = count + 1, size + upload.source.nbytes
 
-    # -- the rest --------------------------------------------------------------------------------
+    # -- Reads, optimizers and modules -----------------------------------------------------------
 
     def _read(self, method: Literal["item", "float"], read: Callable[..., Any], tensor: torch.Tensor) -> Any:
         with suppress(Exception):

@@ -1,4 +1,4 @@
-"""Copies from the host to a GPU, as a program asks for them: `.to()`, `.cuda()` and `.copy_()`, in all their forms."""
+"""Copies from the host to a GPU, in all forms of `.to()`, `.cuda()` and `.copy_()`."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ _OURS = (__file__, around.__code__.co_filename)
 
 
 class Upload(Struct, frozen=True):
-    """One of them, which is about to happen."""
+    """An upload that is about to happen."""
 
     method: Method
     source: torch.Tensor
-    """On the host."""
+    """Tensor on the host."""
     non_blocking: bool
     converted: bool
-    """Torch copies it on the host before, as it gets another type or layout."""
+    """True if torch first copies it on the host, to change its type or layout."""
     device: torch.device
-    """To which it goes, with its number."""
+    """Target device, with its number."""
     again: Callable[[torch.Tensor, bool], torch.Tensor]
-    """Do it with this source, which has the type that the copy gets, and this `non_blocking`."""
+    """Function that uploads another source, of the copy's type, with the given `non_blocking`."""
     dtype: torch.dtype
-    """Of the copy."""
+    """Type of the copy."""
 
 
 def watch(handle: Callable[[Upload], torch.Tensor | None]) -> Undo:
-    """Have `handle` called with each upload of a tensor that is not a module's own; it does it, or returns None.
-    What is returned ends this.
+    """Call `handle` before each upload of a tensor that does not belong to a module.
+
+    `handle` does the upload, or returns None to leave it as it is. The returned function ends this.
     """
     return together(*(around(torch.Tensor, method, functools.partial(_called, method, handle)) for method in METHODS))
 
@@ -50,7 +51,7 @@ def _called(
     *args: Any,
     **options: Any,
 ) -> torch.Tensor:
-    # In a graph that is compiled, torch would look in here. What is not on the host is the commonest case.
+    # Torch would trace into this in a compiled graph. Tensors that are not on the host are the most common case.
     if (method == "copy_" or tensor.is_cpu) and not torch.compiler.is_compiling():
         upload = _PARSERS[method](function, tensor, *args, **options)
         if upload is not None and not _of_module(upload.source):
@@ -61,7 +62,7 @@ def _called(
 
 
 def _of_module(tensor: torch.Tensor) -> bool:
-    """Whether a module is moved, or a parameter."""
+    """Return whether a module is moved, or a parameter."""
     frame = sys._getframe(3)
     while frame.f_code.co_filename in _OURS and frame.f_back is not None:
         frame = frame.f_back
@@ -69,12 +70,12 @@ def _of_module(tensor: torch.Tensor) -> bool:
 
 
 def _to(function: Callable[..., torch.Tensor], tensor: torch.Tensor, *args: Any, **options: Any) -> Upload | None:
-    # What it gets from a host is a copy in any case.
+    # An upload always makes a copy.
     named = {name: value for name, value in options.items() if name not in ("copy", "other")}
     try:
         parsed: tuple[Any, ...] = torch._C._nn._parse_to(*([options["other"]] if "other" in options else args), **named)
     except (TypeError, RuntimeError):
-        # For torch to complain of.
+        # Let torch report the error.
         return None
     device, dtype, non_blocking, memory_format = parsed
     if device is None or device.type != "cuda":
@@ -117,7 +118,7 @@ def _copy(
 
 
 def _numbered(device: Any) -> torch.device:
-    """`cuda`, or None, is the GPU that is current."""
+    """Return a device with its number; `cuda` or None is the current GPU."""
     index: int | None = device if isinstance(device, int) else torch.device(device or "cuda").index
     return torch.device("cuda", torch.cuda.current_device() if index is None else index)
 

@@ -1,4 +1,4 @@
-"""Edits put into the program's files: all of them or none, with the originals kept beside them."""
+"""Writing edits to the program's files, all or none, with the originals kept beside them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from overlapscope.trials.edit import File
 
 
 def write(files: Sequence[File]) -> None:
-    """Write what the files are after their edit; `train.py.orig` keeps what each was, and its permissions.
+    """Write the edited files; `train.py.orig` keeps each original with its permissions.
 
-    Raises UsageError where a file is no longer what was edited, or an original is kept already; OSError where one
-    cannot be written. Nothing is changed then.
+    Nothing is changed on an error.
+
+    Raises:
+        UsageError: A file has changed since its edit was made, or an original exists already.
+        OSError: A file can't be written.
     """
     for file in files:
         if disk.read_regular(file.path) != file.before:
@@ -35,17 +38,14 @@ def write(files: Sequence[File]) -> None:
 
 
 def check_originals(files: Sequence[File]) -> None:
-    """Raises UsageError where an original is kept already."""
+    """Raise UsageError if an original exists already."""
     for file in files:
         if os.path.lexists(original(file)):
             raise UsageError(f"{_name(original(file))} is there already; move it away, or remove it.")
 
 
 def undo(files: Sequence[File]) -> None:
-    """Make the files what they were, and remove the originals. What was changed meanwhile stays, with its original.
-
-    Raises OSError.
-    """
+    """Restore the files and remove the originals. A file changed meanwhile stays, with its original. Raises OSError."""
     for file in files:
         now = disk.read_regular(file.path)
         if now == file.after:
@@ -55,7 +55,7 @@ def undo(files: Sequence[File]) -> None:
 
 
 def original(file: File) -> Path:
-    """Where what it was is kept."""
+    """Return the path of a file's original."""
     return file.path.with_name(f"{file.path.name}.orig")
 
 

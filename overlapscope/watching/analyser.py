@@ -45,7 +45,7 @@ class Analysed(msgspec.Struct, frozen=True, kw_only=True):
 
     scalars: dict[str, float] = {}
     report: bool = False
-    """Whether it was written."""
+    """True if it was written."""
     failures: tuple[str, ...] = ()
     """Sentences."""
     cpu_s: float = 0.0

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import IO, Final
 
 import msgspec
 
+from overlapscope.base.child import ROOT, Child, how_it_ended
 from overlapscope.watching.analyser import Analysed, Task
 
 GRACE_S: Final = 10.0
 """How long a program that has ended waits for it."""
 _LOOK_S = 1.0
 _MOST_BYTES = 1 << 20
-_ROOT = Path(__file__).parents[2]
 
 
 def analyse(task: Task) -> Analysed:
@@ -33,31 +31,25 @@ def analyse(task: Task) -> Analysed:
 
 def _analyse(task: Task) -> Analysed:
     # No code of this process runs in the child: a copy of a program that uses CUDA may not touch it.
-    process = subprocess.Popen(
-        # -P: a file of the program may be called as a module of Python is.
-        [sys.executable, "-P", "-m", "overlapscope.watching.analyser"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=_environment(),
-        # Ctrl-C is for the program.
-        start_new_session=True,
-    )
-    assert process.stdin is not None and process.stdout is not None
+    # -P: a file of the program may have the name of a module of Python's.
+    command = [sys.executable, "-P", "-m", "overlapscope.watching.analyser"]
+    pipe = subprocess.PIPE
+    child = Child(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env=_environment())
+    assert child.stdin is not None and child.stdout is not None
     try:
-        process.stdin.write(msgspec.json.encode(task) + b"\n")
-        process.stdin.flush()
-        answer = _answer(process.stdout)
+        child.stdin.write(msgspec.json.encode(task) + b"\n")
+        child.stdin.flush()
+        answer = _answer(child.stdout)
     finally:
         # It ends with its stdin, if it has not yet.
-        process.stdin.close()
-        process.stdout.close()
-        code = _ended(process)
+        child.stdin.close()
+        child.stdout.close()
+        child.ends_within(_LOOK_S)
+        child.end()
     if answer is None:
         return Analysed(failures=("the program ended before its last recording was analysed.",))
     if not answer:
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        return Analysed(failures=(f"the process that analyses a recording ended {how}.",))
+        return Analysed(failures=(f"the process that analyses a recording {how_it_ended(child.returncode)}.",))
     return msgspec.json.decode(answer, type=Analysed)
 
 
@@ -79,17 +71,9 @@ def _answer(out: IO[bytes]) -> bytes | None:
     return answer
 
 
-def _ended(process: subprocess.Popen[bytes]) -> int:
-    try:
-        return process.wait(_LOOK_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
-
-
 def _environment() -> dict[str, str]:
     """The program's own, but for one thread of numpy and no GPU."""
-    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     alone = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     kept = {name: value for name, value in os.environ.items() if name not in ("OVERLAPSCOPE_WATCH", "LD_PRELOAD")}
     return kept | alone | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path}

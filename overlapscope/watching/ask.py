@@ -123,7 +123,7 @@ def _status(path: Path) -> Status | None:
 
 
 def lives(pid: int) -> bool:
-    """Whether there is such a process, whoever's it is."""
+    """Return whether there is such a process, whoever's it is."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -117,7 +117,7 @@ class Continuous:
         self._told: set[str] = set()
         self._busy = False
         self._attached = False
-        """Whether a recording has left CUPTI in the program."""
+        """True if a recording has left CUPTI in the program."""
         self._following: threading.Thread | None = None
         self._turns = turns.Turns(settings.every_ns, clock.now_ns())
         self.costs = Costs()

@@ -80,7 +80,7 @@ def _serve(server: socket.socket, watcher: Watcher) -> None:
 
 
 def _is_ours(client: socket.socket) -> bool:
-    """Whether a process of the same user asks, as far as the system tells: the directory lets in no other."""
+    """Return whether a process of the same user asks, as far as the system tells: the directory lets in no other."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
     _, user, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))

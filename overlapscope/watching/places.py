@@ -39,7 +39,7 @@ def _made(place: Path) -> Path:
 
 
 def _is_private(place: Path) -> bool:
-    """Whether it is a directory, not a link to one, that its user alone can enter, and that is this user's."""
+    """Return whether it is a directory, not a link to one, that its user alone can enter, and that is this user's."""
     try:
         found = place.lstat()
     except OSError:

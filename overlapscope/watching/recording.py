@@ -1,9 +1,10 @@
-"""A recording of a program that goes on, asked for by somebody else."""
+"""Recording a program on request, while it goes on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from overlapscope.recorder.options import Options
 from overlapscope.recorder.recording import Recording, SilentRecording
 from overlapscope.watching.protocol import Request
 
@@ -11,41 +12,44 @@ _OWN_RECORDING = "The program began a recording of its own, which takes preceden
 
 
 class AskedRecording(SilentRecording):
-    """One recording, which whatever the program itself records takes the place of."""
+    """A recording on request, which gives way to the program's own recordings and profilers."""
 
     when_over: Callable[[], None] | None = None
-    """Called behind the recorder's work once nothing is left for it to do."""
+    """Function to call after the recorder's work, once nothing is left for it to do."""
 
     @classmethod
     def of(cls, request: Request) -> AskedRecording:
-        """Raises UsageError for numbers and file names that make no sense."""
+        """Return the recording for a request. Raises UsageError for numbers and file names that make no sense."""
         by_time = request.seconds is not None
-        return cls(
-            request.path,
+        options = Options(
             active=None if by_time else request.steps,
             duration_s=request.seconds,
             plain_steps=0 if by_time else request.plain_steps,
             light=request.light,
             stacks=request.stacks,
         )
+        return cls(request.path, options)
 
     @property
     def step_source(self) -> str | None:
-        """Unknown: the watcher passes on what it takes for steps."""
+        """None, since the watcher chooses the steps."""
         return None
 
     @property
     def over(self) -> bool:
-        """Nothing is recorded or timed any more, or something of the program's took precedence."""
+        """True if nothing is recorded or timed any more, or a recording of the program took precedence."""
         return self._recorder is not None and not self._recorder.wants_steps
 
     @property
     def given_up(self) -> str | None:
-        """Why nothing was written: a sentence."""
+        """Sentence on why nothing was written; None if nothing prevented it."""
         return self._driver.gave_way
 
     def give_up(self, because: str) -> None:
-        """Stop and write nothing; on the thread that began, or where a profiler of the program's takes over."""
+        """Stop and write nothing, for the reason in the sentence `because`.
+
+        Call this on the thread that began, or when a profiler of the program takes over.
+        """
         if self._driver.give_way(because):
             self._leave()
 

@@ -151,7 +151,7 @@ class Watcher:
     # -- by steps ------------------------------------------------------------------------------------
 
     def _is_the_programs(self) -> bool:
-        """Whether a step is marked by the program, and not of what it records itself, which may be the last such."""
+        """Return whether the program marks a step for the watcher, and not for a recording of its own."""
         under_way, running = recording.current(), self._running
         of_another = under_way is not None and (running is None or under_way is not running[0])
         return not (self._ours or of_another)

@@ -16,8 +16,8 @@ from overlapscope.analysis import TraceAnalysis
 from overlapscope.analysis.each_copy import list_copies
 from overlapscope.analysis.results import Window
 from overlapscope.report.model import build
+from overlapscope.report.page import DeviceReport
 from overlapscope.report.page import Page as ReportPage
-from overlapscope.report.page import Section
 from overlapscope.report.verdict import judge
 from overlapscope.rules import RULES
 from tests.browser.conftest import TRACES, Serve
@@ -38,7 +38,7 @@ def analysed(trace: str) -> TraceAnalysis:
     return analysis_of(TRACES / f"{trace}{ending}")
 
 
-def section_of(trace: str) -> Section:
+def section_of(trace: str) -> DeviceReport:
     return next(ReportPage(build([analysed(trace)])).sections())
 
 
@@ -81,7 +81,7 @@ def test_the_answer_needs_no_scrolling(page: Page, dashboard: Served, trace: str
     section = section_of(trace)
     verdict = judge(section)
     expect(page.locator("#verdict-level")).to_have_text(verdict.level)
-    start = verdict.text.removeprefix(f"{section.title}: ")[:40]
+    start = verdict.lead[:40]
     expect(page.locator("#verdict-text")).to_contain_text(start, ignore_case=True)
     expect(page.locator("#verdict-text")).to_be_in_viewport(ratio=1)
     expect(page.get_by_text(section.findings[0].title)).to_be_in_viewport(ratio=1)

@@ -15,7 +15,7 @@ from playwright.sync_api import Page, expect
 from overlapscope import timeline as lanes
 from overlapscope.base.words import percent, unit_for
 from overlapscope.documents.colors import palette
-from overlapscope.timeline import Lane, Lanes, links
+from overlapscope.timeline import Lanes, TimelineLane, links
 from tests.browser.conftest import TRACES, Serve, Watch
 from tests.browser.helpers import arrive, follow, go, late, settle, visit
 from tests.support import kineto_files
@@ -39,7 +39,7 @@ def drawn(trace: str) -> Lanes:
     return lanes_of(TRACES / f"{trace}.json.gz")
 
 
-def stream(trace: str, label: str) -> Lane:
+def stream(trace: str, label: str) -> TimelineLane:
     return next(lane for lane in drawn(trace).lanes if lane.kind == "stream" and label in lane.label)
 
 
@@ -73,7 +73,7 @@ def query(page: Page) -> dict[str, str]:
     return pairs
 
 
-def point(page: Page, lane: Lane, at_ns: float) -> tuple[float, float]:
+def point(page: Page, lane: TimelineLane, at_ns: float) -> tuple[float, float]:
     x, y = page.evaluate(_POINT, [lane.id, at_ns])
     return x, y
 
@@ -98,7 +98,7 @@ def drag(page: Page, start: tuple[float, float], end: tuple[float, float]) -> No
     page.mouse.up()
 
 
-def longest(lane: Lane) -> int:
+def longest(lane: TimelineLane) -> int:
     return int(np.argmax(lane.end_ns - lane.start_ns))
 
 

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from overlapscope.recorder.hazards import HazardChecker, describe
 from overlapscope.trials import fingerprint
 from overlapscope.trials.child import environment
-from overlapscope.trials.protocol import Facts, Outcome, Results, Setting, Task
+from overlapscope.trials.protocol import Facts, RankOutcome, RankResults, Setting, Task
 from overlapscope.trials.sameness import distance
 from overlapscope.trials.shims import Notes, make
 from overlapscope.trials.survey import Survey
@@ -82,7 +82,7 @@ def from_host_tensors(stepped: Callable[[], None]) -> torch.optim.Optimizer:
     return optimizer
 
 
-def run(train: Train, *changes: Setting) -> tuple[Results, Notes]:
+def run(train: Train, *changes: Setting) -> tuple[RankResults, Notes]:
     random.seed(0)
     torch.manual_seed(0)
     notes = Notes()
@@ -107,7 +107,7 @@ def races(train: Train, *changes: Setting) -> list[str]:
     return [describe(hazard) for hazard in checker.hazards]
 
 
-def apart(one: Results, other: Results) -> float:
+def apart(one: RankResults, other: RankResults) -> float:
     return max(map(distance, one.sketches, other.sketches))
 
 
@@ -216,7 +216,7 @@ def from_tensors(
     for size in sizes:
         learn(model, optimizer, torch.randn(size, 64).cuda(), torch.randint(8, (size,)).cuda())
         stepped()
-    # Results are those of the norm's statistics, too.
+    # RankResults are those of the norm's statistics, too.
     optimizer.add_param_group({"params": [buffer.float() for buffer in model.buffers()]})
     return optimizer
 
@@ -371,7 +371,7 @@ def started(command: list[str], task: Task) -> subprocess.CompletedProcess[str]:
 
 def test_a_survey_tells_what_goes_to_the_gpu_and_comes_from_it(script: Path, tmp_path: Path) -> None:
     started([str(script)], Task(directory=str(tmp_path), warmup_steps=10, steps=20, survey=True))
-    outcome = msgspec.json.decode((tmp_path / "rank0.json").read_bytes(), type=Outcome)
+    outcome = msgspec.json.decode((tmp_path / "rank0.json").read_bytes(), type=RankOutcome)
     facts = outcome.facts
     assert isinstance(facts, Facts)
     assert facts.cuda
@@ -391,7 +391,7 @@ def test_a_survey_tells_what_goes_to_the_gpu_and_comes_from_it(script: Path, tmp
 def test_values_come_later_in_a_process_that_reads_its_results_itself(script: Path, tmp_path: Path) -> None:
     task = Task(directory=str(tmp_path), warmup_steps=10, steps=20, changes=(Setting("late-item"),))
     started([str(script)], task)
-    outcome = msgspec.json.decode((tmp_path / "rank0.json").read_bytes(), type=Outcome)
+    outcome = msgspec.json.decode((tmp_path / "rank0.json").read_bytes(), type=RankOutcome)
     assert outcome.complete
     assert outcome.made["late-item"] > 20
     assert outcome.refused == {}

@@ -36,7 +36,7 @@ _FORKS = """
 import os, random, signal, sys, time
 from pathlib import Path
 from overlapscope.reading import kineto
-from overlapscope.reading.source import Request
+from overlapscope.reading.source import ReadRequest
 from overlapscope.reading.cache import Cache, Opening
 from overlapscope.reading.cache_folder import Folder
 
@@ -49,7 +49,7 @@ fresh = [columns(kineto.read(path, progress=False)) for path in paths]
 
 def load(number, limit_bytes=1 << 30):
     cache = Cache(folder, limit_bytes, least_bytes=0, settled_ns=0)
-    return columns(cache.load(paths[number], Request(progress=False)))
+    return columns(cache.load(paths[number], ReadRequest(progress=False)))
 
 def fork(work):
     pid = os.fork()

@@ -15,7 +15,7 @@ import flask
 import pytest
 
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.upload import Uploads, safe_name
+from overlapscope.dashboard.upload import DroppedFiles, safe_name
 from tests.support.dashboard_process import Served, ask, serve, stop
 from tests.support.dashboard_requests import HOSTILE, LIMIT, SMALL, head_of, raw, upload, write_hostile
 
@@ -99,7 +99,7 @@ def stored_bytes(directory: Path) -> int:
 
 def test_files_of_any_size_come_to_an_end() -> None:
     server = flask.Flask(__name__)
-    Uploads(Library(), 1 << 40).register(server)
+    DroppedFiles(Library(), 1 << 40).register(server)
     client = server.test_client()
     with mock.patch("overlapscope.dashboard.upload.MOST_FILES", 3):
         answers = [client.post(f"/api/upload?name={n}.json", data=b"{}") for n in range(5)]

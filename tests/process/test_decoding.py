@@ -1,4 +1,4 @@
-"""However an event is decoded, by its category, by its phase or leniently, it becomes the same rows."""
+"""Tests that an event becomes the same rows however it is decoded: scanned, typed, untyped or from text to repair."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from overlapscope.reading import _stream, files, kineto
-from overlapscope.reading._events import CATEGORIES
+from overlapscope.reading._batch import Batch
+from overlapscope.reading._scan import CATEGORIES
 from overlapscope.trace.model import Trace
 from tests.support.parallel_reading import (
     ALONE,
@@ -31,14 +34,30 @@ def decoded(path: Path) -> Trace:
         return kineto.read(path, crew=ALONE)
 
 
-def by_phase(path: Path) -> Trace:
-    with patched(_stream, "_usual", lambda _: None):
+class Refusing:
+    """A decoder that takes no events."""
+
+    @staticmethod
+    def decode(_: memoryview) -> list[Any]:
+        raise msgspec.ValidationError
+
+
+def untyped(path: Path) -> Trace:
+    """From untyped JSON, as events with a value of a wrong type are read."""
+    with patched(_stream, "typed_events", Refusing):
+        return decoded(path)
+
+
+def as_if_broken(path: Path) -> Trace:
+    """By the code that reads damaged text."""
+    with patched(_stream.EventStream, "_typed_array", lambda *_: ("broken", Batch())):
         return decoded(path)
 
 
 @pytest.mark.parametrize("path", RECORDINGS[::8], ids=lambda path: path.name.split(".")[0])
 def test_recordings_are_the_same_either_way(path: Path) -> None:
-    assert_identical(by_phase(path), decoded(path))
+    assert_identical(untyped(path), decoded(path))
+    assert_identical(as_if_broken(path), decoded(path))
     assert_identical(decoded(path), kineto.read(path, crew=ALONE))
 
 
@@ -87,8 +106,11 @@ def test_any_events_are_the_same_either_way(
     whole = kineto.read(path, crew=ALONE)
     with patched(files, "BLOCK_BYTES", block):
         assert_identical(kineto.read(path, crew=ALONE), whole)
-        assert_identical(by_phase(path), whole)
-        assert_identical(decoded(path), whole)
+        for read in (decoded, untyped, as_if_broken):
+            trace = read(path)
+            # The examples quote the event as text or as a value.
+            damage = replace(trace.damage, examples=whole.damage.examples)
+            assert_identical(replace(trace, damage=damage), whole)
 
 
 def test_an_odd_event_costs_its_neighbours_nothing(tmp_path: Path) -> None:

@@ -400,12 +400,12 @@ def test_what_is_no_file_in_the_cache_keeps_nobody_waiting(
 ) -> None:
     from overlapscope.reading.cache import Cache
     from overlapscope.reading.cache_folder import Folder
-    from overlapscope.reading.source import Request
+    from overlapscope.reading.source import ReadRequest
 
     cache = Cache(Folder(tmp_path / "cache"), limit_bytes=1 << 30, least_bytes=0, settled_ns=0)
 
     def load() -> int:
-        trace = cache.load(GOOD, Request(progress=False))
+        trace = cache.load(GOOD, ReadRequest(progress=False))
         return len(trace.gpu_ops)
 
     expected = load()

@@ -18,7 +18,7 @@ pytest.importorskip("hta", reason="runs HolisticTraceAnalysis")
 
 from overlapscope.commands import main
 from overlapscope.errors import HtaFailed
-from overlapscope.hta.catalog import ANALYSES, Options
+from overlapscope.hta.catalog import ANALYSES, HtaOptions
 from overlapscope.hta.document import MOST_ROWS, document, listing
 from overlapscope.hta.run import HtaResult, HtaTable, run, to_csv
 from overlapscope.render import markdown, terminal
@@ -163,7 +163,7 @@ def test_the_list_of_analyses_is_whole_in_a_narrow_terminal(width: int) -> None:
 
 
 def test_operators_are_told_to_the_analysis() -> None:
-    result = run("sequences", TRACES / "ddp" / "rank0.json.gz", Options(operator="aten::linear"), nanoseconds=True)
+    result = run("sequences", TRACES / "ddp" / "rank0.json.gz", HtaOptions(operator="aten::linear"), nanoseconds=True)
     (table,) = result.tables
     assert str(table.rows[0][0]).startswith("aten::linear|")
 

@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 import overlapscope as ov
 from overlapscope.errors import UsageError
 from overlapscope.hta.build import quiet
-from overlapscope.hta.catalog import ANALYSES, Options
-from overlapscope.hta.frame import HOST_PID, Steps, iterations, linked
+from overlapscope.hta.catalog import ANALYSES, HtaOptions
+from overlapscope.hta.frame import HOST_PID, StepRows, iterations, linked
 from overlapscope.hta.run import run
 from tests.support.hta_recordings import TRACES, document, rewritten
 
@@ -89,7 +89,7 @@ _COLLECTIVES = {"collective_name", "msg_dtype", "in_msg_nelems", "out_msg_nelems
 
 def results(analysis: TraceAnalysis, name: str) -> Iterator[tuple[str, pd.DataFrame | str | None]]:
     """Titles and tables, or the error that HTA gives up with."""
-    found = ANALYSES[name].run(analysis, Options(operator=OPERATOR))
+    found = ANALYSES[name].run(analysis, HtaOptions(operator=OPERATOR))
     with quiet():
         try:
             yield from found
@@ -200,7 +200,7 @@ def test_what_is_found_is_drawn_into_the_same_events(name: str, mark: str, recor
         drawn = tmp_path / side
         drawn.mkdir()
         with quiet():
-            assert list(ANALYSES[name].run(analysis, Options(operator="aten::linear", overlay=drawn)))
+            assert list(ANALYSES[name].run(analysis, HtaOptions(operator="aten::linear", overlay=drawn)))
         (file,) = drawn.iterdir()
         packed = file.read_bytes()
         events = json.loads(gzip.decompress(packed) if packed[:2] == b"\x1f\x8b" else packed)["traceEvents"]
@@ -316,7 +316,7 @@ def test_links_and_steps_are_those_of_hta(frame: pd.DataFrame) -> None:
     assert links.tolist() == theirs["index_correlation"].tolist()
     ts, dur = ours["ts"].to_numpy(), ours["dur"].to_numpy()
     at = np.flatnonzero((name == 1) | (name == 2))
-    steps = Steps(ts[at], ts[at] + dur[at], np.where(name[at] == 1, 3, 14))
+    steps = StepRows(ts[at], ts[at] + dur[at], np.where(name[at] == 1, 3, 14))
     np.testing.assert_array_equal(iterations(ts, stream, index, links, steps), theirs["iteration"])
 
 

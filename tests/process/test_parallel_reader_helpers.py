@@ -19,7 +19,7 @@ import pytest
 
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import _crew, _processes, files, kineto
-from overlapscope.reading._columns import Columns
+from overlapscope.reading._columns import EventColumns
 from overlapscope.reading._crew import Crew
 from tests.support.parallel_reading import dialect, events_of_all_kinds, read_both, write
 
@@ -78,7 +78,7 @@ def test_a_helper_that_fails_changes_nothing(
 
 
 def test_a_piece_that_is_cut_short_is_not_used(tmp_path: Path) -> None:
-    piece = pickle.dumps(_crew.Piece(0, 5, Columns().share()), protocol=5)
+    piece = pickle.dumps(_crew.Piece(0, 5, EventColumns().share()), protocol=5)
     for size in range(len(piece)):
         file = (tmp_path / "results").open("w+b")
         file.write(piece + piece[:size])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import pty
+import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from overlapscope import load
+from overlapscope.commands import main
 from overlapscope.errors import UnreadableTrace
 from overlapscope.reading.files import place
 
@@ -82,6 +84,57 @@ def test_what_comes_and_is_no_trace_is_told(content: bytes, says: str) -> None:
     assert done.returncode == 2
     assert done.stderr.decode().startswith("overlapscope: error: <stdin>: ")
     assert says in done.stderr.decode()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="has no /proc")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "analyze /proc/kmsg",
+        "analyze /dev/kmsg",
+        "analyze /dev/urandom",
+        "analyze /dev/zero",
+        "diff /dev/zero /dev/zero",
+        "ranks /proc/kmsg",
+        "baseline show /dev/zero",
+        f"check {TRACE} --config /dev/zero",
+        f"check {TRACE} --config /proc/kmsg",
+        f"check {TRACE} --baseline /proc/kmsg",
+        f"whatif {TRACE} --pin --calibration /dev/zero",
+    ],
+)
+def test_a_device_or_a_file_that_blocks_is_refused_in_a_sentence(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def hangs(number: int, frame: object) -> None:
+        raise TimeoutError(line)
+
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(30)
+    try:
+        assert main(line.split()) == 2
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    said = capsys.readouterr().err
+    assert (said.count("\n") == 1 and "cannot be read" in said) or "is not readable" in said
+
+
+def test_a_device_as_standard_input_is_refused() -> None:
+    command = [sys.executable, "-m", "overlapscope", "analyze", "-"]
+    with open("/dev/zero", "rb") as zeros:
+        done = subprocess.run(command, check=False, capture_output=True, timeout=120, stdin=zeros)
+    assert done.returncode == 2
+    assert b"is a device" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="has no /proc")
+def test_a_file_of_proc_is_read_though_it_has_no_size_and_an_empty_file_can_be_written_later(tmp_path: Path) -> None:
+    environ = Path("/proc/self/environ")
+    assert place(environ, 1 << 20).read_bytes() == environ.read_bytes()
+    later = tmp_path / "later.json"
+    later.touch()
+    assert place(later, 1) == later
+    later.write_bytes(PLAIN)
+    assert load(later).gpu_ops is not None
 
 
 def test_a_terminal_is_told_of_instead_of_waited_for() -> None:

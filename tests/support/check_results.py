@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from overlapscope.budgets.verdicts import CheckResult, Part, Reason, Status, Subject, Verdict
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, DeviceVerdict, FailureReason, Status, Subject
 
 REASONS = (
-    Reason(
+    FailureReason(
         title="pageable-memory, 6.2 ms a step",
         detail="12 copies from pageable memory\nblock the host.",
         advice="Pin it: x.pin_memory().",
@@ -17,7 +17,7 @@ REASONS = (
         where="train.py:42 in step",
         rule="pageable-copy",
     ),
-    Reason(
+    FailureReason(
         title="exposed copy, same-stream: 1.1 ms a step",
         detail="",
         advice="Issue copies on a stream of their own.",
@@ -27,7 +27,7 @@ REASONS = (
 )
 
 
-def verdict(**changes: Any) -> Verdict:
+def verdict(**changes: Any) -> BudgetVerdict:
     """A failed budget, but for what is changed."""
     given: dict[str, Any] = {
         "budget": "efficiency_pct >= 80%",
@@ -43,15 +43,17 @@ def verdict(**changes: Any) -> Verdict:
         "message": "efficiency_pct is 61.2% over 6 steps, and at least 80% is asked for.",
         "reasons": REASONS,
     }
-    return Verdict(**given | changes)
+    return BudgetVerdict(**given | changes)
 
 
-def part(rank: int, status: Status, value: float | None, source: str | None = None) -> Part:
+def part(rank: int, status: Status, value: float | None, source: str | None = None) -> DeviceVerdict:
     """What one rank had."""
-    return Part(source=source or f"rank{rank}.json.gz", rank=rank, device=0, status=status, value=value, samples=6)
+    return DeviceVerdict(
+        source=source or f"rank{rank}.json.gz", rank=rank, device=0, status=status, value=value, samples=6
+    )
 
 
-def passed(**changes: Any) -> Verdict:
+def passed(**changes: Any) -> BudgetVerdict:
     """A budget that is met."""
     given: dict[str, Any] = {
         "budget": "step_time <= 12 ms",
@@ -67,7 +69,7 @@ def passed(**changes: Any) -> Verdict:
     return verdict(**given | changes)
 
 
-def forbidden(**changes: Any) -> Verdict:
+def forbidden(**changes: Any) -> BudgetVerdict:
     """A forbidden rule that was found."""
     given: dict[str, Any] = {
         "budget": "forbid pageable-copy",
@@ -81,7 +83,7 @@ def forbidden(**changes: Any) -> Verdict:
     return verdict(**given | changes)
 
 
-def unknown(**changes: Any) -> Verdict:
+def unknown(**changes: Any) -> BudgetVerdict:
     """A budget that could not be judged."""
     given: dict[str, Any] = {
         "budget": "copy_bandwidth >= 40 GB/s",
@@ -98,7 +100,7 @@ def unknown(**changes: Any) -> Verdict:
     return verdict(**given | changes)
 
 
-def result(*verdicts: Verdict, warnings: tuple[str, ...] = (), **changes: Any) -> CheckResult:
+def result(*verdicts: BudgetVerdict, warnings: tuple[str, ...] = (), **changes: Any) -> CheckResult:
     """What a check comes to that has these verdicts."""
     counted = [one.status for one in verdicts if one.counts]
     outcome = "fail" if "fail" in counted else "inconclusive" if "unknown" in counted else "pass"

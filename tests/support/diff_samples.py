@@ -7,11 +7,11 @@ from typing import Literal
 from overlapscope.analysis.results import Check, Environment, Trust
 from overlapscope.compare.difference import (
     Basis,
-    Change,
     CopyChange,
     DeviceDiff,
     Diff,
     Doubt,
+    FigureChange,
     Figures,
     FindingChange,
     KernelChange,
@@ -31,12 +31,12 @@ IDLE_CAUSES = ("host-sync", "launch-bound", "data-loading")
 
 def change(
     before: float | None, after: float | None, *, name: str = "", unit: Unit = "ns", noise: float | None = 10_000
-) -> Change:
+) -> FigureChange:
     """A change with an interval of twice `noise`; None where nothing tells what is noise."""
     known = before is not None and after is not None
     by = after - before if before is not None and after is not None else None
     told = by is not None and noise is not None
-    return Change(
+    return FigureChange(
         name=name,
         unit=unit,
         before=before,
@@ -57,7 +57,7 @@ def figures(
 ) -> Figures:
     """Figures with these buckets; all exposed copy is `same-stream`, all idle time `host-sync`."""
 
-    def time(name: str, one: float, other: float) -> Change:
+    def time(name: str, one: float, other: float) -> FigureChange:
         return change(one, other, name=name, noise=noise)
 
     buckets = ("compute", "exposed comm", "exposed copy", "exposed other", "idle")
@@ -148,7 +148,7 @@ def device(
                 standing="gone",
                 before=finding(text=names),
                 after=None,
-                cost=Change(
+                cost=FigureChange(
                     name="cost",
                     unit="ns",
                     before=4 * MS,

@@ -7,7 +7,7 @@ from typing import Any
 
 from overlapscope.analysis.results import Environment, TraceResult, Trust
 from overlapscope.base.saved import Tool
-from overlapscope.history.entry import Entry, Figure, Origin, digest
+from overlapscope.history.entry import Entry, HistoryFigure, Origin, digest
 from overlapscope.report.model import Report
 
 REPORT = Report(
@@ -26,12 +26,12 @@ REPORT = Report(
 )
 
 
-def figure(metric: str, value: float, *, rank: int | None = None, device: int = 0, **more: Any) -> Figure:
-    return Figure(metric=metric, rank=rank, device=device, value=value, **({"spread": 1.0, "samples": 5} | more))
+def figure(metric: str, value: float, *, rank: int | None = None, device: int = 0, **more: Any) -> HistoryFigure:
+    return HistoryFigure(metric=metric, rank=rank, device=device, value=value, **({"spread": 1.0, "samples": 5} | more))
 
 
 def made(
-    at_ns: int, figures: Iterable[Figure] = (), *, job: str = "train.py", plain: bool = True, **more: Any
+    at_ns: int, figures: Iterable[HistoryFigure] = (), *, job: str = "train.py", plain: bool = True, **more: Any
 ) -> Entry:
     """`more` are fields of the origin, and `gpu`."""
     gpu = more.pop("gpu", "NVIDIA H200")

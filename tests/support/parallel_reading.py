@@ -19,7 +19,7 @@ import pytest
 from msgspec.structs import fields
 
 from overlapscope.reading import _crew, files, kineto
-from overlapscope.reading._columns import Columns, Share
+from overlapscope.reading._columns import EventColumns, Share
 from overlapscope.reading._crew import Crew
 from overlapscope.trace.model import Table, Trace
 from tests.support.helpers import various
@@ -64,9 +64,9 @@ def read_both(path: Path, block: int, processes: int = 2, stretch_blocks: int = 
     """The Trace in a file, which is the same either way."""
     counted = helped = 0
     here = os.getpid()
-    add_share, pieces, join = Columns.add_share, _crew._pieces, _crew._join
+    add_share, pieces, join = EventColumns.add_share, _crew._pieces, _crew._join
 
-    def counting(self: Columns, share: Share, numbers: Any) -> None:
+    def counting(self: EventColumns, share: Share, numbers: Any) -> None:
         nonlocal counted
         counted += 1
         add_share(self, share, numbers)
@@ -89,7 +89,7 @@ def read_both(path: Path, block: int, processes: int = 2, stretch_blocks: int = 
 
     with (
         patched(files, "BLOCK_BYTES", block),
-        patched(Columns, "add_share", counting),
+        patched(EventColumns, "add_share", counting),
         patched(_crew, "_pieces", together),
         patched(_crew, "_join", joining),
     ):

@@ -60,8 +60,7 @@ def job(
     joined = Joined()
     for rank in range(size):
         if rank in broken:
-            source = f"job/rank{rank}.json.gz"
-            joined.add(Unreadable(source=source, reason=f"{source}: is damaged; copy it again.", rank=rank))
+            joined.add(Unreadable(source=f"job/rank{rank}.json.gz", reason="is damaged; copy it again.", rank=rank))
         elif rank not in missing:
             joined.add(multiplied(rank, size, late_us=late_us if rank == late else 0.0))
     return joined.report()

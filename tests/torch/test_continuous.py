@@ -174,7 +174,7 @@ print(len(list(here.glob("watched/*/*/report.html"))))
 """
     )
     assert done.stdout == "1\n"
-    assert done.stderr == "overlapscope: the process that analyses a recording ended by SIGKILL.\n"
+    assert done.stderr == "overlapscope: the process that analyses a recording was killed by SIGKILL.\n"
     with Store.open(tmp_path / "history.sqlite") as history:
         assert history.rows()
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from overlapscope.commands.run import _DEFAULTS
+from overlapscope.commands._run_options import DEFAULTS
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import cupti, trace_file
+from overlapscope.recorder.options import Options
 from overlapscope.recorder.schedule import Schedule, Window, settled
 from overlapscope.recorder.step_times import StepTimes
 from overlapscope.recorder.trace_file import Written
@@ -58,7 +59,7 @@ class TestSchedule:
         )
         assert "1019 steps needed" in str(Schedule(1000, 2, 5, 10).why_short(15, 5))
         # As `overlapscope run --help` and the guide say.
-        assert schedule == _DEFAULTS and schedule.needed_steps == 41
+        assert Options(3, 2, 5, 10) == DEFAULTS and DEFAULTS.needed_steps == schedule.needed_steps == 41
         guide = Path("docs/guides/recording.md").read_text()
         assert "So a program should make 41 steps." in guide and "ten steps suffice" in guide
         assert schedule.why_short(0, 0) == "The program marked no step, so all of it was recorded."

@@ -15,8 +15,9 @@ import overlapscope as ov
 from overlapscope.errors import RecordingFailed, UsageError
 from overlapscope.recorder import all_threads, trace_file
 from overlapscope.recorder.memory_guard import taken_bytes
+from overlapscope.recorder.options import Options
 from overlapscope.recorder.recording import current
-from overlapscope.recorder.session import Metadata, Options, Session
+from overlapscope.recorder.session import Metadata, Session
 from overlapscope.trace.model import PlainSteps
 from tests.support.recorded import MB, content, names, python, steps, work
 

@@ -9,9 +9,9 @@ from typing import ClassVar
 import pytest
 
 import overlapscope as ov
+from overlapscope.recorder.options import Options
 from overlapscope.recorder.recorder import Recorder
-from overlapscope.recorder.schedule import Schedule
-from overlapscope.recorder.session import Options, profiler_running
+from overlapscope.recorder.session import profiler_running
 from tests.support.recorded import names, steps, warm_up_steps, work
 
 torch = pytest.importorskip("torch", reason="records with torch")
@@ -172,10 +172,8 @@ def put_off(path: Path, wait: int) -> Recorder:
     """Return a recorder whose start is put off until the program uses its GPU."""
     made = Recorder(
         lambda: path,
-        Schedule(wait=wait, warmup=1, active=1),
-        Options(),
+        Options(wait=wait, warmup=1, active=1, plain_steps=0),
         since_ns=0,
-        max_size_bytes=1 << 30,
         bounded=False,
         on_too_much=lambda: None,
     )

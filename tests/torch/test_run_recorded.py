@@ -199,8 +199,8 @@ def test_whatever_the_program_does_the_trace_comes_where_it_was_asked_for(tmp_pa
 def test_the_analysis_is_that_of_analyze_and_goes_to_stderr(tmp_path: Path) -> None:
     trace = Path("traces/pipeline_1stream.json.gz").absolute()
     code = (
-        "import sys\nfrom overlapscope.commands.run import apart\n"
-        "apart('analyze', sys.argv[1], '--max-size', str(10**9))"
+        "import sys\nfrom overlapscope.base.child import run_overlapscope\n"
+        "run_overlapscope('analyze', sys.argv[1], '--max-size', str(10**9))"
     )
     write(tmp_path / "rich.py", "1 / 0")
     done = execute([sys.executable, "-P", "-c", code, str(trace)], tmp_path)

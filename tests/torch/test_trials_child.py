@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from overlapscope.trials import fingerprint
 from overlapscope.trials.child import environment
-from overlapscope.trials.program import Ended
-from overlapscope.trials.protocol import Facts, Outcome, Results, Setting, Steps, Task
+from overlapscope.trials.program import EndedRun
+from overlapscope.trials.protocol import Facts, RankOutcome, RankResults, Setting, Steps, Task
 from overlapscope.trials.sameness import distance
 from overlapscope.trials.shims import SHIMS, Notes, make
 from overlapscope.trials.structures import tensors, with_tensors
@@ -104,11 +104,11 @@ def run(text: str, directory: Path, /, *, rate: str = "0.01", **options: Any) ->
     return forked.run([script], directory, environment=told | {"RATE": rate, "OMP_NUM_THREADS": "1"})
 
 
-def outcome(directory: Path, rank: int = 0) -> Outcome:
-    return msgspec.json.decode((directory / f"rank{rank}.json").read_bytes(), type=Outcome)
+def outcome(directory: Path, rank: int = 0) -> RankOutcome:
+    return msgspec.json.decode((directory / f"rank{rank}.json").read_bytes(), type=RankOutcome)
 
 
-def told(text: str, directory: Path, /, **options: Any) -> Outcome:
+def told(text: str, directory: Path, /, **options: Any) -> RankOutcome:
     """Of a program that is ended when all its steps are made."""
     done = run(text, directory, **options)
     assert (done.returncode, done.stderr) == (0, "")
@@ -116,19 +116,19 @@ def told(text: str, directory: Path, /, **options: Any) -> Outcome:
     return outcome(directory)
 
 
-def results(text: str, directory: Path, /, **options: Any) -> Results:
+def results(text: str, directory: Path, /, **options: Any) -> RankResults:
     computed = told(text, directory, **options).results
     assert computed is not None
     return computed
 
 
 @pytest.fixture(scope="module")
-def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> RankOutcome:
     return told(TRAIN, tmp_path_factory.mktemp("unchanged"))
 
 
 class TestSteps:
-    def test_are_timed_behind_the_warmup_and_the_program_ends_then(self, unchanged: Outcome) -> None:
+    def test_are_timed_behind_the_warmup_and_the_program_ends_then(self, unchanged: RankOutcome) -> None:
         assert unchanged.complete
         assert unchanged.all_steps == 14
         assert len(unchanged.host_ns) == 10
@@ -285,14 +285,16 @@ class TestPrograms:
 
 
 class TestResults:
-    def test_of_two_unchanged_runs_are_the_same(self, unchanged: Outcome, tmp_path: Path) -> None:
+    def test_of_two_unchanged_runs_are_the_same(self, unchanged: RankOutcome, tmp_path: Path) -> None:
         computed = results(TRAIN, tmp_path)
         assert computed == unchanged.results
         assert computed.loss is not None
         names = ["parameter 0", "exp_avg 0", "exp_avg_sq 0", "step 0", "parameter 1"]
         assert [one.name for one in computed.sketches][:5] == [f"optimizer 0 {name}" for name in names]
 
-    def test_differ_by_rounding_less_than_by_another_learning_rate(self, unchanged: Outcome, tmp_path: Path) -> None:
+    def test_differ_by_rounding_less_than_by_another_learning_rate(
+        self, unchanged: RankOutcome, tmp_path: Path
+    ) -> None:
         assert unchanged.results is not None
         (tmp_path / "rounded").mkdir()
         apart = [
@@ -319,7 +321,7 @@ class TestResults:
 
 
 class TestWorkers:
-    def test_load_the_same_batches(self, unchanged: Outcome, tmp_path: Path) -> None:
+    def test_load_the_same_batches(self, unchanged: RankOutcome, tmp_path: Path) -> None:
         program = TRAIN.replace("return torch.sin", "assert torch.utils.data.get_worker_info(); return torch.sin")
         changed = told(program, tmp_path, changes=[Setting("workers", "2")])
         assert changed.results == unchanged.results
@@ -341,7 +343,7 @@ class TestWorkers:
         check = "assert not torch.utils.data.get_worker_info(), 'not in a worker'"
         program = TRAIN.replace("return torch.sin", f"{check}; return torch.sin")
         done = run(program, tmp_path, changes=[Setting("workers", "2")])
-        ended = Ended((), done.returncode, done.stdout + done.stderr, wall_s=1.0)
+        ended = EndedRun((), done.returncode, done.stdout + done.stderr, wall_s=1.0)
         assert ended.how == "It ended with exit code 1: AssertionError: not in a worker"
 
     def test_draw_what_a_program_draws_whose_workers_persist_already(self) -> None:
@@ -381,7 +383,7 @@ class TestWorkers:
         assert "iterable" in notes.refused["workers"]
 
 
-def test_a_fused_optimizer_computes_the_same_but_for_rounding(unchanged: Outcome, tmp_path: Path) -> None:
+def test_a_fused_optimizer_computes_the_same_but_for_rounding(unchanged: RankOutcome, tmp_path: Path) -> None:
     changed = told(TRAIN, tmp_path, changes=[Setting("fused")])
     assert changed.made == {"fused": 1}
     assert changed.results is not None
@@ -398,7 +400,7 @@ def test_an_optimizer_whose_implementation_the_program_chose_is_left_alone() -> 
     assert notes.refused == {"fused": "The program asks for another implementation of the optimizer."}
 
 
-def test_changes_that_do_not_fit_leave_the_program_as_it_is(unchanged: Outcome, tmp_path: Path) -> None:
+def test_changes_that_do_not_fit_leave_the_program_as_it_is(unchanged: RankOutcome, tmp_path: Path) -> None:
     """On a CPU none of these does."""
     changes = [Setting(change) for change in ("pin", "non-blocking", "prefetch", "late-item")]
     done = run(TRAIN, tmp_path, changes=[*changes, Setting("graph", "capture")])

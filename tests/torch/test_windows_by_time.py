@@ -252,7 +252,7 @@ class TestASlowStep:
         assert slow.judge(11, 30_000_001) == (
             "Step 11 took 30.00 ms, 3.0 times the median of 10.00 ms (11 steps, recorded ones like it)."
         )
-        assert slow.none().startswith(
+        assert slow.why_none().startswith(
             "There is no trace: no step took more than 3 times the median of 10.0 ms (12 steps judged)"
         )
-        assert "only 0 steps could be judged" in SlowSteps(3).none()
+        assert "only 0 steps could be judged" in SlowSteps(3).why_none()

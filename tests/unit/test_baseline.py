@@ -29,7 +29,7 @@ from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.places import find_places
 from overlapscope.budgets.samples import of_steps, series
 from overlapscope.budgets.settings import DEFAULT_RELATIVE, Budget, Settings
-from overlapscope.budgets.verdicts import CheckResult, Verdict
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult
 from overlapscope.commands import main
 from overlapscope.commands.schema import schema_of
 from overlapscope.compare.figures import compared
@@ -62,7 +62,7 @@ def against(made: Baseline, source: str, *budgets: str, **known: Any) -> CheckRe
     return check(read_report([source]), replace(told, **known), baseline=made)
 
 
-def only(result: CheckResult) -> Verdict:
+def only(result: CheckResult) -> BudgetVerdict:
     [verdict] = result.verdicts
     return verdict
 

@@ -14,7 +14,7 @@ from werkzeug.test import Client
 
 from overlapscope.dashboard.beginning import Beginning
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.opened import first_and_rest, verdict_on
+from overlapscope.report.verdict import judge
 from tests.support.helpers import TRACES
 
 TOKEN = "a-token-of-the-test"
@@ -74,15 +74,15 @@ def test_a_browser_is_let_in_and_gets_a_page_that_is_its_own(start: Start) -> No
 
 def test_the_verdict_is_that_of_the_page_that_follows(start: Start, library: Library) -> None:
     opened = library.wait(library.entries()[0].id)
-    found = verdict_on(opened.of(None).section())
+    found = judge(opened.of(None).section())
     for query in ("path=/", "path=/overview", "path=/&search=?device=0"):
         told = start.client.get(f"/api/beginning?{query}", headers=KNOWN).json
         assert told is not None and not told["done"]
         assert told["verdict"]["level"] == found.level
-        assert told["verdict"]["first"] == first_and_rest(found)[0]
+        assert told["verdict"]["lead"] == found.lead
     recorded = start.client.get("/api/beginning?path=/&search=?of=recorded", headers=KNOWN).json
     assert recorded is not None
-    assert recorded["verdict"]["first"] == first_and_rest(verdict_on(opened.section()))[0]
+    assert recorded["verdict"]["lead"] == judge(opened.section()).lead
 
 
 @pytest.mark.parametrize("query", ["path=/&known=true", "path=/timeline"])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from overlapscope.documents.model import Block, Document, Finding, Section, Text, brief, detail
+from overlapscope.documents.model import Block, Document, FindingBlock, Section, Text, brief, detail
 from overlapscope.render import html, markdown, terminal
 
-FINDING = Finding(
+FINDING = FindingBlock(
     severity="warning",
     rule="pageable-copy",
     title="Copies of pageable memory cost 7.5 ms",

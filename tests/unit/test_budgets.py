@@ -14,7 +14,7 @@ from overlapscope.analysis.results import Device
 from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.budgets.quantity import distinct, exact, parse, show
 from overlapscope.budgets.samples import of_steps, of_window, series
-from overlapscope.budgets.settings import DEFAULT_FORBID, DEFAULT_RELATIVE, Budget, Patterns
+from overlapscope.budgets.settings import DEFAULT_FORBID, DEFAULT_RELATIVE, Budget, Narrowed
 from overlapscope.budgets.verdicts import Subject, Unit
 from overlapscope.errors import ConfigError
 from overlapscope.inputs import read_report
@@ -229,21 +229,21 @@ def test_bandwidth_of_steps_and_of_the_window_agree() -> None:
 @pytest.mark.parametrize(
     ("pattern", "subject", "fits"),
     [
-        (Patterns(), Subject(), True),
-        (Patterns(rank="0"), Subject(rank=0), True),
-        (Patterns(rank="[0-3]"), Subject(rank=3), True),
-        (Patterns(rank="[0-3]"), Subject(rank=13), False),
-        (Patterns(rank="0"), Subject(), False),
-        (Patterns(trace="rank0*"), Subject(source="a/b/rank0.json.gz"), True),
-        (Patterns(trace="rank0*"), Subject(source="a/rank01/x.json"), False),
-        (Patterns(range="for*"), Subject(scope="forward"), True),
-        (Patterns(range="*"), Subject(scope="steps"), False),
-        (Patterns(direction="h2d"), Subject(direction="d2h"), False),
-        (Patterns(device="1"), Subject(device=1), True),
+        (Narrowed(), Subject(), True),
+        (Narrowed(rank="0"), Subject(rank=0), True),
+        (Narrowed(rank="[0-3]"), Subject(rank=3), True),
+        (Narrowed(rank="[0-3]"), Subject(rank=13), False),
+        (Narrowed(rank="0"), Subject(), False),
+        (Narrowed(trace="rank0*"), Subject(source="a/b/rank0.json.gz"), True),
+        (Narrowed(trace="rank0*"), Subject(source="a/rank01/x.json"), False),
+        (Narrowed(range="for*"), Subject(scope="forward"), True),
+        (Narrowed(range="*"), Subject(scope="steps"), False),
+        (Narrowed(direction="h2d"), Subject(direction="d2h"), False),
+        (Narrowed(device="1"), Subject(device=1), True),
     ],
 )
-def test_patterns(pattern: Patterns, subject: Subject, fits: bool) -> None:
-    assert pattern.match(subject) is fits
+def test_patterns(pattern: Narrowed, subject: Subject, fits: bool) -> None:
+    assert pattern.matches(subject) is fits
 
 
 def test_defaults_speak_of_what_there_is() -> None:

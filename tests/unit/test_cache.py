@@ -33,7 +33,7 @@ from overlapscope.reading import cache_file, cache_folder, files, kineto
 from overlapscope.reading.cache import READER_DIGEST, Cache, Opening
 from overlapscope.reading.cache_file import BrokenFile
 from overlapscope.reading.cache_folder import Folder
-from overlapscope.reading.source import Request
+from overlapscope.reading.source import ReadRequest
 from overlapscope.report.model import build, to_json
 from overlapscope.trace.model import Damage, Kind, Table, Trace
 from tests.support.helpers import MS, TRACES, Host, Op, Wait, make_trace, recordings, tried
@@ -51,7 +51,7 @@ def cache_in(folder: Path, **settings: Any) -> Cache:
 
 
 def load(cache: Cache, path: str | Path, **options: Any) -> Trace:
-    return cache.load(path, Request(**({"progress": False} | options)))
+    return cache.load(path, ReadRequest(**({"progress": False} | options)))
 
 
 def kept(cache: Cache, path: Path) -> Trace | None:

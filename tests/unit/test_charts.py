@@ -15,11 +15,11 @@ from hypothesis.extra import numpy as hnp
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
 from overlapscope.analysis.each_copy import EachCopy, list_copies
-from overlapscope.report import charts, copy_chart, grids
+from overlapscope.report import charts, copy_chart, lists
 from overlapscope.report.charts import MOST_STEPS, drawn_steps
 from overlapscope.report.copy_chart import choose
 from overlapscope.report.model import build
-from overlapscope.report.page import Page, Section
+from overlapscope.report.page import DeviceReport, Page
 from overlapscope.trace.model import Kind, Memory, Trace
 from tests.support.helpers import TRACES, US, Host, Op, make_trace, tried
 from tests.support.recordings import analysis_of, report_of
@@ -36,15 +36,15 @@ EACH = pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.sp
 EVIL = "<img src=x onerror=alert(1)>\x1b[31m&lt;b>"
 
 
-def sections_of(analysis: TraceAnalysis) -> list[Section]:
-    return list(Page(build([analysis])).sections())
+def sections_of(analysis: TraceAnalysis) -> list[DeviceReport]:
+    return list(Page(build([analysis]), verbose=True).sections())
 
 
-def sections_in(path: Path) -> list[Section]:
+def sections_in(path: Path) -> list[DeviceReport]:
     return list(Page(report_of(path)).sections())
 
 
-def figures(analysis: TraceAnalysis, sections: list[Section], dark: bool) -> list[dict[str, Any]]:
+def figures(analysis: TraceAnalysis, sections: list[DeviceReport], dark: bool) -> list[dict[str, Any]]:
     found = []
     for section, device in zip(sections, analysis.devices, strict=True):
         found += [charts.bucket_bar(section, dark), charts.steps(section, dark)]
@@ -192,7 +192,7 @@ def test_foreign_names_are_harmless_in_every_figure(dark: bool) -> None:
 def test_foreign_names_are_cleaned_in_every_grid() -> None:
     analysis = analyze_trace(evil_trace())
     (section,), (device,) = sections_of(analysis), analysis.devices
-    found = [grids.ranges(section, device.result), grids.evidence(section, device.result, "exposed-copy")]
+    found = [lists.ranges(section, device.result), lists.evidence(section, device.result, "exposed-copy")]
     texts = [cell.text for grid in found for row in grid.rows for cell in row.cells]
     assert any("<img" in text for text in texts)
     assert not any("\x1b" in text for text in texts)
@@ -204,15 +204,15 @@ def test_every_row_of_a_grid_has_a_cell_for_each_column(path: Path) -> None:
     for section, device in zip(sections_of(analysis), analysis.devices, strict=True):
         result = device.result
         tables = [
-            grids.copy_groups(section, result),
-            grids.evidence(section, result, "exposed-copy"),
-            grids.evidence(section, result, "idle"),
-            grids.stalls(section, result),
-            grids.each_step(section, result),
-            grids.ranges(section, result),
+            lists.copies(section, result),
+            lists.evidence(section, result, "exposed-copy"),
+            lists.evidence(section, result, "idle"),
+            lists.stalls(section, result),
+            lists.each_step(section, result),
+            lists.ranges(section, result),
         ]
         for table in tables:
             assert all(len(row.cells) == len(table.columns) for row in table.rows)
             assert len({column.id for column in table.columns}) == len(table.columns)
-        stalls = grids.stalls(section, result)
+        stalls = lists.stalls(section, result)
         assert len(stalls.rows) == len(result.host_stalls)

@@ -18,7 +18,7 @@ from overlapscope.budgets import config
 from overlapscope.budgets.check import check
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.settings import Budget, Ranks, Settings
-from overlapscope.budgets.verdicts import CheckResult, Verdict
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult
 from overlapscope.commands import main
 from overlapscope.commands.schema import schema_of
 from overlapscope.inputs import read_report
@@ -54,7 +54,7 @@ def judge(sources: str | list[str], text: str = "", *budgets: str, **known: Any)
     return check(report, replace(told, **strict), **{"today": TODAY, **known})
 
 
-def only(result: CheckResult) -> Verdict:
+def only(result: CheckResult) -> BudgetVerdict:
     [verdict] = result.verdicts
     return verdict
 

@@ -11,7 +11,7 @@ import pytest
 from overlapscope.budgets import config
 from overlapscope.budgets.metrics import METRICS
 from overlapscope.budgets.quantity import parse
-from overlapscope.budgets.settings import Budget, Exemption, NoiseFloor, Patterns
+from overlapscope.budgets.settings import Budget, Exemption, Override
 from overlapscope.commands import main
 from overlapscope.errors import ConfigError
 
@@ -77,21 +77,21 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         origin=f"{place}.efficiency_pct",
         **common,  # type: ignore[arg-type]
     )
-    assert (step.aggregate, step.noise_floor) == ("worst", NoiseFloor(1, share_of_step=True))
+    assert (step.aggregate, step.noise_floor, step.noise_floor_pct) == ("worst", None, 1)
     assert (bandwidth.name, bandwidth.min, bandwidth.direction) == ("the link", 40, "h2d")
     assert (idle.max, idle.scope, idle.ranks, idle.skip_steps, idle.allow_missing) == (10, "window", "median", 0, False)
-    assert first.where == Patterns(trace="rank*.json", rank="0", device="*")
+    assert (first.trace, first.rank, first.device) == ("rank*.json", "0", "*")
     assert (first.max, first.step, first.origin) == (3e6, "[3-5]", f"{place}.exposed_copy_time[0]")
-    assert (second.where.range, second.max_increase_pct, second.noise_floor) == ("forward", 10, NoiseFloor(50_000))
+    assert (second.range, second.max_increase_pct, second.noise_floor) == ("forward", 10, 50_000)
     [override] = settings.overrides
-    assert override.where == Patterns(rank="1")
-    assert override.changes == {"step_time": {"max": 14e6, "noise_floor": NoiseFloor(2, share_of_step=True)}}
+    changes = {"max": 14e6, "noise_floor": None, "noise_floor_pct": 2}
+    assert override == Override(metric="step_time", rank="1", changes=changes, origin=f"{path}: overrides[0]")
     assert settings.exceptions == (
         Exemption(
             rule="pin-in-loop",
             reason="Fixed by the new loader.",
             until=datetime.date(2030, 1, 31),
-            where=Patterns(trace="rank0*"),
+            trace="rank0*",
             origin=f"{path}: exceptions[0]",
         ),
     )
@@ -254,10 +254,10 @@ def test_keys_of_a_project_are_named_in_full(tmp_path: Path) -> None:
         ("window idle_pct <= 10%", Budget(metric="idle_pct", max=10, scope="window")),
         ("step_time increase <= 5%", Budget(metric="step_time", max_increase_pct=5)),
         ("mean efficiency_pct decrease <= 5", Budget(metric="efficiency_pct", max_decrease_pct=5, aggregate="mean")),
-        ("h2d copy_time <= 1 ms", Budget(metric="copy_time", max=1e6, where=Patterns(direction="h2d"))),
+        ("h2d copy_time <= 1 ms", Budget(metric="copy_time", max=1e6, direction="h2d")),
         (
             "worst d2h copy_bandwidth >= 40 GB/s",
-            Budget(metric="copy_bandwidth", min=40, aggregate="worst", where=Patterns(direction="d2h")),
+            Budget(metric="copy_bandwidth", min=40, aggregate="worst", direction="d2h"),
         ),
     ],
 )

@@ -24,8 +24,8 @@ from overlapscope.base.words import clean
 from overlapscope.budgets import words
 from overlapscope.budgets.check import check
 from overlapscope.budgets.formats import github, gitlab, junit, openmetrics
-from overlapscope.budgets.settings import Budget, Patterns, Settings
-from overlapscope.budgets.verdicts import CheckResult, Reason, Subject, Verdict
+from overlapscope.budgets.settings import Budget, Settings
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, FailureReason, Subject
 from overlapscope.commands.check import drawn, step_summary
 from overlapscope.report.model import build
 from overlapscope.trace.model import Kind
@@ -73,8 +73,8 @@ def with_name(name: str, **changes: Any) -> CheckResult:
     """A check in which every text is the same foreign one."""
     subject = Subject(source=name, rank=0, device=0, scope=name, step=name)
     texts = {"title": name, "detail": name, "advice": name, "op": name, "call": name, "where": name, "rule": name}
-    reason = Reason(time_ns=1, cause=name, **texts)
-    line = Reason(title=name, detail=name, time_ns=1, where=f"{name}.py:12 in {name}")
+    reason = FailureReason(time_ns=1, cause=name, **texts)
+    line = FailureReason(title=name, detail=name, time_ns=1, where=f"{name}.py:12 in {name}")
     parts = (part(0, "fail", 1.0, source=name), part(1, "unknown", None, source=name))
     given: dict[str, Any] = {"subject": subject, "budget": name, "metric": name, "message": name, "parts": parts}
     return result(
@@ -303,7 +303,7 @@ def test_a_trace_that_means_harm_comes_through(form: str) -> None:
         steps = [Host(f"ProfilerStep#{n}", n * MS - 100, (n + 1) * MS - 101) for n in range(1, 9)]
         ranges = [Host(hostile, n * MS - 90, (n + 1) * MS - 110) for n in range(1, 9)]
         trace = make_trace(ops, calls=calls, annotations=steps + ranges, source=f"/tmp/{hostile}.json")
-        budgets = (Budget(metric="idle_pct", max=1, where=Patterns(range="*")), Budget(metric="idle_pct", max=1))
+        budgets = (Budget(metric="idle_pct", max=1, range="*"), Budget(metric="idle_pct", max=1))
         checked = check(build([analyze_trace(trace)]), Settings(budgets=budgets))
         assert checked.outcome == "fail"
         READERS[form](rendered(form, checked))
@@ -444,7 +444,7 @@ def test_an_entry_points_at_the_line_behind_it(
     where: str | None, path: str, line: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    reason = Reason(title="t", detail="d", time_ns=1, where=where and where.format(here=tmp_path))
+    reason = FailureReason(title="t", detail="d", time_ns=1, where=where and where.format(here=tmp_path))
     [issue] = read_gitlab(gitlab.render(result(verdict(reasons=(reason,)))))
     assert issue["location"] == {"path": path, "lines": {"begin": line}}
 
@@ -456,7 +456,7 @@ def test_an_entry_about_a_file_elsewhere_points_at_the_budgets() -> None:
 
 
 def test_a_fingerprint_stays_while_its_budget_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def prints(*verdicts: Verdict) -> list[str]:
+    def prints(*verdicts: BudgetVerdict) -> list[str]:
         return [issue["fingerprint"] for issue in read_gitlab(gitlab.render(result(*verdicts)))]
 
     later = verdict(value=40.0, message="worse", reasons=())

@@ -17,7 +17,7 @@ from overlapscope import timeline as lanes
 from overlapscope.dashboard import timeline_routes
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.opened import Asked, Opened, Predicted, Predictions
+from overlapscope.dashboard.opened import DrawnPrediction, Opened, Predictions, WhatIfRequest
 from overlapscope.dashboard.url import UrlState
 from overlapscope.errors import OverlapscopeError, UsageError
 from overlapscope.prediction import Prediction, predict
@@ -64,8 +64,8 @@ def made(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> Made:
     return made
 
 
-def asked(*interventions: str) -> Asked:
-    return Asked(0, interventions)
+def asked(*interventions: str) -> WhatIfRequest:
+    return WhatIfRequest(0, interventions)
 
 
 def test_what_takes_long_is_asked_for_again_and_made_once(opened: Opened, made: Made) -> None:
@@ -74,7 +74,7 @@ def test_what_takes_long_is_asked_for_again_and_made_once(opened: Opened, made: 
     assert [predictions.get(opened, asked("pin")) for _ in range(3)] == [None] * 3
     made.may_go_on.set()
     first = predictions.get(opened, asked("pin"), wait_s=30)
-    assert isinstance(first, Predicted)
+    assert isinstance(first, DrawnPrediction)
     assert predictions.get(opened, asked("pin")) is first
     assert made.asked == [("pin",)]
 
@@ -128,7 +128,7 @@ def test_where_the_replay_is_not_valid_there_are_reasons_and_no_figures(library:
     assert "not predicted" in text and reason in text
     assert "whatif-figures" not in text
     assert whatif_panels.details(context, invalid) is None
-    assert whatif_panels.timelines(context, Predicted(invalid, None), ()) is None
+    assert whatif_panels.timelines(context, DrawnPrediction(invalid, None), ()) is None
 
 
 def test_a_predicted_timeline_is_drawn_by_the_same_routes(library: Library, opened: Opened) -> None:

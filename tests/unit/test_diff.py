@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import overlapscope as ov
 from overlapscope.commands.schema import schema_of
 from overlapscope.compare.diff import diff, to_json
-from overlapscope.compare.difference import Change, DeviceDiff, Diff, Figures
+from overlapscope.compare.difference import DeviceDiff, Diff, FigureChange, Figures
 from overlapscope.compare.figures import averaged, compared
 from overlapscope.compare.noise import DRAWS, draw, interval, weights
 from overlapscope.report.model import Report
@@ -83,12 +83,12 @@ def reported(*args: Any, **rest: Any) -> Report:
 step_lists = st.lists(st.tuples(st.integers(1, 900), st.integers(0, 900), st.integers(0, 300)), min_size=1, max_size=12)
 
 
-def figures(device: DeviceDiff) -> list[Change]:
+def figures(device: DeviceDiff) -> list[FigureChange]:
     own = device.figures
     return [own.span, *own.buckets, *own.exposed_copy_by_cause, *own.idle_by_cause, *own.engines, *own.overlap]
 
 
-def every_change(device: DeviceDiff) -> list[Change]:
+def every_change(device: DeviceDiff) -> list[FigureChange]:
     found = figures(device)
     for copy in device.copies:
         found += [copy.count, copy.bytes, copy.time, copy.exposed, copy.bandwidth]
@@ -107,7 +107,7 @@ def every_change(device: DeviceDiff) -> list[Change]:
 def check_sums(own: Figures) -> None:
     for side in ("before", "after", "change"):
 
-        def value(change: Change, side: str = side) -> int:
+        def value(change: FigureChange, side: str = side) -> int:
             number = getattr(change, side)
             assert isinstance(number, int)
             return number
@@ -146,7 +146,7 @@ def test_a_report_does_not_differ_from_itself(steps: list[Any]) -> None:
     assert {one.standing for one in device.host_stalls} <= {"both"}
 
 
-def mirrored(one: Change, other: Change) -> None:
+def mirrored(one: FigureChange, other: FigureChange) -> None:
     assert (one.before, one.after) == (other.after, other.before)
     assert one.beyond_noise == other.beyond_noise
     assert one.noise_floor == pytest.approx(other.noise_floor)

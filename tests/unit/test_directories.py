@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -175,3 +176,21 @@ def test_what_is_no_trace_in_a_directory_is_left_out_in_one_line(
     (tmp_path / "rank0.json").unlink()
     assert main(["analyze", str(tmp_path)]) == 2
     assert "settings.json: is JSON without" in capsys.readouterr().err
+
+
+def test_listing_a_directory_takes_time_in_proportion_to_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Counter[str]()
+    plain = Path.__hash__
+
+    def counting(path: Path) -> int:
+        counted["hashes"] += 1
+        return plain(path)
+
+    files = 300
+    for number in range(files):
+        (tmp_path / f"rank{number}.json").touch()
+    monkeypatch.setattr(Path, "__hash__", counting)
+    assert len(look(tmp_path).files) == len(look(str(tmp_path / "*.json")).files) == files
+    assert counted["hashes"] < 20 * files

@@ -25,12 +25,12 @@ from overlapscope.errors import NotInTrace, UnreadableTrace, UsageError
 from overlapscope.history import database
 from overlapscope.history.document import predictions
 from overlapscope.history.drop import pull, put
-from overlapscope.history.entry import Entry, Figure, digest, pack, unpack
+from overlapscope.history.entry import Entry, HistoryFigure, digest, pack, unpack
 from overlapscope.history.figures import entry as kept
 from overlapscope.history.figures import figures, scalars
 from overlapscope.history.origin import of_report, origin
-from overlapscope.history.predictions import Belief, Prediction, beliefs
-from overlapscope.history.store import Point, Query, Row, Store
+from overlapscope.history.predictions import Belief, StoredPrediction, beliefs
+from overlapscope.history.store import HistoryRow, Point, Query, Store
 from overlapscope.reading import load
 from overlapscope.render import terminal
 from overlapscope.report.model import build
@@ -44,7 +44,7 @@ NAMES = st.sampled_from(["a", "b", "'; DROP TABLE reports --", NUL])
 METRICS = st.sampled_from(["step_time", "efficiency_pct", "idle_time/host-sync"])
 FIGURES = st.lists(
     st.builds(
-        Figure,
+        HistoryFigure,
         metric=METRICS,
         rank=st.none() | st.integers(0, 2),
         device=st.integers(0, 1),
@@ -112,7 +112,7 @@ def test_what_was_added_is_found_as_a_search_through_all_entries_finds_it(entrie
         ordered = sorted((first[id] for id in different), key=lambda one: (one.origin.at_ns, one.id))
         found = [one for one in ordered if meant(one, query)]
         assert store.rows(query) == [
-            Row(id=one.id, origin=one.origin, plain=one.plain, gpu=one.gpu, outcome=None) for one in found
+            HistoryRow(id=one.id, origin=one.origin, plain=one.plain, gpu=one.gpu, outcome=None) for one in found
         ]
         assert store.rows(query, most=2) == store.rows(query)[-2:]
         for metric in ("step_time", "efficiency_pct", "idle_time/host-sync", "no_such"):
@@ -332,7 +332,7 @@ def test_one_who_writes_for_long_is_told_of(tmp_path: Path, monkeypatch: pytest.
 # -- predictions ------------------------------------------------------------------------------------
 
 
-PREDICTION = Prediction(
+PREDICTION = StoredPrediction(
     at_ns=10**18,
     program="python train.py",
     device="NVIDIA H200",

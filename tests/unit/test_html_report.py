@@ -29,7 +29,7 @@ from overlapscope.report.page import Page
 from overlapscope.rules import RULES
 from overlapscope.timeline import Lanes
 from overlapscope.timeline.file import document as file_document
-from overlapscope.timeline.tiles import DRAWN_COLUMNS, LEAST_COLUMN_NS, Span, pyramids
+from overlapscope.timeline.tiles import DRAWN_COLUMNS, LEAST_COLUMN_NS, TimeSpan, pyramids
 from overlapscope.trace.model import Kind, Trace
 from tests.support.helpers import MS, US, Host, Op, make_trace, thorough
 from tests.support.recordings import analysis_of
@@ -259,7 +259,7 @@ def test_no_trace_is_zoomed_into_much_further_than_another() -> None:
 
 def test_an_example_has_a_tile_of_its_own_around_it() -> None:
     known = prepared("gpt2_train.json.gz")
-    example = Span(1_000_000, 1_050_000)
+    example = TimeSpan(1_000_000, 1_050_000)
     [made] = pyramids(known, [[example]], 100_000)
     spans = [(header["start"], header["end"]) for header in map(header_of, made["tiles"])]
     assert any(start <= example.start_ns and end >= example.end_ns and end - start < 5 * 50_000 for start, end in spans)

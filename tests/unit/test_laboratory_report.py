@@ -13,12 +13,12 @@ import pytest
 from overlapscope.commands import main
 from overlapscope.documents.model import Document
 from overlapscope.laboratory import store
-from overlapscope.laboratory.comparison import Comparison, check_truth, compare, tally
+from overlapscope.laboratory.comparison import ExperimentComparison, check_truth, compare, tally
 from overlapscope.laboratory.document import document
 from overlapscope.laboratory.essentials import analyse
 from overlapscope.laboratory.experiment import Experiment, Truth, Variant, WrongResults
 from overlapscope.laboratory.renew import collect, renewed
-from overlapscope.laboratory.results import ExperimentResult, Link, Machine, Results, Spread, VariantResult
+from overlapscope.laboratory.results import ExperimentResult, Link, Machine, Results, TimeSpread, VariantResult
 from overlapscope.laboratory.tables import digits
 from overlapscope.reading.samples import SAMPLES
 from overlapscope.render import html, markdown, terminal
@@ -70,11 +70,11 @@ def experiment(*results: VariantResult, **facts: object) -> ExperimentResult:
     return msgspec.structs.replace(result, **facts)
 
 
-def wall(median: float, iqr: float = 0.01) -> Spread:
-    return Spread(median=median, iqr=iqr, n=10)
+def wall(median: float, iqr: float = 0.01) -> TimeSpread:
+    return TimeSpread(median=median, iqr=iqr, n=10)
 
 
-def compared(*experiments: ExperimentResult) -> tuple[Comparison, ...]:
+def compared(*experiments: ExperimentResult) -> tuple[ExperimentComparison, ...]:
     return compare(Results(experiments=experiments))
 
 

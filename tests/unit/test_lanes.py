@@ -26,7 +26,7 @@ from overlapscope.analysis.results import Device
 from overlapscope.analysis.timeline import lengths, measured
 from overlapscope.base.intervals import covered, union
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
-from overlapscope.timeline import CATEGORIES, Lane, Lanes, fill, links
+from overlapscope.timeline import CATEGORIES, Lanes, TimelineLane, fill, links
 from overlapscope.timeline.details import duration
 from overlapscope.timeline.fill import Fill
 from overlapscope.timeline.lane import idle_caused
@@ -86,7 +86,7 @@ def built(trace: Trace) -> Lanes:
     return lanes.build(analyze_trace(trace))
 
 
-def ops_of(lane: Lane) -> list[tuple[int, int, str, str]]:
+def ops_of(lane: TimelineLane) -> list[tuple[int, int, str, str]]:
     """The lane's ops: start, end, category and name."""
     return [
         (int(lane.start_ns[row]), int(lane.end_ns[row]), CATEGORIES[lane.category[row]], lane.name(row))
@@ -177,7 +177,7 @@ def test_the_overlap_lane_divides_the_window_as_the_report_does(trace: Trace) ->
         check_partition(drawn, overlaps[device.device], device, analysis)
 
 
-def check_partition(drawn: Lanes, lane: Lane, device: Device, analysis: TraceAnalysis) -> None:
+def check_partition(drawn: Lanes, lane: TimelineLane, device: Device, analysis: TraceAnalysis) -> None:
     bounds = [device.window.start_ns - drawn.origin_ns, *lane.end_ns.tolist()]
     assert lane.start_ns.tolist() == bounds[:-1]
     assert bounds[-1] == device.window.end_ns - drawn.origin_ns or not len(lane)
@@ -372,7 +372,7 @@ def test_recordings_can_be_drawn(path: Path) -> None:
         assert all(isinstance(text, str) for fact in told["facts"] for text in fact)
 
 
-def check_fill(lane: Lane, one: Drawn, start: int, end: int) -> None:
+def check_fill(lane: TimelineLane, one: Drawn, start: int, end: int) -> None:
     """Against the interval algebra, which knows neither grids nor prefix sums."""
     cuts = np.array([start + (end - start) * k // 700 for k in range(701)])
     last = np.maximum(cuts[1:], cuts[:-1] + 1)

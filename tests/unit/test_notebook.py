@@ -17,7 +17,11 @@ from overlapscope.recorder.notebook import compiled
         (["x = ('loss %d'\n  % 3)"], "loss 3"),
         (["%load_ext x\nx = ('loss %d'\n  % 3)"], "loss 3"),
         (["%load_ext x\nx = '''\n% latex\n!y'''"], "\n% latex\n!y"),
-        (["if True:\n    %time f()\nx = 4", "?x"], 4),
+        (["if True:\n    %env A=1\nx = 4", "?x"], 4),
+        (["if True:\n    %time x = 4"], 4),
+        (["%timeit -n 1 -r3 -q x = 6"], 6),
+        (["%timeit\nx = 7"], 7),
+        (["gpus = !nvidia-smi -L\nx = gpus"], []),
         (["%%bash\nls", "%%time\nx = 5"], 5),
     ],
 )

@@ -31,7 +31,7 @@ from overlapscope.reading import expand, load_all
 from overlapscope.reading.cache import Cache
 from overlapscope.reading.cache_folder import Folder
 from overlapscope.reading.nsys.report import processes_of
-from overlapscope.reading.source import Request
+from overlapscope.reading.source import ReadRequest
 from overlapscope.reading.steps import found_steps, named_steps
 from overlapscope.trace.model import Kind, Sync, Trace
 from tests.support.endless_tables import make_endless
@@ -314,6 +314,20 @@ def test_times_that_cannot_be_are_left_out_and_counted(tmp_path: Path, database:
     assert trace.damage.impossible_by == {"compute": 2}
 
 
+def test_marks_among_calls_of_the_system_are_no_calls(tmp_path: Path, database: sqlite3.Connection) -> None:
+    database.execute(STRINGS)
+    database.execute(KERNELS)
+    database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1000, 9000, 0, 7, 1, 1)")
+    database.execute("INSERT INTO StringIds VALUES (70, 'OS runtime libraries profiling started'), (71, 'poll')")
+    database.execute("CREATE TABLE OSRT_API (start INT, end INT, globalTid INT, nameId INT)")
+    database.execute("INSERT INTO OSRT_API VALUES (500, 500, 1, 70), (1500, 4500, 1, 71)")
+    database.commit()
+    trace = ov.load(tmp_path / "report.sqlite")
+    assert [trace.cpu_ops.name(row) for row in range(len(trace.cpu_ops))] == ["poll"]
+    [times] = [check for check in ov.analyze(trace).traces[0].trust.checks if check.id == "durations"]
+    assert times.status == "ok"
+
+
 # -- everything behind the trace -----------------------------------------------------------------------
 
 
@@ -332,7 +346,7 @@ def test_the_cache_keeps_each_process_by_itself(reports: Path, tmp_path: Path) -
     cache = Cache(Folder(tmp_path), 1 << 30, least_bytes=0, settled_ns=0)
     for _ in range(2):
         for number in (0, 1):
-            trace = cache.load(reports / f"train_2gpu.sqlite@{number}", Request(progress=False))
+            trace = cache.load(reports / f"train_2gpu.sqlite@{number}", ReadRequest(progress=False))
             assert (trace.rank, trace.devices) == (number, (number,))
     assert len(cache.folder.entries()) == 2
 

@@ -31,6 +31,8 @@ COMMUNICATION = [
     "void c10d::symmetric_memory::multimem_all_gather_kernel<16>(char*)",
     "void c10d::symmetric_memory::barrier_kernel(unsigned int**)",
     "void deep_ep::intranode::dispatch<8, 768>(int4*, float*)",
+    "void dpsk::ep::internode::cached_notify<false>(int, int, int*, void**, bool, int)",
+    "void mine::internode_ll::combine<true, 8>(void*, void*, int)",
     "void kuserbuffers_userbuffers_fp16_sum_inplace_gpu_rr<8>(int)",
     "void quickreduce::allreduce_prototype_twoshot<Codec>(void*)",
     "_ZN4vllm26cross_device_reduce_1stageI6__halfLi2EEEvPNS_8RankDataE",

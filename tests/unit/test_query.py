@@ -22,7 +22,7 @@ from overlapscope.commands.schema import schema_of
 from overlapscope.errors import UsageError
 from overlapscope.query import engine
 from overlapscope.query.engine import ask
-from overlapscope.query.rows import Job, fill
+from overlapscope.query.rows import QueriedTraces, fill
 from overlapscope.query.tables import TABLES
 from overlapscope.query.written import values
 from overlapscope.reading import load
@@ -35,20 +35,20 @@ from tests.unit.test_cli import HOSTILE, event, write_trace
 PIPELINE = TRACES / "pipeline_1stream.json.gz"
 
 
-def rows_of(job: Job, statement: str) -> list[tuple[Any, ...]]:
+def rows_of(job: QueriedTraces, statement: str) -> list[tuple[Any, ...]]:
     return list(values(ask(job, statement)))
 
 
 @pytest.fixture(scope="module")
-def job() -> Job:
-    return Job((trace_of(PIPELINE),))
+def job() -> QueriedTraces:
+    return QueriedTraces((trace_of(PIPELINE),))
 
 
 # -- figures ----------------------------------------------------------------------------------------
 
 
 def test_figures_are_those_of_the_report() -> None:
-    job = Job(tuple(map(trace_of, various())))
+    job = QueriedTraces(tuple(map(trace_of, various())))
     traces = job.report.traces
     assert len({trace.source for trace in traces}) == len(various())
     buckets = ", ".join(Buckets.__struct_fields__)
@@ -115,7 +115,7 @@ def test_figures_are_those_of_the_report() -> None:
 
 def test_every_column_of_every_table_says_something_of_some_recording() -> None:
     names = ("gpt2_train", "known_causes/data_loading_stacks", "mixed_workloads/kv_offload_no_sync_events", "ddp/rank0")
-    job = Job(tuple(trace_of(TRACES / f"{name}.json.gz") for name in names))
+    job = QueriedTraces(tuple(trace_of(TRACES / f"{name}.json.gz") for name in names))
     silent = {
         f"{table.name}.{column.name}"
         for table in TABLES.values()
@@ -126,7 +126,7 @@ def test_every_column_of_every_table_says_something_of_some_recording() -> None:
 
 
 def test_ids_lead_from_table_to_table() -> None:
-    job = Job((trace_of(TRACES / "mixed_workloads" / "model_on_two_devices.json.gz"),))
+    job = QueriedTraces((trace_of(TRACES / "mixed_workloads" / "model_on_two_devices.json.gz"),))
     joined = "FROM copies c JOIN gpu_ops o ON o.id = c.gpu_op"
     alike = "c.start_ns = o.start_ns AND c.device = o.device AND c.direction = o.kind"
     ((same, count),) = rows_of(job, f"SELECT count(*) FILTER ({alike}), count(*) {joined}")
@@ -161,7 +161,7 @@ def test_aggregates_are_numpys(ops: list[tuple[Kind, int, int]], size: int) -> N
     table = trace.gpu_ops
     length = table.end_ns - table.start_ns
     found = rows_of(
-        Job((trace,)),
+        QueriedTraces((trace,)),
         "SELECT kind, count(*), sum(duration_ns), sum(bytes), min(start_ns), max(duration_ns) "
         "FROM gpu_ops GROUP BY GROUPING SETS ((), (kind))",
     )
@@ -181,22 +181,24 @@ def test_aggregates_are_numpys(ops: list[tuple[Kind, int, int]], size: int) -> N
 
 
 def test_several_traces_are_told_apart() -> None:
-    job = Job(tuple(trace_of(TRACES / "ddp" / f"rank{rank}.json.gz") for rank in range(2)))
+    job = QueriedTraces(tuple(trace_of(TRACES / "ddp" / f"rank{rank}.json.gz") for rank in range(2)))
     assert rows_of(job, "SELECT rank, exposed_comm_ns FROM devices ORDER BY rank") == [
         (trace.rank, trace.devices[0].buckets.exposed_comm_ns) for trace in job.report.traces
     ]
     assert len(rows_of(job, "SELECT * FROM findings")) == len(job.report.findings)
 
 
-def test_of_which_program_figures_are_and_which_trace_is_in_doubt_is_always_said(job: Job, tmp_path: Path) -> None:
+def test_of_which_program_figures_are_and_which_trace_is_in_doubt_is_always_said(
+    job: QueriedTraces, tmp_path: Path
+) -> None:
     statement = "SELECT 1 FROM steps, plain_steps, findings"
     assert {*ask(job, statement).notes()} >= {
         "The figures of steps and findings are of the recording.",
         "The figures of plain_steps are of a step without the profiler.",
     }
-    timed = Job((load(with_plain_steps(PIPELINE, tmp_path / "timed.json.gz", 20 * MS)),))
+    timed = QueriedTraces((load(with_plain_steps(PIPELINE, tmp_path / "timed.json.gz", 20 * MS)),))
     assert "The figures of findings are of the program without the profiler." in ask(timed, statement).notes()
-    doubted = ask(Job((trace_of(TRACES / "known_causes" / "host_sync.json.gz"),)), "SELECT 1").notes()
+    doubted = ask(QueriedTraces((trace_of(TRACES / "known_causes" / "host_sync.json.gz"),)), "SELECT 1").notes()
     assert len(doubted) == 1 and "is degraded: the table `checks`" in doubted[0]
 
 
@@ -252,7 +254,9 @@ def test_of_which_program_figures_are_and_which_trace_is_in_doubt_is_always_said
         (f"SELECT {'1,' * 60_000}1", "more than 100,000 characters"),
     ],
 )
-def test_what_is_no_question_to_the_tables_is_refused_in_a_sentence(job: Job, statement: str, said: str) -> None:
+def test_what_is_no_question_to_the_tables_is_refused_in_a_sentence(
+    job: QueriedTraces, statement: str, said: str
+) -> None:
     with pytest.raises(UsageError) as refused:
         ask(job, statement)
     assert said in str(refused.value)
@@ -260,7 +264,7 @@ def test_what_is_no_question_to_the_tables_is_refused_in_a_sentence(job: Job, st
 
 
 def test_nothing_that_the_settings_forbid_works_though_it_were_not_refused(
-    job: Job, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    job: QueriedTraces, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The second lock behind the first: DuckDB itself has no files, no network and no settings to change."""
     monkeypatch.setattr(engine, "_tables_of", lambda connection, statement: ("gpu_ops",))
@@ -302,7 +306,7 @@ _BOUND = (
 @pytest.mark.parametrize(
     "statement", ["DESCRIBE steps", "SUMMARIZE steps", "FROM steps", "SHOW steps", "VALUES (1)", "; SELECT 1;", *_BOUND]
 )
-def test_other_ways_to_select_are_taken(job: Job, statement: str) -> None:
+def test_other_ways_to_select_are_taken(job: QueriedTraces, statement: str) -> None:
     assert ask(job, statement).row_count > 0
 
 
@@ -314,12 +318,14 @@ def test_other_ways_to_select_are_taken(job: Job, statement: str) -> None:
         "WITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT n FROM x) SELECT count(*) FROM x",
     ],
 )
-def test_a_query_that_does_not_end_is_stopped(job: Job, statement: str) -> None:
+def test_a_query_that_does_not_end_is_stopped(job: QueriedTraces, statement: str) -> None:
     with pytest.raises(UsageError, match=r"was stopped after 0\.2 s; ask for less"):
         ask(job, statement, most_rows=10, timeout_s=0.2)
 
 
-def test_a_query_has_so_much_memory_and_a_result_so_many_bytes(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_has_so_much_memory_and_a_result_so_many_bytes(
+    job: QueriedTraces, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(engine._SETTINGS, "memory_limit", "50MB")
     with pytest.raises(UsageError, match="needs more than"):
         ask(job, "SELECT list(range) FROM range(100000000)")

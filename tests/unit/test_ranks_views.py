@@ -89,7 +89,7 @@ def test_the_answer_on_the_recorded_job_comes_first() -> None:
 
 def test_the_planted_straggler_is_named_among_a_thousand() -> None:
     verdict = words.judge(large())
-    assert verdict.first.startswith("Rank 5 delays each other rank by up to ")
+    assert verdict.lead.startswith("Rank 5 delays each other rank by up to ")
     assert verdict.rest[-1] == "Incomplete: 9 ranks missing and 1 trace unreadable."
 
 
@@ -107,9 +107,25 @@ def test_ranks_that_cost_each_other_next_to_nothing_are_even() -> None:
     even = replace(report, stragglers=(replace(report.stragglers[0], lost_pct=0.4),))
     verdict = words.judge(even)
     assert verdict.level == "good"
-    assert verdict.first.startswith("The 2 ranks are balanced: no rank delays the others by 1% of their time; rank 0 ")
-    assert verdict.first.endswith("(0.4%).")
+    assert verdict.lead.startswith("The 2 ranks are balanced: no rank delays the others by 1% of their time; rank 0 ")
+    assert verdict.lead.endswith("(0.4%).")
     assert words.judge(replace(even, missing=(2,))).level == "fair"
+
+
+def test_ranks_whose_communication_was_not_compared_are_not_called_balanced() -> None:
+    report = real()
+    busy, idle = report.ranks
+    unmatched = replace(busy, unjudged_comm_ns=busy.span_ns // 2)
+    verdict = words.judge(replace(report, stragglers=(), ranks=(unmatched, idle)))
+    assert verdict.level == "unknown"
+    assert verdict.lead == (
+        "The balance of the 2 ranks is not judged: exposed communication that could not be compared between ranks "
+        "takes up to 50.0% of the time (rank 0)."
+    )
+    buckets = replace(idle.buckets, idle_ns=9 * idle.span_ns // 10)
+    verdict = words.judge(replace(report, stragglers=(), ranks=(unmatched, replace(idle, buckets=buckets))))
+    assert "Rank 1's GPU is idle for 90.0% of the time" in verdict.lead
+    assert verdict.lead.endswith("while the others spend 50.0% in such communication: they probably wait for it.")
 
 
 def test_where_nothing_can_be_compared_it_is_said_why() -> None:
@@ -119,10 +135,10 @@ def test_where_nothing_can_be_compared_it_is_said_why() -> None:
     )
     report = replace(real(), stragglers=(), matching=nothing, clocks=clocks)
     verdict = words.judge(report)
-    assert (verdict.level, verdict.first) == ("unknown", "Delays between ranks cannot be measured: nothing matches.")
+    assert (verdict.level, verdict.lead) == ("unknown", "Delays between ranks cannot be measured: nothing matches.")
     assert "unknown, so arrival times cannot be compared" in words.clocks(report)[0]
-    assert words.judge(joined(recorded()[0])).first.startswith("There is only one rank")
-    assert words.judge(of_no_job()).first.startswith("No trace states its rank")
+    assert words.judge(joined(recorded()[0])).lead.startswith("There is only one rank")
+    assert words.judge(of_no_job()).lead.startswith("No trace states its rank")
     assert words.judge(joined(Unreadable(source="a", reason="b"))).level == "unusable"
 
 
@@ -220,9 +236,11 @@ def test_in_a_narrow_terminal_columns_are_left_out_and_no_number_is_broken() -> 
 
 def test_what_makes_one_rank_doubtful_is_not_hidden_by_what_all_have() -> None:
     row = real().ranks[0]
-    usual = [replace(row, rank=n, trust="degraded", doubts=(f"{n} event waits.",)) for n in range(12)]
-    cut = replace(row, rank=12, trust="degraded", doubts=("The file is cut off.", "3 event waits."))
-    broken = replace(row, rank=13, trust="unusable", doubts=("There is no GPU activity.",))
+    waits = replace(row, trust="degraded", doubt_ids=("waits",))
+    usual = [replace(waits, rank=n, doubts=(f"{n} event waits.",)) for n in range(12)]
+    doubts = ("The file is cut off.", "3 event waits.")
+    cut = replace(row, rank=12, trust="degraded", doubts=doubts, doubt_ids=("file-complete", "waits"))
+    broken = replace(row, rank=13, trust="unusable", doubts=("There is no GPU activity.",), doubt_ids=("gpu",))
     assert [one for one in words.doubts(replace(real(), ranks=(*usual, cut, broken))) if "; rank" in one] == [
         "Trust is degraded: rank 12; rank 12: The file is cut off.",
         "Unusable: rank 13; rank 13: There is no GPU activity.",

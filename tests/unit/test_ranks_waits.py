@@ -14,7 +14,7 @@ from overlapscope.base.intervals import union
 from overlapscope.ranks.clocks import Offsets
 from overlapscope.ranks.collectives import Meetings, gather, match
 from overlapscope.ranks.reduced import CommKind, ReducedRank
-from overlapscope.ranks.waits import TOGETHER, Waits, find_waits
+from overlapscope.ranks.waits import TOGETHER, RankWaits, find_waits
 from tests.support.ranks_schedules import Job, Ran, jobs, made_rank
 
 ALL_REDUCE = CommKind("allreduce", "0", "[0, 1, 2]", 3)
@@ -26,7 +26,7 @@ def clocks(offsets: Sequence[int], errors: Sequence[int]) -> Offsets:
     return Offsets("estimated", offset, error, offset, error, np.where(error >= 0, 0, -1), none, none > 0, True)
 
 
-def waits_of(ranks: Sequence[ReducedRank], offsets: Offsets, within: int = 1000) -> tuple[Meetings, Waits]:
+def waits_of(ranks: Sequence[ReducedRank], offsets: Offsets, within: int = 1000) -> tuple[Meetings, RankWaits]:
     met = match(gather(ranks), len(ranks)).symmetric()
     offsets = replace(offsets, odd=np.zeros(len(met), np.bool_), within_ns=np.full(len(met), within))
     return met, find_waits(ranks, met, offsets)
@@ -69,6 +69,10 @@ class Account:
         self.own: defaultdict[tuple[int, int], set[int]] = defaultdict(set)
         self.last_in: defaultdict[int, set[int]] = defaultdict(set)
         self.judged: defaultdict[int, int] = defaultdict(int)
+        self.unjudged = {
+            place: {ns for ns in self.exposed[place] if rank.judged_from_ns <= ns <= rank.end_ns}
+            for place, rank in enumerate(ranks)
+        }
         judged: list[list[tuple[int, int, int, tuple[str, str]]]] = []
         for number in range(len(met)):
             rows = met.row[met.first[number] : met.first[number + 1]].tolist()
@@ -85,6 +89,7 @@ class Account:
             last = max(arrival.values())
             for rank, start, end, _ in members:
                 self.judged[rank] += 1
+                self.unjudged[rank] -= set(range(start, end))
                 self.waited[rank] |= set(range(start, start + min(last - arrival[rank], end - start)))
         for number, (members, arrival) in enumerate(zip(judged, arrived, strict=True)):
             self._charge(number, judged, members, arrival, offsets.error_ns.tolist())
@@ -141,6 +146,7 @@ def test_every_figure_is_that_of_an_account_by_the_nanosecond(
     assert waits.judged.tolist() == [account.judged[rank] for rank in everyone]
     assert waits.waited_ns.tolist() == [len(account.waited[rank]) for rank in everyone]
     assert waits.exposed_ns.tolist() == [len(account.waited[rank] & account.exposed[rank]) for rank in everyone]
+    assert waits.unjudged_ns.tolist() == [len(account.unjudged[rank]) for rank in everyone]
     assert waits.last_in.tolist() == [len(account.last_in[rank]) for rank in everyone]
     pairs = waits.pairs
     found = {
@@ -180,13 +186,13 @@ def test_with_one_clock_waits_are_exactly_what_the_last_arrival_made_of_them(job
     )
 
 
-def three(arrivals: Sequence[int], errors: Sequence[int]) -> Waits:
+def three(arrivals: Sequence[int], errors: Sequence[int]) -> RankWaits:
     end = max(arrivals) + 10
     ranks = [made_rank(number, [Ran(ALL_REDUCE, at, end, step=0)]) for number, at in enumerate(arrivals)]
     return waits_of(ranks, clocks([0] * len(ranks), errors))[1]
 
 
-def made_wait(waits: Waits, ranks: int) -> list[int]:
+def made_wait(waits: RankWaits, ranks: int) -> list[int]:
     return [int(waits.pairs.waited_ns[waits.pairs.late == rank].sum()) for rank in range(ranks)]
 
 

@@ -14,14 +14,14 @@ import overlapscope as ov
 from overlapscope.commands import main
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.reading import load_all, sources
-from overlapscope.reading.source import Request, Source
+from overlapscope.reading.source import ReadRequest, Source
 from overlapscope.trace.model import Kind, Trace
 from tests.support.helpers import MS, TRACES, Op, make_trace
 
 KINETO = TRACES / "streamed0_pinned0.json.gz"
 
 
-def _read(path: Path, request: Request) -> Trace:
+def _read(path: Path, request: ReadRequest) -> Trace:
     if not path.read_bytes().endswith(b"end\n"):
         raise UnreadableTrace(f"{path}: the file is cut off; record it again.")
     trace = make_trace([Op(Kind.COMPUTE, 0, MS), Op(Kind.H2D, 2 * MS, 3 * MS)])

@@ -14,14 +14,24 @@ from hypothesis import strategies as st
 from overlapscope.errors import UsageError
 from overlapscope.trials import fits, measure, plan, search
 from overlapscope.trials.measure import Timing, change
-from overlapscope.trials.protocol import Facts, Loader, Optimizer, Outcome, Reads, Results, Setting, Site, Sketch
+from overlapscope.trials.protocol import (
+    Facts,
+    Loader,
+    Optimizer,
+    RankOutcome,
+    RankResults,
+    Reads,
+    Setting,
+    Site,
+    Sketch,
+)
 from overlapscope.trials.result import Edit
 from overlapscope.trials.sameness import sameness
 from overlapscope.trials.search import AS_IS, Candidate, Planned, Run, Runs, Settings
-from overlapscope.trials.summary import Findings, summarize
+from overlapscope.trials.summary import TrialFindings, summarize
 
 SITE = Site("/train.py", 3)
-SAME = Results(digest="a", sketches=(Sketch("w", 1.0, (1.0, 0.0)),), loss=1.0)
+SAME = RankResults(digest="a", sketches=(Sketch("w", 1.0, (1.0, 0.0)),), loss=1.0)
 
 
 # -- measuring ------------------------------------------------------------------------------------
@@ -29,7 +39,7 @@ SAME = Results(digest="a", sketches=(Sketch("w", 1.0, (1.0, 0.0)),), loss=1.0)
 
 def ran(step_ns: float, source: random.Random, steps: int = 20, scatter: float = 0.05) -> Timing:
     lengths = [round(step_ns * source.lognormvariate(0, scatter)) for _ in range(steps)]
-    return measure.timing([Outcome(rank=0, ranks=1, all_steps=steps, complete=True, host_ns=tuple(lengths))])
+    return measure.timing([RankOutcome(rank=0, ranks=1, all_steps=steps, complete=True, host_ns=tuple(lengths))])
 
 
 @pytest.mark.parametrize("rounds", [2, 3, 6])
@@ -53,7 +63,7 @@ def unsteady(source: random.Random, step_ns: float = 1e7) -> Timing:
     """A run that is slower or faster by 10 % or so for no reason, whose steps are like those before them."""
     slow, run = 0.0, source.lognormvariate(0, 0.1)
     lengths = [round(step_ns * run * math.exp(slow := 0.95 * slow + source.gauss(0, 0.02))) for _ in range(100)]
-    return measure.timing([Outcome(rank=0, ranks=1, all_steps=100, complete=True, host_ns=tuple(lengths))])
+    return measure.timing([RankOutcome(rank=0, ranks=1, all_steps=100, complete=True, host_ns=tuple(lengths))])
 
 
 @pytest.mark.parametrize("rounds", range(2, 7))
@@ -114,7 +124,7 @@ def test_steps_that_drift_together_widen_the_interval_of_a_run() -> None:
     drifting = [10_000_000 + (1_000_000 if number < 50 else 0) for number in range(100)]
     mixed = [10_000_000 + (1_000_000 if number % 2 else 0) for number in range(100)]
     timings = [
-        measure.timing([Outcome(rank=0, ranks=1, all_steps=100, complete=True, host_ns=tuple(steps))])
+        measure.timing([RankOutcome(rank=0, ranks=1, all_steps=100, complete=True, host_ns=tuple(steps))])
         for steps in (drifting, mixed)
     ]
     assert timings[0].step_ns == timings[1].step_ns
@@ -124,7 +134,7 @@ def test_steps_that_drift_together_widen_the_interval_of_a_run() -> None:
 def test_a_job_is_as_slow_as_its_slowest_rank_by_the_clock_of_the_device() -> None:
     fast, slow = ((5_000_000,) * 20, (7_000_000,) * 20)
     ranks = [
-        Outcome(rank=number, ranks=2, all_steps=40, complete=True, host_ns=(1,) * 20, device_ns=device)
+        RankOutcome(rank=number, ranks=2, all_steps=40, complete=True, host_ns=(1,) * 20, device_ns=device)
         for number, device in enumerate((fast, slow))
     ]
     assert measure.timing(ranks) == Timing(7_000_000, 0)
@@ -142,9 +152,9 @@ def test_a_change_and_its_reverse_tell_the_same(steps: list[tuple[float, float]]
 # -- results --------------------------------------------------------------------------------------
 
 
-def results(value: float, *, loss: float = 1.0, digest: str = "") -> tuple[Results, ...]:
+def results(value: float, *, loss: float = 1.0, digest: str = "") -> tuple[RankResults, ...]:
     sketches = (Sketch("w", 1.0, (value, 0.0)), Sketch("count", 40.0, (40.0, 0.0)))
-    return (Results(digest=digest or repr((value, loss)), sketches=sketches, loss=loss),)
+    return (RankResults(digest=digest or repr((value, loss)), sketches=sketches, loss=loss),)
 
 
 UNCHANGED = [results(1.0), results(1.001), results(0.999)]
@@ -164,7 +174,7 @@ UNCHANGED = [results(1.0), results(1.001), results(0.999)]
     ],
 )
 def test_results_are_judged_by_what_unchanged_runs_differ_by(
-    changed: tuple[Results, ...], unchanged: Sequence[tuple[Results, ...]], expected: str
+    changed: tuple[RankResults, ...], unchanged: Sequence[tuple[RankResults, ...]], expected: str
 ) -> None:
     assert sameness(changed, unchanged) == expected
 
@@ -309,15 +319,15 @@ def test_the_fewest_changes_are_recommended_of_those_that_are_as_fast() -> None:
 
 
 def test_a_run_times_about_three_seconds() -> None:
-    assert plan.plan(30e6, None) == plan.Plan(20, 100)
-    assert plan.plan(1e6, None) == plan.Plan(20, 300)
-    assert plan.plan(3e9, None) == plan.Plan(20, 20)
-    assert plan.plan(3e9, 50) == plan.Plan(20, 50)
+    assert plan.plan(30e6, None) == plan.StepPlan(20, 100)
+    assert plan.plan(1e6, None) == plan.StepPlan(20, 300)
+    assert plan.plan(3e9, None) == plan.StepPlan(20, 20)
+    assert plan.plan(3e9, 50) == plan.StepPlan(20, 50)
 
 
 def test_batches_that_workers_have_made_while_a_step_was_compiled_are_used_up_before_steps_are_timed() -> None:
-    assert plan.plan(30e6, None, workers=4) == plan.Plan(20, 100)
-    assert plan.plan(30e6, None, workers=16) == plan.Plan(37, 100)
+    assert plan.plan(30e6, None, workers=4) == plan.StepPlan(20, 100)
+    assert plan.plan(30e6, None, workers=16) == plan.StepPlan(37, 100)
 
 
 def test_a_step_is_told_beside_the_one_as_it_is_though_the_machine_slows_down() -> None:
@@ -329,7 +339,7 @@ def test_a_step_is_told_beside_the_one_as_it_is_though_the_machine_slows_down() 
         for number, step in enumerate(lengths)
     )
     facts = Facts(cuda=False, cpus=1)
-    found = Findings(facts, 1, plan.SURVEY, [Candidate("fused")], [], Runs(runs))
+    found = TrialFindings(facts, 1, plan.SURVEY, [Candidate("fused")], [], Runs(runs))
     edit = Edit(diff="", advice=())
     trial = summarize(found, "", predicted={}, edited=lambda _: edit, keep=False, interrupted=False, wall_s=1)
     assert trial.changes[0].step_ns is not None
@@ -338,7 +348,7 @@ def test_a_step_is_told_beside_the_one_as_it_is_though_the_machine_slows_down() 
 
 def test_a_program_without_results_is_not_repeatable() -> None:
     runs = Runs((Run(Planned(AS_IS, 1), 1.0, Timing(1e6, 0.001)),))
-    found = Findings(Facts(cuda=False, cpus=1), 1, plan.SURVEY, [], [], runs)
+    found = TrialFindings(Facts(cuda=False, cpus=1), 1, plan.SURVEY, [], [], runs)
     edit = Edit(diff="", advice=())
     trial = summarize(found, "", predicted={}, edited=lambda _: edit, keep=False, interrupted=False, wall_s=1)
     assert trial.repeatable is False
@@ -346,12 +356,12 @@ def test_a_program_without_results_is_not_repeatable() -> None:
 
 @pytest.mark.parametrize(("steps", "warmup", "timed"), [(16, 5, 10), (30, 10, 19), (200, 20, 100)])
 def test_a_short_program_warms_up_less(steps: int, warmup: int, timed: int) -> None:
-    assert plan.shortened(plan.Plan(20, 100), steps) == plan.Plan(warmup, timed)
+    assert plan.shortened(plan.StepPlan(20, 100), steps) == plan.StepPlan(warmup, timed)
 
 
 def test_too_few_steps_are_counted() -> None:
     with pytest.raises(UsageError, match=r"made 15 steps, and at least 16 are needed"):
-        plan.shortened(plan.Plan(20, 100), 15)
+        plan.shortened(plan.StepPlan(20, 100), 15)
 
 
 def loader(**told: object) -> Loader:

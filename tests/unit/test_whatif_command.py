@@ -17,8 +17,8 @@ from overlapscope.prediction.calibration import shipped
 from overlapscope.prediction.document import document, headline
 from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.prediction.result import (
+    AppliedChange,
     Assumption,
-    Change,
     Constant,
     Estimate,
     Fidelity,
@@ -58,8 +58,8 @@ def estimate(value: float, low: float | None = None, high: float | None = None) 
     return Estimate(**dict(zip(("value", "low", "high"), (round(one * MS) for one in ends), strict=True)))
 
 
-def change(id: str = "pin", argument: str | None = None, *, touched: int = 96, name: str = "") -> Change:
-    return Change(
+def change(id: str = "pin", argument: str | None = None, *, touched: int = 96, name: str = "") -> AppliedChange:
+    return AppliedChange(
         intervention=id,
         argument=argument,
         title=f"host memory pinned{name}",

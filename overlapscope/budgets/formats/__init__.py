@@ -1,4 +1,4 @@
-"""A check for programs: what CI systems and dashboards read, one module per format with `render`."""
+"""Output formats of a check for CI systems and dashboards: a module for each, with `render`."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ FORMATS: Final = {
     "html": "one file for a browser",
     "openmetrics": "for Prometheus",
 }
-"""All that a check can be written as, by name; what is for people is a document (`budgets.document`)."""
+"""Formats by name, including those for people, which `budgets.document` makes."""

@@ -1,4 +1,4 @@
-"""A check as GitHub's workflow commands, which become annotations.
+"""GitHub workflow commands for a check, which become annotations.
 
 https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands
 """
@@ -8,24 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from overlapscope.budgets import words
-from overlapscope.budgets.verdicts import CheckResult, Verdict
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult
 
 MOST = 10
-"""GitHub shows so many annotations of a step."""
+"""Maximum number of annotations that GitHub shows for a step."""
 _TITLE = "overlapscope check"
 
 
 def render(result: CheckResult) -> str:
-    """The worst ten as annotations, and one notice of how it went."""
-    told = list(_told(result))
-    more = len(told) - MOST
+    """Return the ten worst verdicts as annotations, and a notice with the summary."""
+    annotations = list(_annotations(result))
+    more = len(annotations) - MOST
     rest = f" {more:,} more {'is' if more == 1 else 'are'} in the step's summary." if more > 0 else ""
-    lines = [*told[:MOST], _command("notice", f"{words.prose(result.summary)}{rest}", title=_TITLE)]
+    lines = [*annotations[:MOST], _command("notice", f"{words.prose(result.summary)}{rest}", title=_TITLE)]
     return "\n".join(lines) + "\n"
 
 
-def _told(result: CheckResult) -> Iterator[str]:
-    """Worst first: what fails the check, what leaves it open, what would fail it at another level, warnings."""
+def _annotations(result: CheckResult) -> Iterator[str]:
+    """Yield failures, verdicts that are unknown, failures that don't count, and warnings, in this order."""
     if words.unexplained(result):
         yield _command("error", words.prose(result.summary), title=_TITLE)
     for status in ("fail", "unknown"):
@@ -39,7 +39,7 @@ def _told(result: CheckResult) -> Iterator[str]:
         yield _command("warning", words.prose(warning), title=_TITLE)
 
 
-def _annotation(command: str, verdict: Verdict) -> str:
+def _annotation(command: str, verdict: BudgetVerdict) -> str:
     lines = [words.prose(verdict.message)]
     for reason in verdict.reasons[: words.REASONS]:
         within = words.within(reason)
@@ -55,7 +55,7 @@ def _command(command: str, message: str, **properties: str) -> str:
 
 
 def _data(text: str) -> str:
-    """A message, escaped as GitHub's own toolkit does."""
+    """Escape a message as GitHub's toolkit does."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

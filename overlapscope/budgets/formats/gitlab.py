@@ -1,4 +1,4 @@
-"""A check as GitLab's Code Quality report: one entry for each verdict that did not pass.
+"""GitLab Code Quality report of a check, with an entry for each verdict that did not pass.
 
 https://docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format
 """
@@ -11,14 +11,14 @@ from typing import Any
 
 from overlapscope.base.saved import encode
 from overlapscope.budgets import words
-from overlapscope.budgets.verdicts import CheckResult, Verdict
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult
 
 _WHOLE = "overlapscope.toml"
-"""Where an entry points that no file can be named for: the place where budgets stand."""
+"""File of entries that belong to no other file."""
 
 
 def render(result: CheckResult) -> str:
-    """The check as a JSON document."""
+    """Return the check as a JSON document."""
     seen: Counter[str] = Counter()
     issues = [_issue(verdict, seen) for verdict in result.verdicts if verdict.status != "pass"]
     if words.unexplained(result):
@@ -26,7 +26,7 @@ def render(result: CheckResult) -> str:
     return encode(issues).decode()
 
 
-def _issue(verdict: Verdict, seen: Counter[str]) -> dict[str, Any]:
+def _issue(verdict: BudgetVerdict, seen: Counter[str]) -> dict[str, Any]:
     source = verdict.subject.source
     path = words.in_project(source) if source is not None else None
     at, line = words.place(verdict) or (path or _WHOLE, 1)
@@ -54,14 +54,14 @@ def _entry(check: str, description: str, severity: str, fingerprint: str, path: 
     }
 
 
-def _severity(verdict: Verdict) -> str:
+def _severity(verdict: BudgetVerdict) -> str:
     if words.counted(verdict):
         return "major"
     return "minor" if verdict.status == "fail" else "info"
 
 
-def _identity(verdict: Verdict, path: str | None) -> str:
-    """What stays the same from run to run: neither the value nor the line, nor where the checkout lies."""
+def _identity(verdict: BudgetVerdict, path: str | None) -> str:
+    """Return a key that stays the same between runs: without values, lines and the path of the checkout."""
     subject = verdict.subject
     source = path or subject.source
     return repr((verdict.budget, source, subject.rank, subject.device, subject.scope, subject.direction))

@@ -1,7 +1,7 @@
-"""A check as JUnit XML: one case per budget, rank and device, red exactly where the check does not pass.
+"""JUnit XML of a check, with a case for each budget, rank and device. A case fails if it keeps the check from passing.
 
-The form is that of Jenkins's `junit-10.xsd`, which knows no properties of a case. They stand in the case's output as
-`[[PROPERTY|value=72.4]]`, which several readers of JUnit files turn back into properties.
+The XML follows Jenkins's `junit-10.xsd`, in which cases have no properties. Their output contains lines such as
+`[[PROPERTY|value=72.4]]` instead, which several readers of JUnit files turn into properties.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from overlapscope.budgets import words
 from overlapscope.budgets.quantity import show
-from overlapscope.budgets.verdicts import CheckResult, Part, Subject, Verdict
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, DeviceVerdict, Subject
 
 
 def render(result: CheckResult) -> str:
-    """The check as an XML document."""
+    """Return the check as an XML document."""
     suite = Element("testsuite", name="overlapscope check")
     properties = SubElement(suite, "properties")
     for key, value in (
@@ -46,37 +46,39 @@ def render(result: CheckResult) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(suites, encoding="unicode")}\n'
 
 
-def _case(suite: Element, verdict: Verdict, subject: Subject, part: Part, seen: Counter[tuple[str, str]]) -> None:
+def _case(
+    suite: Element, verdict: BudgetVerdict, subject: Subject, part: DeviceVerdict, seen: Counter[tuple[str, str]]
+) -> None:
     group, named = f"overlapscope.{words.name(verdict.metric)}", words.title(verdict, subject)
     seen[group, named] += 1
-    # GitLab and Jenkins know a case by these two.
+    # GitLab and Jenkins identify a case by these two.
     if seen[group, named] > 1:
         named = f"{named} #{seen[group, named]}"
     case = SubElement(suite, "testcase", classname=group, name=named)
-    message, why = words.prose(verdict.message), _why(verdict)
+    message, reasons = words.prose(verdict.message), _reasons(verdict)
     decides = subject == verdict.subject
     if not decides:
-        message, why = f"{show(part.value, verdict.unit)}; over all ranks and devices: {message}", ""
+        message, reasons = f"{show(part.value, verdict.unit)}; over all ranks and devices: {message}", ""
     if words.counted(verdict) and part.status in ("fail", "unknown"):
-        _tell(case, "failure" if part.status == "fail" else "error", part.status, message, why)
+        _tell(case, "failure" if part.status == "fail" else "error", part.status, message, reasons)
     elif part.status != "pass":
         kind = f"{verdict.level}-{part.status}" if part.status == "fail" else part.status
-        _tell(case, "skipped", kind, message, why)
+        _tell(case, "skipped", kind, message, reasons)
     SubElement(case, "system-out").text = "\n".join(_properties(verdict, part, decides=decides))
 
 
-def _tell(case: Element, element: str, kind: str, message: str, why: str) -> None:
-    told = SubElement(case, element, type=kind, message=message)
-    # GitLab shows the text and leaves out the message.
-    told.text = f"{message}\n{why}".rstrip("\n")
+def _tell(case: Element, tag: str, kind: str, message: str, reasons: str) -> None:
+    element = SubElement(case, tag, type=kind, message=message)
+    # GitLab shows the text but not the message.
+    element.text = f"{message}\n{reasons}".rstrip("\n")
 
 
-def _why(verdict: Verdict) -> str:
+def _reasons(verdict: BudgetVerdict) -> str:
     lines = []
     for number, reason in enumerate(verdict.reasons[: words.REASONS], 1):
         lines.append(f"{number}. {words.prose(reason.title)}")
-        told = (words.prose(reason.detail), words.within(reason), words.prose(reason.advice))
-        lines += [f"   {text}" for text in told if text]
+        texts = (words.prose(reason.detail), words.within(reason), words.prose(reason.advice))
+        lines += [f"   {text}" for text in texts if text]
         if reason.rule is not None:
             lines.append(f"   overlapscope explain {words.name(reason.rule)}")
     if verdict.exception is not None:
@@ -84,15 +86,15 @@ def _why(verdict: Verdict) -> str:
     return "\n".join(lines)
 
 
-def _properties(verdict: Verdict, part: Part, *, decides: bool) -> list[str]:
-    known = {
+def _properties(verdict: BudgetVerdict, part: DeviceVerdict, *, decides: bool) -> list[str]:
+    properties = {
         "status": part.status,
         "level": verdict.level,
         "unit": verdict.unit,
         "value": part.value,
-        # Of a relative budget, each rank has a limit of its own.
+        # A relative budget has a different limit for each rank.
         "limit": verdict.limit if decides or verdict.baseline is None else None,
         "baseline": verdict.baseline if decides else None,
         "samples": part.samples,
     }
-    return [f"[[PROPERTY|{key}={value}]]" for key, value in known.items() if value is not None]
+    return [f"[[PROPERTY|{key}={value}]]" for key, value in properties.items() if value is not None]

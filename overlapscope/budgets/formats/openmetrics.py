@@ -1,7 +1,7 @@
-"""A check as an OpenMetrics exposition: values, limits and states, in base units.
+"""OpenMetrics exposition of a check: values, limits and states, in base units.
 
-States are gauges of 0 and 1 rather than a stateset, which what reads the older text format, such as a Pushgateway,
-refuses.
+States are gauges of 0 and 1 instead of a stateset, because readers of the older text format, such as a Pushgateway,
+refuse statesets.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, get_args
 
 from overlapscope.base.exposition import Labels, family, text
 from overlapscope.budgets import words
-from overlapscope.budgets.verdicts import CheckResult, Part, Status, Unit, Verdict
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult, DeviceVerdict, Status, Unit
 
 _STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 
@@ -23,11 +23,11 @@ _BASE: Final[dict[Unit, tuple[str, float]]] = {
     "findings": ("findings", 1),
     "differences": ("differences", 1),
 }
-"""Name of the base unit, and what to divide by."""
+"""Name of the base unit, and the divisor."""
 
 
 def render(result: CheckResult) -> str:
-    """The check as a text exposition."""
+    """Return the check as a text exposition."""
     cases = list(_cases(result))
     lines = [
         *family(
@@ -54,13 +54,15 @@ def render(result: CheckResult) -> str:
     return text(lines)
 
 
-def _cases(result: CheckResult) -> Iterator[tuple[Labels, Verdict, Part, float | None]]:
-    """Every rank by itself, with its labels and its limit: of the one that decides alone, the labels would change from
-    run to run."""
+def _cases(result: CheckResult) -> Iterator[tuple[Labels, BudgetVerdict, DeviceVerdict, float | None]]:
+    """Yield the results of every rank and device with labels and limit.
+
+    The decisive one alone would have other labels in each run.
+    """
     seen: Counter[str] = Counter()
     for verdict in result.verdicts:
         for subject, part in words.cases(verdict):
-            known = {
+            subject_labels = {
                 "budget": words.name(verdict.budget),
                 "metric": words.name(verdict.metric),
                 "level": verdict.level,
@@ -71,7 +73,7 @@ def _cases(result: CheckResult) -> Iterator[tuple[Labels, Verdict, Part, float |
                 "step": words.name(subject.step) if subject.step is not None else None,
                 "direction": subject.direction,
             }
-            labels = {key: str(value) for key, value in known.items() if value is not None}
+            labels = {key: str(value) for key, value in subject_labels.items() if value is not None}
             # No two samples may have the same labels.
             seen[repr(labels)] += 1
             if seen[repr(labels)] > 1:
@@ -80,10 +82,11 @@ def _cases(result: CheckResult) -> Iterator[tuple[Labels, Verdict, Part, float |
             yield labels, verdict, part, limit
 
 
-def _limit(verdict: Verdict, status: Status, *, decides: bool) -> float | None:
-    """None where it is not known: of a relative budget, each rank has a limit of its own.
+def _limit(verdict: BudgetVerdict, status: Status, *, decides: bool) -> float | None:
+    """Return the limit; None if it is unknown, since a relative budget has a different limit for each rank.
 
-    Nor where a value passes beyond it, as that may be chance: whoever compares the two would see a failure.
+    A limit is also left out if a value beyond it passes because it may be chance. Comparing the two would suggest a
+    failure.
     """
     if verdict.baseline is None:
         return verdict.limit

@@ -1,33 +1,33 @@
-/* The page's address: where the app lives, the trace that it shows, what parts of the page keep in it, and links that
-take the span in view along. Nothing else writes the address, but for links that Dash follows. */
+/* The page's address: the app's path, the trace, state that parts of the page keep in it, and links that include the
+   visible span. Nothing else writes the address, except links that Dash follows. */
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
   const clientside = (window.dash_clientside = window.dash_clientside || {});
-  // What the address says of one trace, and would be wrong of another.
+  // Query parameters that belong to a single trace.
   const OF_ONE_TRACE = ["device", "from", "to", "sel", "op", "change"];
   const EXPORTS = { "export-html": "export.html", "export-annotated": "annotated" };
-  // Changes of the query that are not written yet, by the entry of the browser's history to which they belong.
+  // Pending changes of the query, by the history entry they belong to.
   const pending = new Map();
   let timer = 0;
   let entries = 0;
-  // What the server says is shown, {trace, device, program}: a choice in the header that differs is the user's.
+  // State that the server reports, {trace, device, program}. A different choice in the header was made by the user.
   let header = {};
 
-  /* The path that the app lives under, with a slash at its end. */
+  /* The app's path, with a slash at its end. */
   lib.basePath = () => {
     const config = document.getElementById("_dash-config");
     return (config && JSON.parse(config.textContent).requests_pathname_prefix) || "/";
   };
 
-  /* What a click on a plain anchor does, so that Dash follows it without a reload, and a new tab stays one. */
+  /* Follow a link without a reload, as a click on an anchor does; links for a new tab are left to the browser. */
   lib.follow = (event, href) => {
     if (event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
     event.preventDefault();
     clientside.set_props("url", { href });
   };
 
-  /* The mark of the history's entry that is shown. It stays with the entry, whose address may change. */
+  /* The mark of the current history entry. It stays with the entry, even if the address changes. */
   const shownEntry = () => {
     const { state } = window.history;
     if (state && state.entry) return state.entry;
@@ -37,7 +37,7 @@ take the span in view along. Nothing else writes the address, but for links that
     return entry;
   };
 
-  // Slashes and colons of a query need no escape, and a trace's id is a path.
+  // Slashes and colons need no escape in a query, and a trace's id is a path.
   const pathOf = ({ pathname, search }) => pathname + search.replaceAll("%2F", "/").replaceAll("%3A", ":");
   const replace = (url) => window.history.replaceState(window.history.state, "", pathOf(url) + url.hash);
 
@@ -61,15 +61,15 @@ take the span in view along. Nothing else writes the address, but for links that
   lib.address = {
     shownEntry,
 
-    /* The address, with everything that is kept in it. */
+    /* The address with all state kept in it. */
     now: () => {
       write();
       return new URL(window.location.href);
     },
 
-    /* Keeps values in the query of an entry: null for none, a list for several. They are written after `restMs` without
-       further changes, since browsers allow few writes a second. An entry that has been left gets them once it is shown
-       again: they never end up in the address of another place. */
+    /* Keep values in the query of a history entry: null for none, a list for several. They are written after `restMs`
+       without further changes, since browsers allow few writes per second. An entry that was left gets them when it is
+       shown again, so that they never end up in the address of another place. */
     keep: (entry, changes, restMs = 0) => {
       pending.set(entry, { ...pending.get(entry), ...changes });
       clearTimeout(timer);
@@ -78,20 +78,20 @@ take the span in view along. Nothing else writes the address, but for links that
     },
   };
 
-  /* An address without a trace shows the first one; from then on it says which, so that it can be shared. */
+  /* An address without a trace shows the first; add its id, so that the address can be shared. */
   const complete = (trace) => {
     const url = lib.address.now();
     if (!trace || url.searchParams.has("trace")) return;
     if (url.pathname === lib.basePath()) url.pathname += "overview";
-    // What else it says may be of any trace, but for these.
+    // Other parameters may apply to any trace, except these.
     const rest = [...url.searchParams].filter(([name]) => !["token", "device", "from", "to"].includes(name));
     url.search = `?${new URLSearchParams([["trace", trace], ...rest])}`;
     replace(url);
   };
 
   clientside.overlapscope_address = {
-    /* Shows in the header what the server says is shown. Were that the output of the callback that shows a page, Dash
-       would have a choice wait for a page that is on its way, and then overwrite it. */
+    /* Show the server's state in the header. As an output of the callback that shows a page, Dash would delay the
+       user's choice until a loading page is there, and then overwrite it. */
     header: (values) => {
       header = values;
       complete(header.trace);
@@ -116,19 +116,19 @@ take the span in view along. Nothing else writes the address, but for links that
       return pathOf(url);
     },
 
-    /* The place whose other program is to be shown. */
+    /* The place to show in the other program. */
     program: (program) => {
       if (!program || program === header.program) return clientside.no_update;
       const { pathname, search } = lib.address.now();
       return { pathname, search };
     },
 
-    /* Where an answer leads, unless the user has gone elsewhere since it was asked for. */
+    /* Follow an answer's address, unless the user has gone elsewhere since the request. */
     lead: (lead, pathname, search) =>
       lead && lead.pathname === pathname && lead.search === search ? lead.href : clientside.no_update,
   };
 
-  // The timeline may have moved since the menu was made.
+  // The timeline may have moved since the menu was built.
   document.addEventListener(
     "click",
     (event) => {

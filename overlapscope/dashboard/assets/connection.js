@@ -1,5 +1,4 @@
-/* Says so where the server no longer answers, or is another one than the page is from: a click would do nothing at all,
-   and nobody could tell why. */
+/* Report a server that no longer answers, or that isn't the page's own; otherwise clicks would silently do nothing. */
 (() => {
   "use strict";
   const ask = window.fetch;
@@ -22,7 +21,7 @@
       tell(answer.status === 401 && "The server was restarted. Open the address that it printed.");
       return answer;
     } catch (error) {
-      // One that the page itself gave up says nothing.
+      // Requests that the page itself cancelled tell nothing about the server.
       if (error.name !== "AbortError") tell("The server does not answer. Is the dashboard still running?");
       throw error;
     }

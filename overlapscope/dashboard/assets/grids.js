@@ -1,4 +1,4 @@
-// What grids need beside their data: links in cells, and harmless cells in an export.
+// Helpers of grids: links in cells, and safe cells in exports.
 (function () {
   "use strict";
 
@@ -14,6 +14,6 @@
 
   const functions = (window.dashAgGridFunctions = window.dashAgGridFunctions || {});
 
-  // A spreadsheet takes text that begins like a formula for one (OWASP, "CSV Injection"); a quote keeps it text.
+  // A spreadsheet executes text that starts like a formula (OWASP, "CSV Injection"); a quote prevents that.
   functions.csvCell = ({ value }) => (typeof value === "string" && /^[=+@\t\r-]/.test(value) ? `'${value}` : value);
 })();

@@ -1,12 +1,12 @@
-/* Timelines above one another, each with its own zero: what moves one moves the others. */
+/* Timelines above one another, each with its own zero, that move together. */
 (() => {
   "use strict";
   const clientside = (window.dash_clientside = window.dash_clientside || {});
-  // {key, element, timeline} of each side that is shown.
+  // {key, element, timeline} of each visible side.
   let mounted = [];
-  // What the page shows now: an answer for what it showed before mounts nothing.
+  // Number of the current display; answers for an earlier display are ignored.
   let latest = null;
-  // What all sides show, those that are still on their way, too, and the data with which they came.
+  // The common view of all sides, including sides that are still loading, and the data they came with.
   let view = null;
   let viewOf = null;
 
@@ -18,11 +18,11 @@
   const keyOf = (side, palette) => JSON.stringify([side, palette]);
   const isAt = (element) => (one) => one.element.id === element && one.element.isConnected;
 
-  /* The same timelines, in whichever colours. */
+  /* A key for the same timelines in any colours. */
   const isAlike = (before, after) =>
     JSON.stringify({ ...before, palette: null }) === JSON.stringify({ ...after, palette: null });
 
-  /* A side stays as it is where it shows the same in the same place. */
+  /* Keep a side that shows the same in the same place. */
   const mountSide = async (side, palette, current) => {
     const key = keyOf(side, palette);
     if (mounted.filter(isAt(side.element)).some((one) => one.key === key)) return;
@@ -43,8 +43,9 @@
   };
 
   clientside.overlapscope_linked = {
-    /* `sides`: [{element, trace, of, offset, device}], `of` being what a source asks for besides the trace, `device` the
-       one to scroll to. The view is `view`, or, where the first side or the whole was shown already, as it was left. */
+    /* `sides`: [{element, trace, of, offset, device}], where `of` has further parameters for the source, and `device`
+       is the device to scroll to. The view is `view`, unless the first side or all sides were visible already; then it
+       stays. */
     mount: async (data) => {
       latest = data;
       mounted.filter(({ element }) => !data || !element.isConnected).forEach(drop);
@@ -55,7 +56,7 @@
       viewOf = data;
       await Promise.all(data.sides.map((side) => mountSide(side, data.palette, () => latest === data)));
       if (latest !== data) return "";
-      // Each began as near to the view as its own trace goes; together they may go beyond it.
+      // Each timeline starts within its own trace; together they may reach beyond it.
       mounted.forEach(({ timeline }) => timeline.setView(view.start, view.end, { silent: true }));
       return "mounted";
     },

@@ -1,10 +1,10 @@
-/* Ties the timeline to the dashboard's page: mounts it once the page's config is there, keeps the URL current, and
-hands the selected span to the store whose callback shows its figures. The only timeline file that knows of Dash. */
+/* Connects the timeline to the dashboard's page: mounts it once the page's config is there, keeps the URL current, and
+   passes the selected span to the store whose callback shows its figures. No other timeline file depends on Dash. */
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
   const REST_MS = 200;
-  // {config, element, entry, handle} of the timeline that is shown.
+  // {config, element, entry, handle} of the visible timeline.
   let mounted = null;
 
   const pair = (text, separator) => {
@@ -17,8 +17,8 @@ hands the selected span to the store whose callback shows its figures. The only 
     return times && times[0] < times[1] ? { start: times[0], end: times[1] } : null;
   };
 
-  /* What an address says, which may have been changed since the page's config was made: the span in view, the selected
-     one, of `device` unless it names another (`START-END:DEVICE`), and the chosen op. */
+  /* The state in an address, which may be newer than the page's config: the visible span, the selected span of `device`
+     or of the device it names (`START-END:DEVICE`), and the chosen op. */
   const placeIn = ({ searchParams: query }, device) => {
     const view = span(`${query.get("from")} ${query.get("to")}`, " ");
     const [times, other] = (query.get("sel") || "").split(":");
@@ -34,7 +34,7 @@ hands the selected span to the store whose callback shows its figures. The only 
   const selectionText = ({ start, end, device }, shown) =>
     `${start}-${end}${device === null || device === shown ? "" : `:${device}`}`;
 
-  /* Whether an address is of a place in the timeline of a config. */
+  /* Whether an address belongs to the timeline of a config. */
   const isPlaceOf = ({ base, trace, of }, { pathname, searchParams }) =>
     pathname.startsWith(`${base}timeline`) &&
     (searchParams.get("trace") || trace) === trace &&
@@ -47,9 +47,9 @@ hands the selected span to the store whose callback shows its figures. The only 
     mounted = null;
     if (!config || !element) return;
     const url = lib.address.now();
-    // Dash may be about to replace a timeline whose page has been left: nothing is kept of that.
+    // Dash may be about to replace a timeline whose page was left; its state is not kept.
     const entry = isPlaceOf(config, url) ? lib.address.shownEntry() : null;
-    // The same place again, in the other colours or after another page.
+    // The same place again, with other colours or after another page.
     const arrangement = left && left.entry === entry && left.config.trace === config.trace ? left.handle.arrangement() : null;
     const keep = (changes) => entry && lib.address.keep(entry, { trace: config.trace, ...changes }, REST_MS);
     const handle = lib.mountTimeline(element, {
@@ -70,8 +70,8 @@ hands the selected span to the store whose callback shows its figures. The only 
     mounted = { config, element, entry, handle };
   };
 
-  // To another place in the timeline that is shown. Dash does not notice one that is in its own idea of the address,
-  // which lacks what is kept there.
+  // Go to another place in the visible timeline. Dash ignores an address that equals its own copy, which lacks the
+  // state kept there.
   for (const moved of ["popstate", "_dashprivate_pushstate"]) {
     window.addEventListener(moved, () => {
       const url = lib.address.now();

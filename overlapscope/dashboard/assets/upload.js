@@ -1,5 +1,5 @@
-/* Traces dropped anywhere on the page, or chosen with the button `upload-button`, are sent to the server and opened.
-A file's name is foreign text: it only ever goes into textContent. */
+/* Sends traces that are dropped anywhere on the page, or chosen with the button `upload-button`, to the server and
+   opens them. File names are foreign text, so they only go into textContent. */
 (() => {
   "use strict";
   const UNITS = ["B", "kB", "MB", "GB", "TB"];
@@ -19,10 +19,10 @@ A file's name is foreign text: it only ever goes into textContent. */
     return `${Number(value.toPrecision(3))} ${UNITS[unit]}`;
   };
 
-  // -- what is shown
+  // -- Display
 
   let parts = null;
-  // What is being sent: {request, cancelled}.
+  // The upload in progress: {request, cancelled}.
   let sending = null;
 
   const dismiss = () => {
@@ -61,7 +61,7 @@ A file's name is foreign text: it only ever goes into textContent. */
     if (state === "failed") close.focus();
   };
 
-  // -- sending
+  // -- Sending
 
   const unreachable = (file) =>
     new Error(`${file.name}: the server cannot be reached; is the dashboard still running?`);
@@ -134,9 +134,9 @@ A file's name is foreign text: it only ever goes into textContent. */
     window.location.assign(`${window.overlapscope.basePath()}overview?trace=${encodeURIComponent(first)}`);
   };
 
-  // -- dropping and choosing
+  // -- Dropping and choosing
 
-  // `dragleave` is also said of every element that is left for its child: count them.
+  // `dragleave` also fires when the pointer moves from an element to its child, so count the elements.
   let entered = 0;
 
   const onFiles = (kind, act) =>

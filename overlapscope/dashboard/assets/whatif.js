@@ -1,4 +1,4 @@
-/* The switches of the page What if: as the address says at first, and the address as they are from then on. */
+/* The switches of the page What if: initially as in the address, which then follows the switches. */
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
@@ -6,8 +6,8 @@
   const REST_MS = 150; // several switches moved at once are one question
   let latest = 0;
 
-  /* `kinds`: [{id, options, required}] of the interventions, `options` null for one without an argument. What is
-     changed is a list of "id" or "id argument", as the command takes them. */
+  /* `kinds`: [{id, options, required}] of the interventions, `options` null without an argument. Changes are a list of
+     "id" or "id argument", as the command takes them. */
   const withArgument = ({ kinds }) => kinds.filter(({ options }) => options);
   const argumentOf = (change, { id }) => change.slice(id.length + 1);
 
@@ -22,11 +22,11 @@
   };
 
   clientside.overlapscope_whatif = {
-    /* What the address says is changed. */
+    /* The changes in the address. */
     read: (page) => (page ? lib.address.now().searchParams.getAll("change") : []),
 
-    /* The switches, then the arguments, for what is changed. One that the trace does not have stays: the server says
-       so. */
+    /* The values of the switches, then of the arguments, for some changes. Changes that the trace doesn't have are
+       kept, because the server explains them. */
     fill: (changes, page) => {
       const { kinds } = page;
       const mine = ({ id }) => (changes || []).filter((change) => change === id || change.startsWith(`${id} `));
@@ -39,7 +39,7 @@
       ];
     },
 
-    /* What is asked for, once the switches rest. */
+    /* The request, once the switches rest. */
     ask: async (...given) => {
       const page = given.pop();
       const mine = ++latest;
@@ -47,12 +47,12 @@
       await new Promise((resolve) => setTimeout(resolve, REST_MS));
       if (mine !== latest || !page) return clientside.no_update;
       const changes = changesOf(page, given);
-      // Without an entry of its own: one does not go back through what was tried.
+      // Without a history entry: going back should not step through every attempt.
       lib.address.keep(entry, { trace: page.trace, change: changes });
       return { trace: page.trace, device: page.device, changes };
     },
 
-    /* What the rung that was clicked consists of. */
+    /* The changes of the clicked rung. */
     rung: (clicks, rungs) => {
       const { triggered_id: id, triggered } = clientside.callback_context;
       return id && triggered[0].value ? rungs[id.index] : clientside.no_update;

@@ -1,7 +1,7 @@
-"""The pages, in the order of the navigation.
+"""Pages, in the order of the navigation.
 
-A page's module has its `callbacks` and a function `layout`: of the `PageContext` and, where the page needs figures, of
-the device as well.
+A page's module has `callbacks` and a function `layout`, which takes the `PageContext` and, if the page needs figures,
+the device.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from overlapscope.base.registry import load
 
 
 class PageKind(Struct, frozen=True):
-    """One page."""
+    """A page."""
 
     name: str
-    """Its path, and its module in this package."""
+    """Its path, and the name of its module in this package."""
     title: str
     needs: Literal["nothing", "trace", "figures"] = "figures"
-    """Figures: of a device, which can be believed."""
+    """Required data; figures are those of a device whose trace is usable."""
     switched: bool = False
-    """Whether it shows the recording or the plain program, as the header's switch says."""
+    """True if the header's switch between recording and plain program applies."""
 
     @property
     def module(self) -> ModuleType:

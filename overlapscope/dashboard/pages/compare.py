@@ -1,4 +1,4 @@
-"""Compare: two traces beside one another, before and after."""
+"""The page Compare: two traces beside each other, before and after."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from overlapscope.report.verdict import Verdict
 from overlapscope.rules.finding import Finding
 
 _NEAR = 6
-"""Traces that are offered, each with its verdict."""
+"""Number of traces offered with their verdicts."""
 _POLL_MS = 600
 _SIGNS = {"faster": "✓", "slower": "✕", "within noise": "~", "unchanged": "="}
 
 
 def layout(context: PageContext) -> Component:
-    """The page."""
+    """Return the page."""
     lead = "What changed from one trace to another, and whether it is more than noise."
     choice = _choice(context)
     if context.other is None:
@@ -70,26 +70,26 @@ def layout(context: PageContext) -> Component:
 
 
 def _other(context: PageContext) -> PageContext:
-    """The second trace, as if it were the one that is shown."""
+    """Return the context of the second trace."""
     url = replace(context.url, trace=context.url.other, other=context.url.trace, device=None)
     return replace(context, url=url, trace=context.other, other=context.trace)
 
 
 def _of(context: PageContext, program: str) -> PageContext:
-    """The same, of the recording or the plain program, where there are both: the diff decides, not the address."""
+    """Return the context of the recording or the plain program. The diff decides on it, not the address."""
     if context.loaded.plain is None:
         return context
     return replace(context, url=replace(context.url, of=program if program == RECORDED else None))
 
 
 def _report(context: PageContext) -> Report:
-    """The one device that is shown, as a report."""
+    """Return a report with only the device that is shown."""
     section = context.section
     devices = () if section.device is None else (section.device,)
     return Report(traces=(msgspec.structs.replace(section.trace, devices=devices),), findings=section.findings)
 
 
-# -- the choice -----------------------------------------------------------------------------------
+# -- The choice ------------------------------------------------------------------------------------
 
 
 def _choice(context: PageContext) -> Component:
@@ -139,12 +139,12 @@ def _nothing_chosen(context: PageContext) -> Component:
 
 
 def _near(context: PageContext) -> tuple[Component, bool]:
-    """The traces whose names are most alike, each with its verdict as far as that is known; whether all are."""
+    """Return the traces with the most similar names and their verdicts as far as known, and whether all are known."""
     library, mine = context.library, context.loaded.id
     others = [entry.id for entry in library.entries() if entry.id != mine]
     lines, links, done = [], [], True
     for id in get_close_matches(mine, others, n=_NEAR, cutoff=0):
-        # One after another, so that nothing more is read once the page has been left.
+        # Request them in turn, so that reading stops after the user leaves the page.
         found = library.verdict(id) if done else None
         done = done and found is not None
         lines.append((clean(id, 120), *_told(found)))
@@ -158,10 +158,10 @@ def _told(found: Verdict | OverlapscopeError | None) -> tuple[Cell, str]:
         return Cell("not read yet", tone="muted"), ""
     if isinstance(found, OverlapscopeError):
         return Cell("cannot be read", tone="muted"), clean(str(found), 400)
-    return Cell(found.level, tone="muted" if found.level == "unusable" else found.level), clean(found.text, 400)
+    return Cell(found.level, tone="muted" if found.level == "unusable" else found.level), clean(found.answer, 400)
 
 
-# -- the answer -----------------------------------------------------------------------------------
+# -- The answer ------------------------------------------------------------------------------------
 
 
 def _verdict(context: PageContext, found: Diff) -> Component:
@@ -182,15 +182,15 @@ def _buckets(context: PageContext, device: DeviceDiff) -> Component:
 
 
 def _panels(context: PageContext, found: Iterable[Table]) -> list[Component]:
-    """All but the findings, which have links of their own."""
+    """Return all tables except the findings, which have their own links."""
     return [parts.table_panel(context, table) for table in found if table.id != "findings"]
 
 
-# -- findings -------------------------------------------------------------------------------------
+# -- Findings --------------------------------------------------------------------------------------
 
 
 def _findings(before: PageContext, after: PageContext, device: DeviceDiff) -> Component:
-    """What became of each, with its cost on either side and the ways to both timelines."""
+    """Return the changes of findings, with their cost on either side and links to both timelines."""
     if not device.findings:
         return parts.panel("Findings", parts.empty("Neither trace has findings."))
     lines: list[tuple[str | Cell, ...]] = []
@@ -219,12 +219,12 @@ def _costs(device: DeviceDiff, finding: Finding | None, cost_ns: float | None) -
     return clean(finding.title, 400), unit_of([device.figures.span]).text(round(cost_ns)) if cost_ns else ""
 
 
-# -- timelines ------------------------------------------------------------------------------------
+# -- Timelines -------------------------------------------------------------------------------------
 
 
 def _timelines(before: PageContext, after: PageContext, device: DeviceDiff) -> Component:
     sides = [
-        parts.Side(
+        parts.TimelineSide(
             name,
             context.opened.id,
             context.opened.lanes.origin_ns,
@@ -244,12 +244,12 @@ def _timelines(before: PageContext, after: PageContext, device: DeviceDiff) -> C
 
 
 def _stands_for(device: Device, basis: Basis) -> Window:
-    """What is shown of a side: of the steps that are compared the one of median length."""
+    """Return the window of a side: its compared step of median length, if steps are compared."""
     step = median_step([device.steps[number] for number in averaged(device)]) if basis == "step" else None
     return device.window if step is None else step.window
 
 
-# -- callbacks ------------------------------------------------------------------------------------
+# -- Callbacks -------------------------------------------------------------------------------------
 
 
 callbacks = Callbacks()
@@ -265,13 +265,13 @@ callbacks.in_browser(
     prevent_initial_call=True,
 )
 def look(context: PageContext, ticks: int | None) -> Any:
-    """The verdicts that are known by now."""
+    """Return the verdicts that are known now."""
     return dash.no_update if context.trace is None else _near(context)
 
 
 @callbacks.leads(Input("compare-before", "value"), Input("compare-after", "value"))
 def choose(context: PageContext, before: str | None, after: str | None) -> Any:
-    """To the two traces that were chosen."""
+    """Return the address of the chosen traces."""
     if before is None or (before, after) == (context.url.trace, context.url.other):
         return dash.no_update
     return context.url.href("compare", trace=before, other=after)

@@ -1,4 +1,4 @@
-"""Copies: how fast they are, which are exposed, and why."""
+"""The page Copies: how fast they are, which are exposed, and why."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import dash
 from dash import Input
 from dash.development.base_component import Component
+from msgspec.structs import replace
 
 from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.analysis.each_copy import EachCopy, issuers, list_copies, peak_gb_per_s
@@ -16,7 +17,7 @@ from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.render import graph
-from overlapscope.report import copy_chart, grids
+from overlapscope.report import copy_chart, lists
 from overlapscope.trace.model import Kind
 
 _LISTED = 200
@@ -24,7 +25,7 @@ _LISTED = 200
 
 
 def layout(context: PageContext, device: Device) -> Component:
-    """The page."""
+    """Return the page."""
     analysis = context.device_analysis
     if analysis is None:
         return parts.unusable(context)
@@ -34,13 +35,13 @@ def layout(context: PageContext, device: Device) -> Component:
     if not len(copies):
         nothing = "Nothing was copied between host and device in this recording, so no copy can be exposed."
         return parts.page(title, parts.panel("No copies", parts.empty(nothing)), lead=lead)
-    groups = grids.copy_groups(context.section, device)
+    groups = replace(lists.copies(context.section, device), title="Copies by direction, memory and stream")
     return parts.page(
         title,
         _exposed(context, device),
         _bandwidth(context, copies),
         *_worst(context, analysis, copies),
-        parts.grid_panel(context, "Copies by direction, memory and stream", groups, "copies-groups"),
+        parts.grid_panel(context, groups, "copies-groups"),
         lead=lead,
     )
 
@@ -79,15 +80,15 @@ def _bandwidth(context: PageContext, copies: EachCopy) -> Component:
 
 
 def _worst(context: PageContext, analysis: DeviceAnalysis, copies: EachCopy) -> list[Component]:
-    numbers = grids.most_exposed(copies, _LISTED)
+    numbers = lists.most_exposed(copies, _LISTED)
     if not len(numbers):
         return []
     issued = issuers(context.opened.analysis.trace, analysis, copies.row[numbers])
-    table = grids.worst_copies(context.section, copies, numbers, issued)
+    table = lists.worst_copies(context.section, copies, numbers, issued)
     exposed = int((copies.exposed_ns > 0).sum())
     listed = f"The {len(numbers)} worst of {exposed:,}. " if len(numbers) < exposed else ""
     note = f"{listed}Where several copies ran at once, the time counts for the one that decided its cause."
-    return [parts.grid_panel(context, "Copies with the most exposed time", table, "copies-worst", note=note)]
+    return [parts.grid_panel(context, table, "copies-worst", note=note)]
 
 
 callbacks = Callbacks()
@@ -96,7 +97,7 @@ callbacks.csv("copies-evidence", "copies-worst", "copies-groups")
 
 @callbacks.leads(Input("copies-bandwidth", "clickData"))
 def show_copy(context: PageContext, click: Click | None) -> Any:
-    """To the copy in the timeline."""
+    """Return the address of the copy in the timeline."""
     row, analysis = click.number if click else None, context.device_analysis
     if row is None or analysis is None or not 0 <= row < len(analysis.timeline.ops):
         return dash.no_update

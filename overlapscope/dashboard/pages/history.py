@@ -1,4 +1,4 @@
-"""History: a metric of many stored reports over commits or time, since when it is worse, and the reports behind it."""
+"""The page History: a metric of stored reports over commits or time, with its changes and the reports themselves."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ _LEAD = "How a figure of a job changes from commit to commit, and since when it 
 _LOOK_MS = 30_000
 _WITHOUT_COMMITS: tuple[By, ...] = ("report", "hour", "commit")
 _POINTS = 2000
-"""That weigh as much as another result of a page."""
+"""Number of points that weigh as much as another result of a page."""
 _MOST_TRACES = 8
-"""Of a report, that are linked."""
+"""Maximum number of a report's traces that are linked."""
 _PAGES = ("overview", "timeline", "whatif")
-"""Of a trace, which a stored report leads to where the dashboard has it."""
+"""Pages of a trace to link from its stored report."""
 
 
 def layout(context: PageContext) -> Component:
-    """The page; it is drawn anew when there are more reports."""
+    """Return the page. It is drawn again when reports are added."""
     stored = context.library.stored
     return html.Div(
         [
@@ -84,11 +84,11 @@ def _how_to_fill(drop: bool) -> Component:
     )
 
 
-# -- the series -----------------------------------------------------------------------------------
+# -- The series ------------------------------------------------------------------------------------
 
 
 def _shown(context: PageContext, stored: Stored, store: Store, jobs: Sequence[str]) -> Component:
-    """The chart of what the address asks for, or else of what comes first."""
+    """Return the chart for the address; missing choices default to the first."""
     url, metrics = context.url, [name for name in store.metrics() if _is_metric(name)]
     if not metrics:
         told = "No report in the history has a figure that can be believed."
@@ -123,8 +123,10 @@ def _shown(context: PageContext, stored: Stored, store: Store, jobs: Sequence[st
 def _course(
     context: PageContext, stored: Stored, store: Store, job: str, metric: str, by: By
 ) -> tuple[Course | None, int]:
-    """A metric of a job with its levels, and how many values cannot be compared with the newest; kept, since a year of
-    it takes a second."""
+    """Return a job's metric with its levels, and the number of values that can't be compared with the newest.
+
+    The result is cached, because a year of values takes a second.
+    """
     kept, key = context.library.results_of_pages, ("history", stored.state, job, metric, by)
     found: tuple[Course | None, int] | None = kept.get(key)
     if found is None:
@@ -136,7 +138,7 @@ def _course(
 
 
 def _is_metric(name: str) -> bool:
-    """Whether this version knows it; another one may have written the history."""
+    """Return whether this version knows a metric. Another version may have written the history."""
     try:
         metric_of(name)
     except UsageError:
@@ -145,7 +147,7 @@ def _is_metric(name: str) -> bool:
 
 
 def _or_first(asked: str | None, known: Sequence[Name]) -> Name:
-    """What was asked for where it is known."""
+    """Return the requested value if it is known, otherwise the first."""
     return next((one for one in known if one == asked), known[0])
 
 
@@ -193,11 +195,11 @@ def _switch(context: PageContext) -> Component:
     )
 
 
-# -- one report, or two ---------------------------------------------------------------------------
+# -- One report, or two ----------------------------------------------------------------------------
 
 
 def _chosen(context: PageContext, store: Store) -> list[Component]:
-    """The report that is open, or how it and another one differ."""
+    """Return the open report, or its comparison with another."""
     url = context.url
     if url.entry is None:
         return []
@@ -209,7 +211,7 @@ def _chosen(context: PageContext, store: Store) -> list[Component]:
 
 
 def _opened(context: PageContext, entry: Entry) -> Component:
-    """The report as its HTML file has it, with the outcome of its check and the ways to its traces."""
+    """Return the report as in its HTML file, with the result of its check and links to its traces."""
     checked = [] if entry.check is None else check_document.log(entry.check).blocks
     told = [*checked, *report_document(Page(entry.report), []).blocks]
     return parts.panel(
@@ -223,7 +225,7 @@ def _opened(context: PageContext, entry: Entry) -> Component:
 
 
 def _traces(context: PageContext, entry: Entry) -> list[Component]:
-    """Links to the pages of its traces, of which the dashboard may have some."""
+    """Return links to the pages of those traces that the dashboard has."""
     named = (context.library.id_of(Path(trace.source)) for trace in entry.report.traces)
     ids = list(dict.fromkeys(id for id in named if id is not None))
     links = [
@@ -239,7 +241,7 @@ def _link(text: str, href: str) -> Component:
 
 
 def _compared(context: PageContext, entries: Sequence[Entry]) -> Component:
-    """What changed from the earlier of two reports to the later one."""
+    """Return the changes from the earlier of two reports to the later."""
     url = context.url
     before, after = sorted(entries, key=lambda entry: entry.origin.at_ns)
     sides = []
@@ -251,7 +253,7 @@ def _compared(context: PageContext, entries: Sequence[Entry]) -> Component:
 
 
 def _origin(entry: Entry) -> str:
-    """Where a report comes from, in a sentence."""
+    """Return a sentence on where a report comes from."""
     origin = entry.origin
     of = "" if origin.commit is None else f" of commit {clean(short(origin.commit), 80)}"
     of += "" if origin.branch is None else f" on branch {clean(origin.branch, 80)}"
@@ -262,7 +264,7 @@ def _origin(entry: Entry) -> str:
     return f"{clean(origin.job, 80)}{of}, recorded {moment(origin.at_ns)} UTC{on}.{of_plain}"
 
 
-# -- callbacks ------------------------------------------------------------------------------------
+# -- Callbacks -------------------------------------------------------------------------------------
 
 
 callbacks = Callbacks()
@@ -276,12 +278,12 @@ callbacks = Callbacks()
     prevent_initial_call=True,
 )
 def look(context: PageContext, ticks: int | None, state: str | None) -> Any:
-    """The page once more where the history has changed."""
+    """Return the page again if the history has changed."""
     stored = context.library.stored
     if stored is None:
         return dash.no_update, dash.no_update
     with suppress(OverlapscopeError):
-        # What is the matter, the page says when it is opened.
+        # The page shows the error when it is opened.
         stored.pull()
     now = stored.state
     return (dash.no_update, dash.no_update) if now == state else (_content(context), now)
@@ -296,7 +298,7 @@ def look(context: PageContext, ticks: int | None, state: str | None) -> Any:
 def choose(
     context: PageContext, job: str | None, metric: str | None, by: str | None, shown: tuple[str, str, str]
 ) -> Any:
-    """To what was chosen; the report that is open stays, unless it is of another job."""
+    """Return the address of the choice. The open report stays, unless it is of another job."""
     if None in (job, metric, by) or (job, metric, by) == shown:
         return dash.no_update
     opened = {} if job == shown[0] else {"entry": None, "against": None}
@@ -305,7 +307,7 @@ def choose(
 
 @callbacks.leads(Input(CHART, "clickData"), State(COMPARING, "checked"))
 def open_report(context: PageContext, click: Click | None, comparing: bool | None) -> Any:
-    """To the report that was clicked, or to how it differs from the one that is open."""
+    """Return the address of the clicked report, or of its comparison with the open report."""
     id, url = click.id if click else None, context.url
     if id is None:
         return dash.no_update
@@ -316,5 +318,5 @@ def open_report(context: PageContext, click: Click | None, comparing: bool | Non
 
 @callbacks.leads(Input(COMPARING, "checked"))
 def stop_comparing(context: PageContext, comparing: bool | None) -> Any:
-    """Back to the one report."""
+    """Return the address of the open report alone."""
     return dash.no_update if comparing or context.url.against is None else context.url.href(against=None)

@@ -1,4 +1,4 @@
-"""HTA: the analyses of HolisticTraceAnalysis on the trace that is shown, or on the ranks beside it."""
+"""The page HTA: analyses of HolisticTraceAnalysis on the trace, or on the ranks in its folder."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.ranks_shown import job_of
 from overlapscope.errors import MissingPackage, OverlapscopeError
 from overlapscope.hta.build import require
-from overlapscope.hta.catalog import ANALYSES, Options
+from overlapscope.hta.catalog import ANALYSES, HtaOptions
 from overlapscope.hta.document import heading, lacking, table
 from overlapscope.hta.run import HtaResult, run, to_csv
 
 MOST_RANKS = 16
-"""Whose traces are held at once."""
+"""Maximum number of ranks, whose traces are in memory at once."""
 MOST_ROWS = 2_000
-"""Of a table in the page; the CSV has all."""
+"""Maximum number of a table's rows on the page; the CSV has all."""
 _WEIGHT = 4
-"""Of a result among those that are kept, to be shown again or saved."""
+"""Weight of a result in the cache of pages' results."""
 _LEAD = (
     "What HolisticTraceAnalysis computes from this trace, with its own definitions and rounded to whole "
     "microseconds. The other pages do not depend on it."
 )
 
 _one_at_a_time = threading.Lock()
-"""HTA is kept quiet for one thread at a time."""
+"""HTA's output can be suppressed for only a single thread at a time."""
 
 
 def layout(context: PageContext) -> Component:
-    """What to choose from; the callback shows the tables."""
+    """Return the choices; a callback shows the tables."""
     try:
         require()
     except MissingPackage as error:
@@ -92,7 +92,7 @@ _CHOSEN = (
 
 @callbacks.add(Output("hta-operator", "style"), Input("hta-name", "value"))
 def ask_for_operator(context: PageContext, name: str) -> dict[str, str]:
-    """Only one analysis is of ops with a certain name."""
+    """Show the choice of an operator only for the analysis that needs it."""
     return {} if name == "sequences" else {"display": "none"}
 
 
@@ -100,7 +100,7 @@ def ask_for_operator(context: PageContext, name: str) -> dict[str, str]:
 def show(
     context: PageContext, clicks: int | None, name: str, operator: str | None, ranks: bool, nanoseconds: bool
 ) -> Component:
-    """The tables of what was chosen."""
+    """Return the tables of the chosen analysis."""
     try:
         result = _result(context, name, operator, ranks, nanoseconds)
     except OverlapscopeError as error:
@@ -112,24 +112,24 @@ def show(
 def save(
     context: PageContext, clicks: int | None, name: str, operator: str | None, ranks: bool, nanoseconds: bool
 ) -> Any:
-    """The same as CSV."""
+    """Return them as CSV."""
     try:
         result = _result(context, name, operator, ranks, nanoseconds)
     except OverlapscopeError:
-        # The page says so where it is run.
+        # Running the analysis shows the error.
         return dash.no_update
     return {"content": to_csv(result), "filename": f"hta-{name}.csv", "type": "text/csv"}
 
 
 def _result(context: PageContext, name: str, operator: str | None, ranks: bool, nanoseconds: bool) -> HtaResult:
-    """What HTA says, computed once. Raises OverlapscopeError."""
+    """Return HTA's result, computed once. Raises OverlapscopeError."""
     library, id = context.library, context.url.trace or ""
     several = job_of(library, id, everything=False).ids if ranks else ()
     ids = several if 1 < len(several) <= MOST_RANKS else (id,)
 
     def compute() -> HtaResult:
         traces = [library.wait(id).analysis.trace for id in ids]
-        return run(name, traces, Options(operator=operator or None), nanoseconds=nanoseconds or None)
+        return run(name, traces, HtaOptions(operator=operator or None), nanoseconds=nanoseconds or None)
 
     with _one_at_a_time:
         asked = ("hta", ids, name, operator, nanoseconds)

@@ -1,4 +1,4 @@
-"""Idle and stalls: why the GPU had nothing to do, and which calls kept the host from giving it something."""
+"""The page Idle and stalls: why the GPU was idle, and which calls kept the host from launching work."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from overlapscope.base.words import part_of, share
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
-from overlapscope.report import grids
+from overlapscope.report import lists
 
 
 def layout(context: PageContext, device: Device) -> Component:
-    """The page."""
+    """Return the page."""
     return parts.page(
         "Idle and stalls",
         _idle(context, device),
@@ -37,8 +37,7 @@ def _stalls(context: PageContext, device: Device) -> Component:
     hint = "" if lined else " To see the line of code of each, record with overlapscope run --stacks."
     return parts.grid_panel(
         context,
-        "Host stalls",
-        grids.stalls(context.section, device),
+        lists.stalls(context.section, device),
         "idle-stalls",
         note="Calls in which the host waited. They cost the GPU idle time that follows, because the host could launch "
         f"nothing meanwhile. Waiting while the GPU is busy costs nothing.{hint}",

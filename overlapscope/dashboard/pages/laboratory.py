@@ -1,4 +1,4 @@
-"""Laboratory: experiments whose outcome is known: an index of them, and one opened at a time."""
+"""The page Laboratory: experiments with known outcomes, as an index and opened one at a time."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from overlapscope.dashboard.library import Library
 from overlapscope.documents import model
 from overlapscope.documents.model import Block
 from overlapscope.documents.table import Cell, Column, Table, Tone, rows, words
-from overlapscope.laboratory.comparison import Comparison, compare, tally
+from overlapscope.laboratory.comparison import ExperimentComparison, compare, tally
 from overlapscope.laboratory.document import chapter, overview
-from overlapscope.laboratory.results import Analysis, Strip, VariantResult
+from overlapscope.laboratory.results import Analysis, RecordedStrip, VariantResult
 from overlapscope.laboratory.tables import digits, sentence
 
 _LEAD = "Experiments on copies, streams and CUDA graphs with a known outcome: measured here, and published by others."
 _LANE_COLORS = {"h2d": "h2d-pinned", "d2h": "d2h-pinned"}
-"""The palette's names of a strip's lanes, where they differ."""
+"""Palette names of a strip's lanes, if different."""
 
 
-class _Experiment(Struct, frozen=True):
-    """One of some results."""
+class _ListedExperiment(Struct, frozen=True):
+    """An experiment among the results."""
 
     id: str
-    """What URLs call it: its name, with a number behind it where several results have it."""
+    """Name in URLs, numbered if several results have it."""
     directory: Path
-    comparison: Comparison
+    comparison: ExperimentComparison
 
 
-def _experiments(library: Library) -> list[list[_Experiment]]:
-    """Those of each of the results that have any."""
-    found: list[list[_Experiment]] = []
+def _experiments(library: Library) -> list[list[_ListedExperiment]]:
+    """Return the experiments of each directory of results that has any."""
+    found: list[list[_ListedExperiment]] = []
     times: dict[str, int] = {}
     for directory, results in library.results():
         here = []
@@ -51,13 +51,13 @@ def _experiments(library: Library) -> list[list[_Experiment]]:
             name = comparison.result.name
             times[name] = times.get(name, 0) + 1
             id = name if times[name] == 1 else f"{name} ({times[name]})"
-            here.append(_Experiment(id, directory, comparison))
+            here.append(_ListedExperiment(id, directory, comparison))
         found += [here] if here else []
     return found
 
 
 def layout(context: PageContext) -> Component:
-    """The index, or the experiment that the address names."""
+    """Return the index, or the experiment of the address."""
     found = _experiments(context.library)
     if not found:
         return parts.page("Laboratory", _nothing(), lead=_LEAD)
@@ -83,11 +83,11 @@ def _nothing() -> Component:
     )
 
 
-# -- the index ------------------------------------------------------------------------------------
+# -- The index -------------------------------------------------------------------------------------
 
 
-def _index(context: PageContext, experiments: Sequence[_Experiment]) -> Component:
-    """One line for each experiment, then what holds over all of them."""
+def _index(context: PageContext, experiments: Sequence[_ListedExperiment]) -> Component:
+    """Return a line for each experiment, then results over all of them."""
     columns = (words("experiment"), words("what it is about", flexible=True), words("result", flexible=True))
     lines = [_line(experiment.comparison) for experiment in experiments]
     table = Table("Experiments", (*columns, Column("claims that hold")), rows(lines))
@@ -100,7 +100,7 @@ def _index(context: PageContext, experiments: Sequence[_Experiment]) -> Componen
     return dmc.Stack([listed, parts.panel("All experiments", *told)], gap="md")
 
 
-def _line(comparison: Comparison) -> tuple[str | Cell, ...]:
+def _line(comparison: ExperimentComparison) -> tuple[str | Cell, ...]:
     result = comparison.result
     held, failed, unknown = tally(comparison.claims)
     tone: Tone = "poor" if failed else "fair" if unknown else "good"
@@ -108,8 +108,8 @@ def _line(comparison: Comparison) -> tuple[str | Cell, ...]:
     return clean(result.name, 60), clean(result.title, 120), _result(comparison), claims
 
 
-def _result(comparison: Comparison) -> str:
-    """The first order that the experiment claims, as it was measured."""
+def _result(comparison: ExperimentComparison) -> str:
+    """Return the measurement of the first order that the experiment claims."""
     walls = ((variant.name, variant.wall_ms) for variant in comparison.result.variants)
     timed = {name: wall.median for name, wall in walls if wall is not None and wall.median > 0}
     pair = next((pair for pair in comparison.result.faster if set(pair) <= timed.keys()), None)
@@ -119,11 +119,11 @@ def _result(comparison: Comparison) -> str:
     return clean(f"{first} is {timed[second] / timed[first]:.2f} times as fast as {second}", 200)
 
 
-# -- one experiment -------------------------------------------------------------------------------
+# -- One experiment --------------------------------------------------------------------------------
 
 
-def _opened(context: PageContext, experiment: _Experiment, index: Component) -> Component:
-    """Each variant with its timeline, links to the trace of its first rank, and the figures and claims."""
+def _opened(context: PageContext, experiment: _ListedExperiment, index: Component) -> Component:
+    """Return each variant with its timeline and links to its first rank's trace, and the figures and claims."""
     result = experiment.comparison.result
     files = [experiment.directory / variant.traces[0] if variant.traces else None for variant in result.variants]
     ids = [None if file is None else context.library.id_of(file) for file in files]
@@ -141,7 +141,9 @@ def _opened(context: PageContext, experiment: _Experiment, index: Component) -> 
     )
 
 
-def _card(context: PageContext, comparison: Comparison, variant: VariantResult, links: list[Component]) -> Component:
+def _card(
+    context: PageContext, comparison: ExperimentComparison, variant: VariantResult, links: list[Component]
+) -> Component:
     analysis = variant.analyses[0] if variant.analyses else None
     level = analysis.verdict.level if analysis else ""
     color = {"color": context.colors.get(level, context.colors["muted"])}
@@ -158,8 +160,8 @@ def _card(context: PageContext, comparison: Comparison, variant: VariantResult, 
     )
 
 
-def _strip(strip: Strip, colors: dict[str, str]) -> list[Component]:
-    """A small timeline: a bar for each kind of work."""
+def _strip(strip: RecordedStrip, colors: dict[str, str]) -> list[Component]:
+    """Return a small timeline with a bar for each kind of work."""
     drawn: list[Component] = []
     for lane in strip.lanes:
         color = colors.get(_LANE_COLORS.get(lane.name, lane.name), colors["muted"])
@@ -172,8 +174,10 @@ def _strip(strip: Strip, colors: dict[str, str]) -> list[Component]:
 
 
 def _gradient(fill: str, color: str) -> str:
-    """A picture. `fill` has a character for each slice: `.` for nothing, else the tenths begun; the fuller, the
-    stronger."""
+    """Return a bar as a CSS image.
+
+    `fill` has a character per slice: `.` if empty, otherwise the tenths begun, which set the opacity.
+    """
     stops = [
         f"{color}{round(25.5 * (int(run[1]) + 1)) if run[1] != '.' else 0:02x} "
         f"{100 * run.start() / len(fill):.2f}% {100 * run.end() / len(fill):.2f}%"
@@ -182,7 +186,9 @@ def _gradient(fill: str, color: str) -> str:
     return f"linear-gradient(90deg, {', '.join(stops)})" if stops else "none"
 
 
-def _figures(comparison: Comparison, variant: VariantResult, analysis: Analysis | None) -> list[tuple[str, str]]:
+def _figures(
+    comparison: ExperimentComparison, variant: VariantResult, analysis: Analysis | None
+) -> list[tuple[str, str]]:
     if variant.status != "ok":
         return [(variant.status, clean(variant.error or "no reason is known", 300))]
     wall = comparison.wall(variant.name)
@@ -205,12 +211,12 @@ def _links(context: PageContext, id: str | None, first: str | None) -> list[Comp
 
 
 def _drawn(blocks: Iterable[Block], dark: bool) -> list[Component]:
-    """Blocks of the laboratory's report, without its timelines: those are in the cards."""
+    """Return the laboratory's report without its timelines, which are in the cards."""
     return render.draw((block for block in blocks if not _is_timeline(block)), dark)
 
 
 def _is_timeline(block: Block) -> bool:
-    return isinstance(block, model.Section) and any(isinstance(inner, model.Strip) for inner in block.blocks)
+    return isinstance(block, model.Section) and any(isinstance(inner, model.StripBlock) for inner in block.blocks)
 
 
 callbacks = Callbacks()

@@ -1,4 +1,4 @@
-"""Overview: the verdict, the figures behind it, and what to change first."""
+"""The page Overview: the verdict, its figures, and what to change first."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ import dash
 import dash_mantine_components as dmc
 from dash import Input, Output, dcc, html
 from dash.development.base_component import Component
+from msgspec.structs import replace
 
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean, plural
-from overlapscope.catalog.checks import check_by_id
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
 from overlapscope.dashboard.context import PageContext
-from overlapscope.documents.table import Cell, Table, rows, words
 from overlapscope.report import charts
 from overlapscope.report.document import finding_block
 from overlapscope.report.headline import Reason, headlines, reasons
-from overlapscope.report.tables import costs_note, where_none_found
-
-_STATUS: dict[str, Cell] = {"warn": Cell("! warn", tone="fair"), "fail": Cell("✕ fail", tone="poor")}
+from overlapscope.report.tables import checks, costs_note, where_none_found
 
 
 def layout(context: PageContext, device: Device) -> Component:
-    """The answer first: the verdict and its figures. The rest follows when they are on the screen (`show_more`)."""
+    """Return the verdict and its figures. The rest follows once they are on the screen (`show_more`)."""
     return dmc.Stack(
         [
             parts.verdict(context),
@@ -46,7 +43,7 @@ def _notes(context: PageContext) -> list[Component]:
 
 
 def _of_recording(context: PageContext) -> list[Component]:
-    """Said where the figures are of another program than the verdict above them."""
+    """Return a notice if the figures are of another program than the verdict."""
     if context.loaded.plain is None or context.replayed:
         return []
     return [dmc.Text("The figures below are those of the recording.", c="dimmed", size="sm", id="overview-recorded")]
@@ -57,7 +54,7 @@ callbacks = Callbacks()
 
 @callbacks.add(Output("overview-more", "children"), Input("overview-begun", "data"))
 def show_more(context: PageContext, begun: bool) -> Any:
-    """The part of the page that needs a chart: Plotly is the largest thing that a browser has to load for it."""
+    """Return the part that needs charts, because Plotly is the largest script for a browser to load."""
     return dash.no_update if context.device is None else _more(context, context.device)
 
 
@@ -77,7 +74,7 @@ def _more(context: PageContext, device: Device) -> Component:
 
 
 def _reason(context: PageContext, reason: Reason) -> Component:
-    """Why a bucket is as large as it is, in one line."""
+    """Return the main causes of a bucket in a line."""
     colors = context.colors
     causes: list[Component] = [
         html.Span(
@@ -116,14 +113,8 @@ def _findings(context: PageContext) -> Component:
 
 def _trust(context: PageContext) -> Component:
     trust = context.section.trace.trust
-    lines = [
-        (_STATUS[check.status], check.id, clean(check.detail, 1000), check_by_id(check.id).affects)
-        for check in trust.checks
-        if check.status != "ok"
-    ]
-    passed = len(trust.checks) - len(lines)
-    said = (words(title, flexible=True) for title in ("what the check saw", "what it affects"))
-    table = Table("", (words("status"), words("check"), *said), rows(lines))
-    note = f"{passed} of {plural(len(trust.checks), 'check')} passed."
-    note += "" if lines else " The figures can be trusted."
-    return parts.drawn(context, f"Trust: {trust.verdict}", *([table] if lines else []), note=note, id="overview-trust")
+    table = checks(context.section, passed=False, effects=True)
+    note = f"{len(trust.checks) - len(table.rows)} of {plural(len(trust.checks), 'check')} passed."
+    note += "" if table.rows else " The figures can be trusted."
+    title, blocks = f"Trust: {trust.verdict}", [replace(table, title="")] if table.rows else []
+    return parts.drawn(context, title, *blocks, note=note, id="overview-trust")

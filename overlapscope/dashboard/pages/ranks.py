@@ -1,4 +1,4 @@
-"""Ranks: all ranks of a job on one map, who makes whom wait, and how they differ."""
+"""The page Ranks: a map of all ranks of a job, who makes whom wait, and how they differ."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import dash
 import dash_mantine_components as dmc
 from dash import Input, Output, State, dcc, html
 from dash.development.base_component import Component
+from msgspec.structs import replace
 
 from overlapscope.base.words import clean, plural
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.ranks_shown import TRACES, Job, Ranks, chosen, job_of, of_file, of_job, waiting_for
+from overlapscope.dashboard.ranks_shown import TRACES, FolderJob, Ranks, chosen, job_of, of_file, of_job, waiting_for
 from overlapscope.dashboard.url import UrlState, instant_href
 from overlapscope.ranks import charts, tables
 from overlapscope.ranks.charts import Slot, slot_at
@@ -25,7 +26,7 @@ from overlapscope.ranks.result import Meeting, RanksReport
 from overlapscope.ranks.verdict import TONES, clocks, doubts, judge, step_note
 
 MAP, STEPS, BUCKETS = "ranks-map", "ranks-steps", "ranks-buckets"
-"""Ids of the charts whose places are ranks."""
+"""Ids of the charts whose points are ranks."""
 TABLE, METRIC, MEANING = "ranks-table", "ranks-metric", "ranks-meaning"
 _LISTED = 10
 _POLL_MS = 300
@@ -34,7 +35,7 @@ _NO_RANKS = "Nothing in these traces says that they belong to one job, so each i
 
 
 def layout(context: PageContext) -> Component:
-    """The page; what is in it comes from the callback, since ranks may have to be read first."""
+    """Return the page; a callback fills it, since ranks may have to be read first."""
     library, url = context.library, context.url
     files = library.ranks_files()
     known = url.trace is not None and library.entry(url.trace) is not None
@@ -86,7 +87,7 @@ def _alone() -> Component:
 
 
 def _sources(context: PageContext) -> list[dict[str, str]]:
-    """The reports that were written, and the traces of the folder."""
+    """Return the choice between written reports and the traces of the folder."""
     choices = [{"value": file.id, "label": clean(file.id, 120)} for file in context.library.ranks_files()]
     if len(context.library.siblings(context.url.trace or "")) > 1:
         choices.append({"value": TRACES, "label": f"the traces beside {clean(context.url.trace or '', 80)}"})
@@ -98,11 +99,11 @@ def _source(context: PageContext) -> str:
     return TRACES if file is None else file.id
 
 
-# -- a report ------------------------------------------------------------------------------------
+# -- A report --------------------------------------------------------------------------------------
 
 
 def _content(context: PageContext, ranks: Ranks) -> Component:
-    """All of the page that is about a report."""
+    """Return the content for a report."""
     report = ranks.report
     if sum(row.joined for row in report.ranks) < 2 and report.ranks and not report.missing:
         return _side_by_side(context, ranks)
@@ -112,7 +113,7 @@ def _content(context: PageContext, ranks: Ranks) -> Component:
     over_all = (tables.steps(report, rows=_LISTED), tables.spreads(report))
     return parts.page(
         "Ranks",
-        parts.answer(context, TONES[verdict.level], verdict.level, verdict.first, *rest, ids=ids),
+        parts.answer(context, TONES[verdict.level], verdict.level, verdict.lead, *rest, ids=ids),
         *([parts.warning(context, "Warnings", doubted, "ranks-doubts")] if doubted else []),
         *([render.tiles(headlines(report), "ranks-figures")] if report.ranks else []),
         *_maps(context, ranks),
@@ -125,7 +126,7 @@ def _content(context: PageContext, ranks: Ranks) -> Component:
 
 
 def _side_by_side(context: PageContext, ranks: Ranks) -> Component:
-    """Traces of which no two are of one job: nothing but their figures can be compared."""
+    """Return traces that don't share a job: only their figures can be compared."""
     broken = [clean(f"{trace.source}: {trace.reason}", 600) for trace in ranks.report.unreadable]
     return parts.page(
         "Traces side by side",
@@ -136,7 +137,7 @@ def _side_by_side(context: PageContext, ranks: Ranks) -> Component:
 
 
 def _maps(context: PageContext, ranks: Ranks) -> list[Component]:
-    """The map of all ranks by one figure, and that of their steps."""
+    """Return the map of all ranks by a metric, and the map of their steps."""
     report, metric = ranks.report, first(ranks.report)
     opened = " A click opens the rank's trace." if ranks.traces else ""
     found = []
@@ -175,7 +176,7 @@ def _waiting(context: PageContext, ranks: Ranks) -> list[Component]:
 
 
 def _at(url: UrlState, ranks: Ranks, meeting: Meeting) -> Component | None:
-    """To a collective in the timeline of the rank that came last, where its trace is here."""
+    """Return a link to a collective in the timeline of the rank that came last, if its trace is here."""
     rows = enumerate(ranks.report.ranks)
     trace = next((ranks.trace(row) for row, rank in rows if rank.joined and rank.rank == meeting.late_rank), None)
     if trace is None:
@@ -215,13 +216,13 @@ def _each(context: PageContext, ranks: Ranks) -> list[Component]:
 
 
 def _grid(context: PageContext, ranks: Ranks, title: str) -> Component:
-    """All figures of each, to be sorted."""
+    """Return all figures of each rank in a table that can be sorted."""
     traces = [ranks.trace(row) for row in range(len(ranks.report.ranks))]
     opens = [None if trace is None else context.url.href("overview", trace=trace) for trace in traces]
-    return parts.grid_panel(context, title, tables.every_rank(ranks.report), TABLE, opens=opens)
+    return parts.grid_panel(context, replace(tables.every_rank(ranks.report), title=title), TABLE, opens=opens)
 
 
-# -- callbacks ------------------------------------------------------------------------------------
+# -- Callbacks -------------------------------------------------------------------------------------
 
 
 callbacks = Callbacks()
@@ -229,15 +230,15 @@ callbacks.csv(TABLE)
 
 
 def _ranks(context: PageContext, everything: bool) -> Ranks | None:
-    """The report that the address names; None as long as a trace of it is yet to be read."""
+    """Return the report of the address; None until all its traces are read."""
     file = chosen(context.library, context.url)
     if file is not None:
         return of_file(context.library, file)
     return of_job(context.library, job_of(context.library, context.url.trace or "", everything=everything))
 
 
-# What is shown of a thousand ranks takes longer than the clock does from one tick to the next, and a tick would
-# have the answer to the one before thrown away: so the clock asks only whether all are there.
+# Drawing a thousand ranks takes longer than an interval of the clock, and Dash discards the answer to an earlier
+# tick. So the clock asks only whether all ranks are read.
 @callbacks.add(
     Output("ranks-progress", "children"),
     Output("ranks-known", "data"),
@@ -246,7 +247,7 @@ def _ranks(context: PageContext, everything: bool) -> Ranks | None:
     Input("ranks-all", "checked"),
 )
 def look(context: PageContext, intervals: int | None, everything: bool) -> Any:
-    """Whether all ranks are read, one after another."""
+    """Return whether all ranks are read, reading one after another."""
     library = context.library
     if chosen(library, context.url) is None:
         job = job_of(library, context.url.trace or "", everything=everything)
@@ -258,7 +259,7 @@ def look(context: PageContext, intervals: int | None, everything: bool) -> Any:
 
 @callbacks.add(Output("ranks-content", "children"), Input("ranks-known", "data"))
 def show(context: PageContext, known: str | None) -> Any:
-    """The report, once all are there."""
+    """Return the report once all ranks are read."""
     ranks = _ranks(context, known == "all") if known else None
     return dash.no_update if ranks is None else _content(context, ranks)
 
@@ -271,7 +272,7 @@ def show(context: PageContext, known: str | None) -> Any:
     prevent_initial_call=True,
 )
 def color(context: PageContext, metric: str, everything: bool) -> Any:
-    """The map by another figure."""
+    """Return the map by another metric."""
     ranks = _ranks(context, everything)
     if ranks is None or metric not in METRICS:
         return dash.no_update, dash.no_update
@@ -279,7 +280,7 @@ def color(context: PageContext, metric: str, everything: bool) -> Any:
 
 
 def open_rank(context: PageContext, click: Click | None, chart: str, everything: bool) -> Any:
-    """To the trace of the rank that was clicked."""
+    """Return the address of the trace of the clicked rank."""
     ranks = _ranks(context, everything)
     slot = _clicked(ranks.report, click, lines=chart == MAP) if ranks is not None else None
     trace = ranks.trace(slot.row) if ranks is not None and slot is not None and slot.row is not None else None
@@ -292,12 +293,12 @@ for _chart in (MAP, STEPS, BUCKETS):
 
 @callbacks.leads(Input("ranks-source", "value"))
 def choose(context: PageContext, source: str | None) -> Any:
-    """To the report that was chosen."""
+    """Return the address of the chosen report."""
     return dash.no_update if source in (None, _source(context)) else context.url.href(report=source)
 
 
 def _clicked(report: RanksReport, click: Click | None, *, lines: bool) -> Slot | None:
-    """The place of a chart that was clicked. Of a map Dash tells line and column alone."""
+    """Return the clicked place of a chart. For a map, Dash passes only line and column."""
     for point in click.points if click else ():
         x, y = point.x, point.y if lines else 0
         if isinstance(x, int) and isinstance(y, int):
@@ -305,7 +306,7 @@ def _clicked(report: RanksReport, click: Click | None, *, lines: bool) -> Slot |
     return None
 
 
-def _progress(library: Library, job: Job, missing: tuple[str, ...]) -> Component:
+def _progress(library: Library, job: FolderJob, missing: tuple[str, ...]) -> Component:
     done, state = len(job.ids) - len(missing), library.loading(missing[0])
     sentence = f"{done} of {plural(len(job.ids), 'trace')} read; {clean(missing[0], 100)}: {state.stage}"
     return parts.progress(sentence, (done + (state.part or 0)) / len(job.ids))

@@ -1,4 +1,4 @@
-"""Steps: each step's buckets and efficiency, the unusual ones marked; and the ranges."""
+"""The page Steps: buckets and efficiency of each step, outliers, and ranges."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import Callbacks, Click
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.render import graph
-from overlapscope.report import charts, grids
+from overlapscope.report import charts, lists
 from overlapscope.report.charts import drawn_steps
 
 
 def layout(context: PageContext, device: Device) -> Component:
-    """The page."""
+    """Return the page."""
     return parts.page(
         "Steps",
         *(_steps(context, device) if device.steps else [_no_steps()]),
@@ -41,7 +41,7 @@ def _steps(context: PageContext, device: Device) -> list[Component]:
             graph(charts.steps(context.section, context.dark), "steps-chart", name="steps"),
             note=f"{_outliers(device)} A click on a bar shows the step in the timeline.{left}",
         ),
-        parts.grid_panel(context, "Steps", grids.each_step(context.section, device), "steps-table"),
+        parts.grid_panel(context, lists.each_step(context.section, device), "steps-table"),
     ]
 
 
@@ -85,8 +85,7 @@ def _ranges(context: PageContext, device: Device) -> Component:
         )
     return parts.grid_panel(
         context,
-        "Ranges",
-        grids.ranges(context.section, device),
+        lists.ranges(context.section, device),
         "steps-ranges",
         note="Each name that record_function marked, with all its occurrences added up. Ranges nest, so times overlap.",
     )
@@ -98,7 +97,7 @@ callbacks.csv("steps-table", "steps-ranges")
 
 @callbacks.leads(Input("steps-chart", "clickData"))
 def show_step(context: PageContext, click: Click | None) -> Any:
-    """To the step in the timeline."""
+    """Return the address of the step in the timeline."""
     number, device = click.number if click else None, context.device
     if number is None or device is None or not 0 <= number < len(device.steps):
         return dash.no_update

@@ -1,6 +1,6 @@
-"""The timeline: every stream and host thread at any zoom, and the figures of a selected span.
+"""The page Timeline: every stream and host thread at any zoom, and the figures of a selected span.
 
-What is drawn and how it is moved is in `overlapscope/timeline/browser`; here is the frame around it.
+This is the frame; drawing and interaction are in `overlapscope/timeline/browser`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOUNT = "function(config) { window.overlapscope.mountDashTimeline(config); retu
 
 
 def layout(context: PageContext) -> Component:
-    """The page."""
+    """Return the page."""
     drawn, colors = context.opened.lanes, context.colors
     if not drawn.lanes:
         return parts.page("Timeline", parts.panel("Nothing to draw", parts.empty("This trace holds no event at all.")))
@@ -66,7 +66,7 @@ def layout(context: PageContext) -> Component:
 
 
 class _Config(msgspec.Struct, frozen=True):
-    """What a browser knows of the timeline that it shows, as far as it is asked for."""
+    """The timeline that a browser shows."""
 
     trace: str
     of: str | None = None
@@ -74,7 +74,7 @@ class _Config(msgspec.Struct, frozen=True):
 
 
 class _Selection(msgspec.Struct, frozen=True):
-    """The span that is chosen in it, in nanoseconds since `Lanes.origin_ns`."""
+    """The selected span, in nanoseconds since `Lanes.origin_ns`."""
 
     trace: str
     start: Number
@@ -93,7 +93,7 @@ callbacks.in_browser(_MOUNT, Output("timeline-mounted", "children"), Input("time
     prevent_initial_call=True,
 )
 def show_span(context: PageContext, selection: _Selection | None, config: _Config | None) -> Component:
-    """The figures of the span that was chosen."""
+    """Return the figures of the selected span."""
     if selection is None or config is None or selection.trace != config.trace:
         return _hint()
     try:
@@ -113,7 +113,7 @@ def _hint() -> Component:
 
 
 def _span(context: PageContext, drawn: Lanes, device: int, start_ns: int, end_ns: int) -> Component:
-    """What happened on a device in a span; raises KeyError where there is no such device."""
+    """Return a device's activity in a span. Raises KeyError if there is no such device."""
     period = lanes.span(drawn, device, start_ns, end_ns)
     if not period.span_ns:
         return parts.empty(f"The GPU work of device {device} lies outside of this span.")

@@ -1,4 +1,4 @@
-"""What if: what a step would take, had the program been changed, and the timeline it would have had."""
+"""The page What if: the step time and the timeline to expect after changes to the program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from overlapscope.dashboard import parts, render, whatif_panels
 from overlapscope.dashboard.callbacks import Callbacks, Whole
 from overlapscope.dashboard.context import PageContext
 from overlapscope.dashboard.library import Library
-from overlapscope.dashboard.opened import Asked, Predicted
+from overlapscope.dashboard.opened import DrawnPrediction, WhatIfRequest
 from overlapscope.dashboard.url import UrlState
 from overlapscope.dashboard.whatif_panels import RUNG
 from overlapscope.errors import OverlapscopeError
@@ -30,26 +30,26 @@ _LEAD = (
 )
 _CLOCK_MS = 600
 _WAIT_S = 0.3
-"""So long a question waits for its prediction; most are there by then."""
+"""Seconds to wait for a prediction; most are ready by then."""
 _MOST_OPTIONS = 100
 _NAMED: Any = {"aria-label": "changes"}
 _MOST_CHANGES = 50
 
 
 class _Question(msgspec.Struct, frozen=True):
-    """What a browser asks for."""
+    """A browser's request for a prediction."""
 
     trace: str
     device: Whole
     changes: tuple[str, ...] | None = None
-    """None: whichever gain most."""
+    """None for the set that gains most."""
 
 
-# -- the switches ---------------------------------------------------------------------------------
+# -- The switches ----------------------------------------------------------------------------------
 
 
 def layout(context: PageContext, device: Device) -> Component:
-    """The switches; what they change is shown by the callbacks."""
+    """Return the switches; callbacks show the prediction."""
     kinds = tuple(INTERVENTIONS.values())
     options = {kind.id: _options(kind.words.argument, device) for kind in kinds if kind.words.argument}
     config = {
@@ -59,9 +59,9 @@ def layout(context: PageContext, device: Device) -> Component:
             {"id": kind.id, "options": options.get(kind.id), "required": kind.words.argument_required} for kind in kinds
         ],
     }
-    best = context.library.predictions.known(context.loaded, Asked(device.device, None))
-    searched = best.result if isinstance(best, Predicted) else None
-    # Beside the button, so that nothing moves when it appears.
+    best = context.library.predictions.known(context.loaded, WhatIfRequest(device.device, None))
+    searched = best.result if isinstance(best, DrawnPrediction) else None
+    # Beside the button, so that nothing else moves when it appears.
     working = html.Div(id="whatif-working", role="status")
     button = dmc.Button("Find the best", id="whatif-best", variant="light", size="xs")
     switches = html.Fieldset(
@@ -106,10 +106,10 @@ def layout(context: PageContext, device: Device) -> Component:
 
 
 def _options(argument: str, device: Device) -> list[str]:
-    """What may be chosen for an argument in this trace, what took most time first."""
+    """Return the choices for an argument in this trace, the most time-consuming first."""
     stalls = device.host_stalls
     if argument == "CALL":
-        # A call is named by itself, or by the op that makes it.
+        # A call goes by its own name, or by that of the op that makes it.
         named = [(stall.call, stall.host_wait_ns) for stall in stalls]
         named += [(stall.op, stall.host_wait_ns) for stall in stalls if stall.op is not None]
     else:
@@ -121,7 +121,7 @@ def _options(argument: str, device: Device) -> list[str]:
 
 
 def _choice(kind: Intervention, options: list[str]) -> Component:
-    """A switch, and beside it the choice of what it is about."""
+    """Return a switch, with the choice of its argument beside it."""
     name = html.Span([kind.words.title, html.Span(kind.id, className="whatif-id")])
     impossible = kind.words.argument_required and not options
     switch = dmc.Switch(
@@ -175,9 +175,9 @@ def _timelines(context: PageContext) -> Component:
     return parts.timelines_panel("whatif", None, captions, note)
 
 
-# -- callbacks ------------------------------------------------------------------------------------
+# -- Callbacks -------------------------------------------------------------------------------------
 
-# From the address to the switches, from them to what is asked for, and from its prediction to what is shown.
+# The address sets the switches, the switches make the request, and its prediction is shown.
 callbacks = Callbacks()
 
 
@@ -208,8 +208,8 @@ def _add_switches() -> None:
 _add_switches()
 
 
-# A prediction of a large trace takes longer than the clock does from one tick to the next, and a tick would have
-# the answer to the one before thrown away: so the clock asks only whether it is there.
+# Predicting a large trace takes longer than an interval of the clock, and Dash discards the answer to an earlier
+# tick. So the clock asks only whether the prediction is ready.
 @callbacks.add(
     Output("whatif-known", "data"),
     Output("whatif-working", "children"),
@@ -220,7 +220,7 @@ _add_switches()
     prevent_initial_call=True,
 )
 def look(context: PageContext, data: Any, ticks: int | None) -> Any:
-    """Whether the prediction is there, or why there will be none."""
+    """Return whether the prediction is ready, or known to be impossible."""
     question = _question(data)
     if question is None:
         return dash.no_update, None, "", True
@@ -244,7 +244,7 @@ def look(context: PageContext, data: Any, ticks: int | None) -> Any:
     prevent_initial_call=True,
 )
 def show(context: PageContext, data: Any) -> Any:
-    """The prediction."""
+    """Return the prediction."""
     question = _question(data)
     if question is None:
         return (dash.no_update,) * 6
@@ -273,7 +273,7 @@ def show(context: PageContext, data: Any) -> Any:
     prevent_initial_call=True,
 )
 def find_best(context: PageContext, clicks: int | None, ticks: int | None, page: _Question | None) -> Any:
-    """The changes that gain most."""
+    """Return the changes that gain most."""
     if not clicks or page is None:
         return (*(dash.no_update,) * 3, False, True)
     question = _Question(page.trace, page.device)
@@ -294,13 +294,13 @@ def find_best(context: PageContext, clicks: int | None, ticks: int | None, page:
 
 
 def _asked_about(context: PageContext, question: _Question) -> PageContext:
-    """The page of the trace and device that a question is about, in its recording."""
+    """Return the context of the recording and device that a question is about."""
     url = UrlState(context.url.base, "whatif", question.trace, question.device)
     return PageContext.at(url, context.library, dark=context.dark)
 
 
 def _question(data: Any) -> _Question | None:
-    """What a browser asked for; None where that makes no sense."""
+    """Return the browser's request; None if it is invalid."""
     try:
         question = msgspec.convert(data, _Question)
     except msgspec.ValidationError:
@@ -308,12 +308,12 @@ def _question(data: Any) -> _Question | None:
     return question if len(question.changes or ()) <= _MOST_CHANGES else None
 
 
-def _prediction(library: Library, question: _Question) -> Predicted | None:
-    """The prediction, or None while it or its trace is on its way. Raises OverlapscopeError where it cannot be had."""
+def _prediction(library: Library, question: _Question) -> DrawnPrediction | None:
+    """Return the prediction; None until it is ready. Raises OverlapscopeError if it is impossible."""
     opened = library.get(question.trace)
     if opened is None:
         return None
-    return library.predictions.get(opened, Asked(question.device, question.changes), wait_s=_WAIT_S)
+    return library.predictions.get(opened, WhatIfRequest(question.device, question.changes), wait_s=_WAIT_S)
 
 
 def _working() -> Component:

@@ -1,5 +1,5 @@
-"""The interventions: what a prediction can change, one module each; and those that somebody asks for, in words: `pin`,
-`no-sync cudaStreamSynchronize`."""
+"""The interventions: changes that a prediction can make, each in a module, and their texts, such as `pin` or `no-sync
+cudaStreamSynchronize`."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ from overlapscope.trace.model import Trace
 INTERVENTIONS: Registry[Intervention] = Registry(
     __name__, "INTERVENTION", catalogue.INTERVENTIONS, elsewhere={"graph": "cuda_graph"}
 )
-"""Every intervention, in the order in which they are applied, whatever the order asked for."""
+"""Every intervention, in the order in which they are applied."""
 
 
 class Choice(Struct, frozen=True):
-    """An intervention that was asked for."""
+    """An intervention that was asked for, with its argument."""
 
     intervention: Intervention
     argument: str | None = None
 
     @property
     def text(self) -> str:
-        """As it was asked for: `no-sync cudaStreamSynchronize`."""
+        """The text that asks for it: `no-sync cudaStreamSynchronize`."""
         return f"{self.intervention.id} {self.argument}" if self.argument else self.intervention.id
 
 
 def parse(interventions: Sequence[str]) -> tuple[Choice, ...]:
-    """The interventions that texts ask for, in the order in which they are applied.
+    """Return the interventions that texts ask for, in the order in which they are applied.
 
-    Raises UsageError for one that does not exist, or lacks what it has to be told.
+    Raises:
+        UsageError: An intervention does not exist, or lacks its argument.
     """
     choices = []
     for text in interventions:
@@ -52,21 +53,21 @@ def parse(interventions: Sequence[str]) -> tuple[Choice, ...]:
         if intervention.words.argument_required and not argument:
             raise UsageError(f"{name} needs its {intervention.words.argument}, as in '{name} cudaStreamSynchronize'.")
         if argument and intervention.words.argument is None:
-            raise UsageError(f"{name} is told nothing more, but {argument!r} was.")
+            raise UsageError(f"{name} takes no argument, but {argument!r} was given.")
         choices.append(Choice(intervention, argument or None))
     return in_order(choices)
 
 
 def in_order(choices: Iterable[Choice]) -> tuple[Choice, ...]:
-    """The choices as they are applied, each once, in whatever order they were asked for."""
+    """Return the choices in the order in which they are applied, without duplicates."""
     order = list(INTERVENTIONS)
     return tuple(sorted({*choices}, key=lambda choice: (order.index(choice.intervention.id), choice.argument or "")))
 
 
 def check_names(trace: Trace, interventions: Sequence[str]) -> None:
-    """Raises UsageError for a call of `no-sync` or a range of `graph` that the trace does not have.
+    """Raise UsageError for a call of `no-sync` or a range of `graph` that the trace does not have.
 
-    What is wrong with the interventions themselves, `parse` says.
+    Errors in the interventions themselves are raised by `parse`.
     """
     for name, _, argument in (intervention.strip().partition(" ") for intervention in interventions):
         asked = argument.strip()

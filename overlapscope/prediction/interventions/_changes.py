@@ -1,8 +1,9 @@
-"""Changes to a graph that several interventions make."""
+"""Changes to a graph that several interventions share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -14,30 +15,32 @@ from overlapscope.base.columns import pick
 from overlapscope.base.intervals import I64, Bool, covered
 from overlapscope.base.kept import kept
 from overlapscope.base.words import plural, size
-from overlapscope.prediction.data_dependencies import Told, find_needs
-from overlapscope.prediction.graph import Graph, Orders, Recorded, Why, by_thread
+from overlapscope.prediction.data_dependencies import ShownNeeds, find_needs
+from overlapscope.prediction.graph import Graph, Orders, RecordedParts, Why, by_thread
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions.intervention import Applied, Request
 from overlapscope.trace.model import HostEvents, Kind, Trace
 
 NOTHING = np.empty(0, np.int64)
 LONG_WORK_NS = 1_000_000
-"""Work of the host between two calls that is longer than Python takes to get from one op to the next."""
+"""Minimum length of host work between two calls that is more than Python's time from op to op."""
 _NEXT_NS = 20_000
-"""A synchronize this soon after a copy's call, by the same op, is the copy's own (ATen/native/cuda/Copy.cu)."""
+"""Maximum time between a copy's call and a synchronize by the same op, for it to be the copy's own
+(ATen/native/cuda/Copy.cu)."""
 _OWN_NS = 5_000
-"""Likewise where no ops were recorded. Seen: 0.15 to 4 us inside `copy_`, from 7 us on for those of Python code."""
+"""The same without recorded ops. Seen: 0.15 to 4 us inside `copy_`, from 7 us for those of Python code."""
 _VALUE_BYTES = 16
-"""A download of at most this is a value that is read: `item()` copies and waits as `copy_` does."""
+"""Maximum size of a download that reads a value: `item()` copies and waits as `copy_` does."""
 
 
-def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, Told]:
-    """The graph with the given copies on lanes of their own, one for each of their lanes and directions.
+def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, ShownNeeds]:
+    """Move copies to lanes of their own, a lane for each of their lanes and directions.
 
-    `needs` tells what needs what. At worst, uploads also wait for kernels before them, and kernels for the downloads
-    before; at best, no kernel needs an upload that it is not shown to.
+    Dependencies come from `find_needs`. At worst, uploads also wait for earlier kernels, and kernels for earlier
+    downloads. At best, no kernel needs an upload without evidence.
 
-    Also how much of that the recording tells.
+    Returns:
+        The graph, and how far the recording shows the dependencies.
     """
     items = graph.items
     moved = np.zeros(len(items), np.bool_)
@@ -49,11 +52,11 @@ def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, Told]:
     noted = np.zeros(len(items), np.bool_)
     noted[noted_first[tied]] = noted[noted_then[tied]] = True
     first, then = [noted_first[tied]], [noted_then[tied]]
-    told = Told(bool(len(rows)), bool(len(rows)))
+    shown = ShownNeeds(bool(len(rows)), bool(len(rows)))
     for line in lines:
         copies = line[moved[line]]
         needs = find_needs(graph, line, copies, noted)
-        told = told.besides(needs)
+        shown = shown.besides(needs)
         upload = items.kind[copies] == Kind.H2D
         waits = ~upload | (stance == Stance.WORST)
         holds = upload & (needs.shown | (stance == Stance.EXPECTED)) | (stance == Stance.WORST)
@@ -68,12 +71,14 @@ def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, Told]:
         orders=Orders.joined([graph.orders, orders]),
         streams=streams,
     )
-    return changed, told
+    return changed, shown
 
 
 def _own_lanes(graph: Graph, lines: list[I64], moved: Bool) -> tuple[I64, tuple[tuple[int, int], ...]]:
-    """The lane of each item once those that are `moved` have left theirs (`lines`: the items of each), and the streams
-    of all lanes: the new ones have numbers that the trace does not use."""
+    """Return each item's lane after the `moved` items have left theirs, and the streams of all lanes.
+
+    New lanes have stream numbers that the trace does not use. `lines` are the items of each lane that is left.
+    """
     lane, streams = graph.items.lane.copy(), list(graph.streams)
     for line in lines:
         device = streams[int(graph.items.lane[line[0]])][0]
@@ -86,19 +91,19 @@ def _own_lanes(graph: Graph, lines: list[I64], moved: Bool) -> tuple[I64, tuple[
 
 
 def on_own_lanes(graph: Graph, request: Request, rows: I64, what: str) -> Applied:
-    """The given copies moved, and told of: `96 copies of 4.9 GB in all ...`."""
-    changed, told = move(graph, rows, request.stance)
-    return Applied(changed, graph.callers(rows), len(rows), f"{copies(graph, rows)} {what}", told=told)
+    """Move copies to lanes of their own, and describe it: `96 copies of 4.9 GB in total ...`."""
+    changed, shown = move(graph, rows, request.stance)
+    return Applied(changed, graph.callers(rows), len(rows), f"{copies(graph, rows)} {what}", shown=shown)
 
 
 def copies(graph: Graph, rows: I64) -> str:
-    """How many copies, and how much they move: `96 copies of 4.9 GB in all`."""
+    """Return the number of copies and their size: `96 copies of 4.9 GB in total`."""
     return f"{plural(len(rows), 'copy')} of {size(int(graph.items.bytes[rows].sum()))} in total"
 
 
 @kept()
-def time_in(recorded: Recorded, find: Callable[[Trace], HostEvents]) -> I64:
-    """How much of the work before each call lies inside some host events of its thread, in ns."""
+def time_in(recorded: RecordedParts, find: Callable[[Trace], HostEvents]) -> I64:
+    """Return how much of the work before each call is inside the found host events of its thread, in ns."""
     calls, events = recorded.calls, find(recorded.trace)
     inside = np.zeros(len(calls), np.int64)
     for thread, of_thread in by_thread(recorded):
@@ -106,42 +111,49 @@ def time_in(recorded: Recorded, find: Callable[[Trace], HostEvents]) -> I64:
     return inside
 
 
-def without_time_in(graph: Graph, events: HostEvents) -> tuple[Graph, I64, int]:
-    """The graph without what threads did inside host events of theirs: work between calls, and calls' own. Also the
-    calls that changes, and how much time went in all."""
+class Spared(NamedTuple):
+    """Result of removing time of the host."""
+
+    graph: Graph
+    calls: I64
+    """Calls that lost work before them, or their length."""
+    host_ns: int
+    """Removed time."""
+
+
+def without_time_in(graph: Graph, events: HostEvents) -> Spared:
+    """Remove what threads did inside host events of theirs: work between calls, and whole calls."""
     if not len(events):
-        return graph, NOTHING, 0
+        return Spared(graph, NOTHING, 0)
     calls = graph.calls
     new = calls.copied("before_ns", "length_ns", "handed_by", "release_ns")
     spared, gone = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.bool_)
-    for thread, of_thread in graph.by_thread():
-        when = on_thread(events, thread)
-        began, ended, since = calls.start_ns[of_thread], calls.end_ns[of_thread], calls.since_ns[of_thread]
-        handed, before = calls.handed_by[of_thread], calls.before_ns[of_thread]
-        # What is left of each stretch of work that was measured.
-        left = np.where(began > since, before / np.maximum(began - since, 1), 1.0)
-        # Whoever handed over while the thread was in there is not waited for any more.
-        over = pick(calls.end_ns, handed, 0)
-        freed = (handed >= 0) & (covered(when, over, over + 1) > 0)
-        new.handed_by[of_thread[freed]] = -1
+    for thread, rows in graph.by_thread():
+        inside, its = on_thread(events, thread), calls.take(rows)
+        handed_over_ns = pick(calls.end_ns, its.handed_by, 0)
+        # A thread no longer waits for a handover that happened while it was inside.
+        freed = (its.handed_by >= 0) & (covered(inside, handed_over_ns, handed_over_ns + 1) > 0)
+        new.handed_by[rows[freed]] = -1
         if freed[0]:
             # A thread's first call then comes after nothing, and stays where it was.
-            new.release_ns[of_thread[0]] = began[0]
-        since = np.where(freed, np.append(began[:1], ended[:-1]), since)
-        spared[of_thread] = np.rint(left * covered(when, since, began))
-        new.before_ns[of_thread] = (
-            np.where(freed, np.rint(left * (began - since)).astype(np.int64), before) - spared[of_thread]
-        )
-        gone[of_thread] = covered(when, began, ended) == ended - began
+            new.release_ns[rows[0]] = its.start_ns[0]
+        since = np.where(freed, np.append(its.start_ns[:1], its.end_ns[:-1]), its.since_ns)
+        measured = its.start_ns - its.since_ns
+        # Earlier interventions may have left only a part of the measured work.
+        part = np.where(measured > 0, its.before_ns / np.maximum(measured, 1), 1.0)
+        before = np.where(freed, np.rint(part * (its.start_ns - since)).astype(np.int64), its.before_ns)
+        spared[rows] = np.rint(part * covered(inside, since, its.start_ns))
+        new.before_ns[rows] = before - spared[rows]
+        gone[rows] = covered(inside, its.start_ns, its.end_ns) == its.end_ns - its.start_ns
     new.length_ns[gone] = 0
     changed = replace(graph, calls=new, waits=graph.waits.take(~gone[graph.waits.call]))
-    return changed, np.flatnonzero((spared > 0) | gone), int(spared.sum() + calls.length_ns[gone].sum())
+    return Spared(changed, np.flatnonzero((spared > 0) | gone), int(spared.sum() + calls.length_ns[gone].sum()))
 
 
 def waits_of_copies(graph: Graph, *, values: bool = False) -> I64:
-    """Synchronizes that the op of a copy made right behind it: `copy_` does unless told non_blocking.
+    """Return the synchronizes that a copy's op made right after it, as `copy_` does unless non_blocking.
 
-    With `values` also those of ops that read a value, as `item()` does.
+    With `values`, also those of ops that read a value, as `item()` does.
     """
     calls, items = graph.calls, graph.items
     syncs = call_kinds.synchronises(graph.trace.runtime_calls)[calls.row]
@@ -158,7 +170,8 @@ def waits_of_copies(graph: Graph, *, values: bool = False) -> I64:
 
 
 def _within_one_op(graph: Graph, copy: I64, sync: I64) -> Bool:
-    """Whether both calls lie inside the same `copy_`: others that copy and wait, as `item()` does, read a value."""
+    """Return whether both calls are inside the same `copy_`; other ops that copy and wait, such as `item()`, read a
+    value."""
     calls, ops = graph.calls, graph.trace.cpu_ops
     thread = graph.trace.runtime_calls.thread[calls.row[copy]]
     inside = around(ops, thread, calls.start_ns[copy])

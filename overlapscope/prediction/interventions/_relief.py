@@ -1,9 +1,9 @@
-"""What the host is spared where copies are no longer staged through pageable memory, beside the copies themselves.
+"""Host time saved if copies are no longer staged through pageable memory, besides the copies themselves.
 
-Two things follow a staged copy that no call shows. The driver's copy through host memory drives everything else out of
-the caches, so that the host's next code runs slower for a while: calls that do next to nothing then take twice as long
-(cudaStreamIsCapturing, 0.54 us instead of 0.25 on an H200's host), and so does the code between them. And memory that a
-download made for itself is given back to the system page by page.
+A staged copy has two effects that no call shows. The driver's copy through host memory evicts everything from the
+caches, so that the host's next code runs slower for a while. Trivial calls then take twice as long
+(cudaStreamIsCapturing, 0.54 us instead of 0.25 on an H200's host), and so does the code between them. Also, memory
+allocated for a download is returned to the system page by page.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import Kind
 
 _EVICTS_BYTES = 1 << 20
-"""A staged copy of this size leaves little in a core's own caches (1 to 2 MiB on current servers)."""
+"""Minimum size of a staged copy that evicts a core's own caches (1 to 2 MiB on current servers)."""
 _COLD_NS = {Stance.BEST: 1_000_000, Stance.EXPECTED: 200_000, Stance.WORST: 0}
-"""How much of the host's work behind a staged copy runs slower for it."""
+"""Length of the host's work after a staged copy that runs slower because of it."""
 _WARM_AFTER_NS = 2_000_000
 _FRESH_BYTES = 32 << 20
-"""From this size on malloc takes memory from the system and gives it back at once (glibc, M_MMAP_THRESHOLD_MAX)."""
+"""Minimum size of memory that malloc takes from the system and returns at once (glibc, M_MMAP_THRESHOLD_MAX)."""
 _RETURN_NS_PER_BYTE = 0.021
-"""Giving memory back: 64 ms for 2.95 GB in pages of 4 KiB (traces/laboratory/offload_store/cpu)."""
+"""Cost of returning memory: 64 ms for 2.95 GB in pages of 4 KiB (traces/laboratory/offload_store/cpu)."""
 _MAKES = ("aten::empty", "aten::empty_strided", "aten::empty_like")
 _USUAL_NS = 100_000
-"""Work of the host shorter than this gives nothing of that size back."""
+"""Minimum length of host work that may return memory of that size."""
 
 
 def with_warm_caches(graph: Graph, staged: I64, request: Request) -> Graph:
-    """The graph with the host's work behind the given copies, and behind `pin_memory()`, as fast as it is elsewhere."""
+    """Return the graph with the host's work after the given copies, and after `pin_memory()`, at its normal speed."""
     items, calls = graph.items, graph.calls
     big = staged[(items.bytes[staged] >= _EVICTS_BYTES) & (items.call[staged] >= 0)]
     evicts = graph.launching(big)
@@ -51,32 +51,32 @@ def with_warm_caches(graph: Graph, staged: I64, request: Request) -> Graph:
     waits = np.zeros(len(calls), np.bool_)
     waits[graph.waits.call] = True
     for _, rows in graph.by_thread():
-        left = 0.0
+        cold_left = 0.0
         for call in rows.tolist() if evicts[rows].any() else ():
-            slow = min(left, new.before_ns[call])
+            slow = min(cold_left, new.before_ns[call])
             new.before_ns[call] -= round(slow * (1 - 1 / ratio))
-            left -= slow
+            cold_left -= slow
             if not waits[call] and not evicts[call]:
-                slow = min(left, new.length_ns[call])
+                slow = min(cold_left, new.length_ns[call])
                 new.length_ns[call] -= round(slow * (1 - 1 / ratio))
-                left -= slow
+                cold_left -= slow
             if evicts[call]:
-                left = cold
+                cold_left = cold
     return replace(graph, calls=new)
 
 
 def _before_pinning(graph: Graph) -> I64:
-    """The last call of its thread before each `pin_memory()`."""
+    """Return the last call of its thread before each `pin_memory()`."""
     ops, calls = pinning(graph.trace), graph.calls
-    found = [graph.waits.call[:0]]
+    rows = [graph.waits.call[:0]]
     for thread, of_thread in graph.by_thread() if len(ops) else ():
         place = np.searchsorted(calls.start_ns[of_thread], ops.start_ns[ops.thread == thread]) - 1
-        found.append(of_thread[np.unique(place[place >= 0])])
-    return np.concatenate(found)
+        rows.append(of_thread[np.unique(place[place >= 0])])
+    return np.concatenate(rows)
 
 
 def _slowness(graph: Graph, evicting: I64, request: Request) -> float:
-    """How much longer calls take behind those that leave the caches cold than they do elsewhere; 1 if not known."""
+    """Return how much longer calls take right after those that evict the caches; 1 if unknown."""
     runtime = graph.trace.runtime_calls
     for pattern, field in ((QUERY, "query_call_ns"), (KERNEL_LAUNCH, "launch_call_ns")):
         rows = np.flatnonzero(call_kinds.named(runtime, pattern))
@@ -93,38 +93,40 @@ def _slowness(graph: Graph, evicting: I64, request: Request) -> float:
 
 
 def without_giving_back(graph: Graph, staged: I64, request: Request) -> Graph:
-    """The graph without the time in which memory that downloads made for themselves goes back to the system.
+    """Return the graph without the time that returns downloads' memory to the system.
 
-    It is taken from the longest stretches of work between calls of the same step.
+    The time is taken from the longest stretches of work between calls of the same step.
     """
     items, calls, trace = graph.items, graph.calls, graph.trace
     fresh = staged[(items.kind[staged] == Kind.D2H) & (items.bytes[staged] >= _FRESH_BYTES) & (items.call[staged] >= 0)]
     if request.stance == Stance.WORST or not len(fresh) or not len(trace.cpu_ops):
         return graph
-    made = fresh[_into_new_memory(graph, items.call[fresh])]
+    into_new = fresh[_into_new_memory(graph, items.call[fresh])]
     step = step_of_items(graph)
     before = calls.before_ns.copy()
-    for number in np.unique(step[made]).tolist():
-        left = round(_RETURN_NS_PER_BYTE * float(items.bytes[made[step[made] == number]].sum()))
-        # Up to the next step's first calls: what is made in a step is given back before the next makes its own.
+    for number in np.unique(step[into_new]).tolist():
+        return_ns = round(_RETURN_NS_PER_BYTE * float(items.bytes[into_new[step[into_new] == number]].sum()))
+        # Include the next step's first calls: memory of a step is returned before the next step allocates its own.
         launched = items.call[(step == number) & (items.call >= 0)]
         here = np.arange(int(launched.min()), min(int(launched.max()) + 3, len(calls)))
         for call in here[np.argsort(-before[here], kind="stable")].tolist():
-            taken = max(0, min(left, int(before[call]) - _USUAL_NS))
+            taken = max(0, min(return_ns, int(before[call]) - _USUAL_NS))
             before[call] -= taken
-            left -= taken
+            return_ns -= taken
     return replace(graph, calls=replace(calls, before_ns=before))
 
 
 def _into_new_memory(graph: Graph, call: I64) -> Bool:
-    """Whether the op of each copy's call, or the op right before it on the thread, made the memory copied to."""
+    """Return a mask of the copies whose op, or the op right before it on the thread, allocated the target memory."""
     ops, runtime = graph.trace.cpu_ops, graph.trace.runtime_calls
     rows = graph.calls.row[call]
     makes = ops.named(lambda name: name in _MAKES)
     new = np.zeros(len(call), np.bool_)
     for thread, of_thread in rows_by(runtime.thread[rows]):
         at = runtime.start_ns[rows[of_thread]]
-        made = ops.start_ns[makes & (ops.thread == thread)]
-        last_copied, last_made = (pick(past, np.searchsorted(past, at) - 1, -(2**62)) for past in (np.sort(at), made))
+        allocated_ns = ops.start_ns[makes & (ops.thread == thread)]
+        last_copied, last_made = (
+            pick(past, np.searchsorted(past, at) - 1, -(2**62)) for past in (np.sort(at), allocated_ns)
+        )
         new[of_thread] = last_made > last_copied
     return new

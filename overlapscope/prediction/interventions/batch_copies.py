@@ -1,4 +1,4 @@
-"""Many small copies as one."""
+"""Merging many small copies into a large one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from overlapscope.base.words import size as size_text
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import NOTHING, copies, waits_of_copies
-from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
+from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
 from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import I64, Bool, Kind, Memory
 
 SMALL_BYTES = 1 << 20
-"""Copies up to this size are joined: beyond, latency is a small part of a copy (7 us of 22 at 1 MiB on an H200)."""
+"""Maximum size of copies to join: beyond, latency is a small part of a copy (7 us of 22 at 1 MiB on an H200)."""
 _PACKING_GB_PER_S = 5.0
-"""At worst the host first has to bring the pieces together, at the rate of one core's copy through memory."""
+"""At worst, the host first gathers the pieces, at the rate of a core's copy through memory."""
 
 
 def _apply(graph: Graph, request: Request) -> Applied:
@@ -46,19 +46,19 @@ def _apply(graph: Graph, request: Request) -> Applied:
         calls = _calls_of(graph, run, calls_of_thread[int(graph.calls.thread[items.call[first]])], is_own)
         dropped = calls[1:]
         new_calls.before_ns[dropped] = new_calls.length_ns[dropped] = 0
-        # The last to wait, if any did, waits for the one copy.
+        # The merged copy keeps the last wait, if there was any.
         places = expand(np.searchsorted(waited, calls), np.searchsorted(waited, calls, side="right"))[1]
         waiting = np.sort(by_call[places])
         stays_waiting[waiting[:-1]] = False
         if request.stance == Stance.BEST:
-            # Much work before the first may have been to take the pieces apart.
+            # Long work before the first copy may have been splitting the pieces.
             usual = int(np.median(graph.calls.before_ns[dropped]))
             new_calls.before_ns[calls[0]] = min(int(new_calls.before_ns[calls[0]]), usual)
         elif request.stance == Stance.WORST:
             new_calls.before_ns[calls[0]] += int(new_items.bytes[first] / _PACKING_GB_PER_S)
         joined.append(calls)
     waits = graph.waits.take(stays_waiting)
-    # The one copy needs what each of them needed.
+    # The merged copy needs everything that the pieces needed.
     orders = replace(graph.orders, then=into[graph.orders.then])
     changed = replace(graph, items=new_items, calls=new_calls, orders=orders, waits=waits)
     rows = np.concatenate([*runs, NOTHING])
@@ -68,8 +68,11 @@ def _apply(graph: Graph, request: Request) -> Applied:
 
 
 def _runs(graph: Graph, is_own: Bool) -> list[I64]:
-    """Small copies of one direction and memory, launched one after another on one lane by one thread. `is_own`: calls
-    that are waits of copies."""
+    """Find runs of small copies of the same direction and memory, launched successively on a lane by a thread.
+
+    Args:
+        is_own: Mask of the calls that are waits of copies.
+    """
     items, calls = graph.items, graph.calls
     launched = np.flatnonzero((items.call >= 0) & ~items.gone)
     thread = calls.thread[items.call[launched]]
@@ -77,7 +80,7 @@ def _runs(graph: Graph, is_own: Bool) -> list[I64]:
     small = items.is_copy[order] & (items.bytes[order] <= SMALL_BYTES) & (items.bytes[order] > 0)
     same = small[1:] & small[:-1]
     step = step_of_items(graph)
-    # Any call between two copies but their own waits may be there for a reason.
+    # Any other call between two copies may be there for a reason.
     other = ~is_own
     other[items.call[order[small]]] = False
     by_thread = np.concatenate([rows for _, rows in graph.by_thread()] or [NOTHING])
@@ -93,10 +96,10 @@ def _runs(graph: Graph, is_own: Bool) -> list[I64]:
 
 
 def _calls_of(graph: Graph, run: I64, line: I64, is_own: Bool) -> I64:
-    """The calls from the first copy's to the last's, with the waits behind them; `line` is their thread's calls."""
+    """Return the calls from the first copy's to the last's, with the waits after them; `line`: their thread's calls."""
     ends = graph.items.call[run[[0, -1]]]
     low, high = np.searchsorted(line, ends).tolist()
-    # A synchronize of the last copy belongs to the run as the ones in between do.
+    # A synchronize after the last copy belongs to the run, too.
     if high + 1 < len(line) and is_own[line[high + 1]]:
         high += 1
     return line[low : high + 1]
@@ -108,7 +111,7 @@ INTERVENTION = Intervention(
     "one stream, become one copy of all their bytes, with one call. Values that are read one by one, as "
     "with `item()`, do too.",
     assumptions=(
-        Assumption("The pieces lie in one buffer on the host, or can be written there in the first place.", True),
+        Premise("The pieces lie in one buffer on the host, or can be written there in the first place.", True),
     ),
     advice="Keep the pieces as views of one pinned buffer, and copy that once.\n"
     "Use non_blocking=True, and take views of the result on the device (torch.split, narrow).",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from msgspec.structs import replace
 
@@ -13,64 +15,53 @@ from overlapscope.base.intervals import I64, Bool, contains, union
 from overlapscope.base.kept import kept
 from overlapscope.base.words import duration, plural
 from overlapscope.catalog.interventions import WHOLE_STEP
-from overlapscope.prediction.graph import Graph, Recorded, by_thread
+from overlapscope.prediction.graph import Calls, DeviceItems, Graph, RecordedParts, by_thread
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import LONG_WORK_NS, NOTHING, time_in
-from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
+from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
 from overlapscope.trace.model import F64
 
 _FEWEST = 2
-"""A graph of one kernel saves nothing."""
+"""Minimum number of kernels in a graph: a graph of a single kernel saves nothing."""
 _LONGER_NS = {Stance.BEST: 0, Stance.EXPECTED: 100, Stance.WORST: 200}
-"""By how much a short kernel is recorded to last longer inside a graph: 0.10 and 0.13 us for the 839 and 150 kernels of
-two graphs on an H200 (traces/laboratory/forward_backward and cuda_graph)."""
+"""Additional recorded length of a short kernel inside a graph: 0.10 and 0.13 us for the 839 and 150 kernels of two
+graphs on an H200 (traces/laboratory/forward_backward and cuda_graph)."""
+
+
+class _GraphLaunches(NamedTuple):
+    """The graph launches that replace calls. The calls of a graph launch are adjacent."""
+
+    calls: I64
+    """Calls that are replaced."""
+    begins: I64
+    """Place of each graph launch's first call among them."""
+    kernels: I64
+    """Number of kernels of each graph launch."""
+
+    @property
+    def first(self) -> I64:
+        """The first call of each, which becomes the graph launch."""
+        return self.calls[self.begins]
+
+    @property
+    def number(self) -> I64:
+        """Number of the graph launch of each replaced call."""
+        return np.repeat(np.arange(len(self.begins)), np.diff(self.begins, append=len(self.calls)))
 
 
 def _apply(graph: Graph, request: Request) -> Applied:
-    known, items, calls = graph.constants, graph.items, graph.calls
-    rows, run = _runs(graph, request)
-    launches = np.bincount(items.call[items.call >= 0], minlength=len(calls))
-    launched = np.bincount(run, weights=launches[rows]).astype(np.int64)
-    rows, run = rows[launched[run] >= _FEWEST], run[launched[run] >= _FEWEST]
-    begins = np.flatnonzero(np.append(True, run[1:] != run[:-1])[: len(run)])
-    first, rest = rows[begins], np.delete(rows, begins)
-    # The first kernel begins when the call has handed over all of them.
-    further = np.rint((launched[run[begins]] - 1) * (known.graph_node_call_ns or 0.0)).astype(np.int64)
-    before_ns, length_ns = calls.before_ns.copy(), calls.length_ns.copy()
-    before_ns[rest] = length_ns[rest] = 0
-    before_ns[first] -= np.rint(_dispatch_ns(graph, request.stance, first)).astype(np.int64)
-    length_ns[first] = (known.graph_call_ns or 0) + further
-    last_ns = np.maximum.reduceat(calls.end_ns[rows], begins) if len(rows) else calls.end_ns[:0]
-    spared = int((last_ns - calls.start_ns[first] - length_ns[first]).sum())
-
-    graph_of_call = np.full(len(calls), -1, np.int64)
-    graph_of_call[rows] = np.repeat(np.arange(len(first)), np.diff(begins, append=len(rows)))
-    graph_of_item = pick(graph_of_call, items.call)
-    inside = np.flatnonzero(graph_of_item >= 0)
-    number = graph_of_item[inside]
-    call, launch_lag_ns, after_call = items.call.copy(), items.launch_lag_ns.copy(), items.after_call.copy()
-    queue_lag_ns, duration_ns = items.queue_lag_ns.copy(), items.duration_ns.copy()
-    call[inside] = first[number]
-    launch_lag_ns[inside] = (known.graph_latency_ns or 0) + further[number]
-    after_call[inside] = False
-    # The first of each lane follows what came before the graph.
-    leading = np.unique(number * len(graph.streams) + items.lane[inside], return_index=True)[1]
-    later = np.delete(inside, leading)
-    queue_lag_ns[later] = np.minimum(items.queue_lag_ns[later], known.graph_gap_ns or 0)
-    single = np.bincount(graph.item_of_op, minlength=len(items)) == 1
-    duration_ns[inside[single[inside]]] += _LONGER_NS[request.stance]
+    launches = _graph_launches(graph, request)
+    # The first kernel begins after the call has submitted all of them.
+    handover_ns = np.rint((launches.kernels - 1) * (graph.constants.graph_node_call_ns or 0.0)).astype(np.int64)
+    length_ns = (graph.constants.graph_call_ns or 0) + handover_ns
     changed = replace(
         graph,
-        items=replace(
-            items,
-            call=call,
-            launch_lag_ns=launch_lag_ns,
-            after_call=after_call,
-            queue_lag_ns=queue_lag_ns,
-            duration_ns=duration_ns,
-        ),
-        calls=replace(calls, before_ns=before_ns, length_ns=length_ns),
+        items=_items(graph, launches, handover_ns, request.stance),
+        calls=_calls(graph, launches, length_ns, request.stance),
     )
+    rows, first, calls = launches.calls, launches.first, graph.calls
+    last_ns = np.maximum.reduceat(calls.end_ns[rows], launches.begins) if len(rows) else calls.end_ns[:0]
+    spared = int((last_ns - calls.start_ns[first] - length_ns).sum())
     what = (
         f"{plural(len(rows), 'launch')} become {plural(len(first), 'graph launch')}, which takes the host "
         f"{duration(spared)} less."
@@ -78,9 +69,54 @@ def _apply(graph: Graph, request: Request) -> Applied:
     return Applied(changed, rows, len(rows), what)
 
 
+def _graph_launches(graph: Graph, request: Request) -> _GraphLaunches:
+    """Return the graph launches with enough kernels."""
+    call_of = graph.items.call
+    rows, run = _runs(graph, request)
+    launched = np.bincount(call_of[call_of >= 0], minlength=len(graph.calls))
+    kernels = np.bincount(run, weights=launched[rows]).astype(np.int64)
+    large = kernels[run] >= _FEWEST
+    rows, run = rows[large], run[large]
+    begins = np.flatnonzero(np.append(True, run[1:] != run[:-1])[: len(run)])
+    return _GraphLaunches(rows, begins, kernels[run[begins]])
+
+
+def _calls(graph: Graph, launches: _GraphLaunches, length_ns: I64, stance: Stance) -> Calls:
+    """Return the calls: the first of each graph launch becomes the launch, the others take no time."""
+    new, first = graph.calls.copied("before_ns", "length_ns"), launches.first
+    rest = np.delete(launches.calls, launches.begins)
+    new.before_ns[rest] = new.length_ns[rest] = 0
+    new.before_ns[first] -= np.rint(_dispatch_ns(graph, stance, first)).astype(np.int64)
+    new.length_ns[first] = length_ns
+    return new
+
+
+def _items(graph: Graph, launches: _GraphLaunches, handover_ns: I64, stance: Stance) -> DeviceItems:
+    """Return the items: those of a graph wait for its launch, and follow each other as kernels of a graph do."""
+    items, constants = graph.items, graph.constants
+    graph_of_call = np.full(len(graph.calls), -1, np.int64)
+    graph_of_call[launches.calls] = launches.number
+    graph_of_item = pick(graph_of_call, items.call)
+    inside = np.flatnonzero(graph_of_item >= 0)
+    number = graph_of_item[inside]
+    new = items.copied("call", "launch_lag_ns", "after_call", "queue_lag_ns", "duration_ns")
+    new.call[inside] = launches.first[number]
+    new.launch_lag_ns[inside] = (constants.graph_latency_ns or 0) + handover_ns[number]
+    new.after_call[inside] = False
+    # The first item of each lane follows the item before the graph.
+    leading = np.unique(number * len(graph.streams) + items.lane[inside], return_index=True)[1]
+    later = np.delete(inside, leading)
+    new.queue_lag_ns[later] = np.minimum(items.queue_lag_ns[later], constants.graph_gap_ns or 0)
+    single = np.bincount(graph.item_of_op, minlength=len(items)) == 1
+    new.duration_ns[inside[single[inside]]] += _LONGER_NS[stance]
+    return new
+
+
 def _dispatch_ns(graph: Graph, stance: Stance, first: I64) -> F64:
-    """Of the work before each of some calls, what a graph that begins there does away with: what the op that makes the
-    call does before it. At best all Python before it was there to make the call; at worst none of it goes."""
+    """Return how much of the work before each first call a graph removes: the time in the op that makes the call.
+
+    At best, all Python code before it was there to make the call. At worst, nothing is removed.
+    """
     calls, before_ns = graph.calls, graph.calls.before_ns[first]
     if stance == Stance.WORST:
         return np.zeros(len(first))
@@ -92,21 +128,23 @@ def _dispatch_ns(graph: Graph, stance: Stance, first: I64) -> F64:
 
 
 @kept()
-def _inside_op_ns(recorded: Recorded) -> I64:
-    """For how long before each call its thread had been in the op that makes it, as far back as the work reaches."""
+def _inside_op_ns(recorded: RecordedParts) -> I64:
+    """Return how long before each call its thread was in the op that makes it, within the work before the call."""
     calls, result = recorded.calls, np.zeros(len(recorded.calls), np.int64)
     for thread, of_thread in by_thread(recorded):
         ops, at, since = on_thread(recorded.trace.cpu_ops, thread), calls.start_ns[of_thread], calls.since_ns[of_thread]
-        # The union of the ops around each other: the part of it up to the call.
+        # Use the union of nested ops, up to the call.
         begins = pick(ops.starts, np.maximum(np.searchsorted(ops.starts, at, "right") - 1, 0), 0)
         result[of_thread] = np.where(contains(ops, at) & (at > since), at - np.maximum(begins, since), 0)
     return result
 
 
 def _runs(graph: Graph, request: Request) -> tuple[I64, I64]:
-    """Calls, and of each the number of the graph launch that it becomes part of, ascending. Those of one are of one
-    device and follow each other on a thread, or on threads that hand over to each other, with nothing between them
-    that a graph cannot hold."""
+    """Return the calls to replace, and the ascending number of the graph launch that each becomes part of.
+
+    The calls of a graph launch are for the same device and follow each other, on a thread or on threads that hand over
+    to each other, with only capturable work between them.
+    """
     calls, items = graph.calls, graph.items
     captured, divides = _capturable(graph), _divides(graph, request.stance)
     if request.argument is None:
@@ -129,17 +167,18 @@ def _runs(graph: Graph, request: Request) -> tuple[I64, I64]:
 
 
 def _together(graph: Graph) -> I64:
-    """For each thread the lowest number of those that hand over to each other, directly or through others."""
+    """Return for each thread the lowest number of the threads that hand over to it, directly or through others."""
     group = np.arange(len(graph.recorded.threads))
     handed = np.flatnonzero(graph.calls.handed_by >= 0)
     pairs = np.stack([graph.calls.thread[handed], graph.calls.thread[graph.calls.handed_by[handed]]], axis=1)
-    for one, other in np.unique(pairs, axis=0).tolist():
-        group[group == max(group[one], group[other])] = min(group[one], group[other])
+    for thread, thread_2 in np.unique(pairs, axis=0).tolist():
+        group[group == max(group[thread], group[thread_2])] = min(group[thread], group[thread_2])
     return group
 
 
 def _divides(graph: Graph, stance: Stance) -> Bool:
-    """Calls before which the host does what no graph can: loading data, pinning memory; at worst, anything long."""
+    """Return a mask of the calls preceded by work that no graph can hold: loading data, pinning memory; at worst, long
+    work."""
     divides = (graph.calls.before_ns >= LONG_WORK_NS) & (stance == Stance.WORST)
     for find in (loading, pinning):
         divides |= time_in(graph.recorded, find) > 0
@@ -147,10 +186,10 @@ def _divides(graph: Graph, stance: Stance) -> Bool:
 
 
 def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
-    """Where on the host: each range of that name, the outermost of nested ones; each step up to the next one's
-    beginning, or, without steps, the whole recording. No two overlap.
+    """Return the disjoint periods on the host to search for launches.
 
-    The name "step" means each step, unless there are ranges of that name.
+    These are the outermost ranges of that name, or the steps, each up to the next step's beginning. Without steps, it
+    is the whole recording. The name "step" means each step, unless there are ranges of that name.
     """
     notes = graph.trace.annotations
     named = notes.named(lambda found: found == name)
@@ -167,9 +206,9 @@ def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
 
 
 def _capturable(graph: Graph) -> Bool:
-    """Calls that launch kernels, memsets or copies within the device, and wait for nothing.
+    """Return a mask of the calls that launch kernels, memsets or copies within the device, without waiting.
 
-    Copies from and to the host stay outside: their addresses change from step to step.
+    Copies from and to the host stay outside, because their addresses change from step to step.
     """
     items = graph.items
     launches = graph.launching(~items.gone) & ~graph.launching(items.is_copy)
@@ -178,9 +217,11 @@ def _capturable(graph: Graph) -> Bool:
 
 
 @kept()
-def _updates(recorded: Recorded) -> Bool:
-    """Return the calls that are not part of a compiled or captured model: those of its optimizer, and those between the
-    backward pass and the optimizer, which clip gradients."""
+def _updates(recorded: RecordedParts) -> Bool:
+    """Return a mask of the calls that are not part of a compiled or captured model.
+
+    These are the optimizer's calls, and those between the backward pass and the optimizer, which clip gradients.
+    """
     trace, calls = recorded.trace, recorded.calls
     notes = trace.annotations
     notes = notes.take(notes.named(lambda name: name.startswith(("Optimizer.step#", "Optimizer.zero_grad#"))))
@@ -188,7 +229,7 @@ def _updates(recorded: Recorded) -> Bool:
     backward = trace.cpu_ops.named(lambda name: name.startswith("autograd::engine::evaluate_function"))
     ends = np.sort(trace.cpu_ops.end_ns[backward])
     behind = pick(ends, np.searchsorted(ends, notes.start_ns, "right") - 1, -(2**62))
-    # Several optimizers may follow one backward pass.
+    # Several optimizers may follow the same backward pass.
     others = np.append(-(2**62), np.maximum.accumulate(np.where(steps, notes.end_ns, 0)))[: len(notes)]
     begins = np.where(steps & (behind >= others), behind, notes.start_ns)
     updates, result = replace(notes, start_ns=begins), np.zeros(len(calls), np.bool_)
@@ -206,7 +247,7 @@ INTERVENTION = Intervention(
     "backward pass stay as they are, too, since they are not part of a compiled or captured model. `graph step` "
     "captures a whole step.",
     assumptions=(
-        Assumption(
+        Premise(
             "Shapes and addresses stay the same from step to step, and no Python code makes decisions there.", False
         ),
     ),

@@ -1,4 +1,4 @@
-"""A DataLoader that is never waited for."""
+"""A DataLoader that is always ready."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import without_time_in
-from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
+from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
 
 
 def _apply(graph: Graph, request: Request) -> Applied:
@@ -18,7 +18,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
         "disappear."
     )
     if request.stance == Stance.WORST:
-        # Workers that bring no more than there was are waited for as long.
+        # At worst, more workers load no faster.
         changed = graph
     return Applied(changed, calls, len(notes) if spared else 0, what)
 
@@ -26,7 +26,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
 INTERVENTION = Intervention(
     id="faster-loader",
     meaning="The program no longer waits inside the DataLoader's next.",
-    assumptions=(Assumption("The DataLoader workers stay ahead of the steps and do not slow the main thread.", True),),
+    assumptions=(Premise("The DataLoader workers stay ahead of the steps and do not slow the main thread.", True),),
     advice="Make the DataLoader faster than the steps.\n"
     "Use more workers (DataLoader(num_workers=..., persistent_workers=True, prefetch_factor=...)), cheaper "
     "decoding, or data prepared beforehand.",

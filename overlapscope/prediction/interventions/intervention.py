@@ -1,4 +1,4 @@
-"""What an intervention is."""
+"""The interface of an intervention."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from msgspec import Struct, field
 
 from overlapscope.base.intervals import I64
 from overlapscope.catalog.interventions import INTERVENTIONS, InterventionWords
-from overlapscope.prediction.data_dependencies import Told
+from overlapscope.prediction.data_dependencies import ShownNeeds
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Hardware, Stance
 
 
 class Request(Struct, frozen=True):
-    """What an intervention is told."""
+    """Hardware, stance and argument for an intervention."""
 
     hardware: Hardware
     stance: Stance
@@ -23,45 +23,45 @@ class Request(Struct, frozen=True):
 
 
 class Applied(Struct, frozen=True, eq=False):
-    """What an intervention made of a graph."""
+    """Result of an intervention on a graph."""
 
     graph: Graph
     calls: I64
-    """Rows of `Graph.calls` that it changed, or whose items it did: where in the program it acts."""
+    """Rows of `Graph.calls` whose calls or items it changed: the places in the program."""
     touched: int
     what: str
-    """A sentence."""
+    """Effect, in a sentence."""
     copies: I64 = field(default_factory=lambda: np.empty(0, np.int64))
-    """Rows of `Graph.items`: copies whose duration it took from the hardware's constants."""
-    told: Told = field(default_factory=Told)
-    """What the recording itself tells of what it takes for granted."""
+    """Rows of `Graph.items` of copies with durations from the hardware's constants."""
+    shown: ShownNeeds = field(default_factory=ShownNeeds)
+    """Assumed dependencies that the recording shows."""
 
 
-class Assumption(Struct, frozen=True):
-    """What it takes for granted, and how to tell what that is worth."""
+class Premise(Struct, frozen=True):
+    """An assumption of an intervention, and how its cost is found."""
 
     text: str
     costed: bool
-    """Its contrary is what the intervention does at `Stance.WORST`."""
+    """True if the intervention does the contrary at `Stance.WORST`."""
     harmless: bool = False
-    """Its contrary only makes the step shorter."""
+    """True if the contrary only makes the step shorter."""
 
 
 class Intervention(Struct, frozen=True):
     """A change to a program, as a change to its dependency graph."""
 
     id: str
-    """That of its words in the catalogue."""
+    """Key of its words in the catalogue."""
     meaning: str
-    """What changes in the graph."""
-    assumptions: tuple[Assumption, ...]
+    """Change to the graph."""
+    assumptions: tuple[Premise, ...]
     advice: str
-    """The code to change."""
+    """Code to change."""
     apply: Callable[[Graph, Request], Applied]
     uses: tuple[str, ...] = ()
     """Fields of `Constants` that it reads."""
 
     @property
     def words(self) -> InterventionWords:
-        """What is said of it."""
+        """Its words in the catalogue."""
         return INTERVENTIONS[self.id]

@@ -11,7 +11,7 @@ from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph, Waits
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import LONG_WORK_NS, time_in, waits_of_copies
-from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
+from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
 from overlapscope.trace.model import Kind, Memory
 
 
@@ -20,18 +20,18 @@ def _apply(graph: Graph, request: Request) -> Applied:
     runtime = graph.trace.runtime_calls
     copied = np.flatnonzero(items.is_copy & ~items.gone & (items.call >= 0))
     waits = waits_of_copies(graph)
-    # cudaMemcpy and the like wait by contract; from pinned memory, cudaMemcpyAsync does not.
+    # cudaMemcpy and similar calls wait by contract; cudaMemcpyAsync from pinned memory does not.
     pinned = copied[items.host_memory[copied] == Memory.PINNED]
     blocking = items.call[pinned][call_kinds.copies_blocking(runtime)[calls.row][items.call[pinned]]]
     if request.stance == Stance.WORST:
-        # The host reads what was copied to it: those waits stay.
+        # The host reads downloads, so their waits stay.
         down = graph.waits.call[items.kind[graph.waits.item] == Kind.D2H]
         waits, blocking = waits[~np.isin(waits, down)], blocking[~np.isin(blocking, down)]
     wait_of_own = np.isin(graph.waits.call, waits)
     wait_of_copy = np.isin(graph.waits.call, blocking) & (items.call[graph.waits.item] == graph.waits.call)
     new_calls = calls.copied("before_ns", "length_ns")
     waited = (calls.end_ns - calls.start_ns)[waits].sum()
-    # At worst what the call took by itself comes back as the host's time elsewhere.
+    # At worst, the call's own time returns as host time elsewhere.
     new_calls.length_ns[waits] = (graph.constants.sync_call_ns or 0) if request.stance == Stance.WORST else 0
     new_calls.before_ns[waits] = 0
     new_calls.length_ns[blocking] = np.minimum(new_calls.length_ns[blocking], graph.constants.copy_call_ns or 0)
@@ -45,10 +45,9 @@ def _apply(graph: Graph, request: Request) -> Applied:
 
 
 def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
-    """The waits that are due all the same: for a download, before the host next works for long by itself.
+    """Return the waits that remain: a download must end before the host next works for long by itself.
 
-    Such work, of whichever thread, is taken to need the data, as kernels are taken to need uploads, unless it is a
-    DataLoader's.
+    Any such work, except a DataLoader's, is assumed to need the data, as kernels are assumed to need uploads.
     """
     items, calls = graph.items, graph.calls
     since = calls.since_ns
@@ -58,7 +57,7 @@ def _read_by_host(graph: Graph, dropped: Waits) -> Waits:
     downloads = dropped.take(items.kind[dropped.item] == Kind.D2H)
     reader = np.searchsorted(since[long], calls.end_ns[downloads.call])
     read = reader < len(long)
-    # The call before the work returns when the data is there.
+    # The call before the work returns when the data has arrived.
     before = np.where(calls.handed_by >= 0, calls.handed_by, graph.previous)[long[reader[read]]]
     waits = Waits(before, downloads.item[read], np.full(int(read.sum()), graph.constants.return_ns or 0, np.int64))
     return waits.take(before >= 0)
@@ -69,7 +68,7 @@ INTERVENTION = Intervention(
     meaning="The synchronize after a copy disappears, and copy calls that wait by contract return at once if the "
     "host memory is pinned. Copy calls from or to pageable memory still block.",
     assumptions=(
-        Assumption(
+        Premise(
             "The host reads downloaded data only when it next works on its own for a millisecond or more, and "
             "does not overwrite data that is still being copied.",
             True,

@@ -11,7 +11,7 @@ from overlapscope.base.words import duration, plural
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.interventions._changes import copies, without_time_in
 from overlapscope.prediction.interventions._relief import with_warm_caches, without_giving_back
-from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
+from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
 from overlapscope.trace.model import Kind, Memory
 
 
@@ -21,7 +21,7 @@ def _apply(graph: Graph, request: Request) -> Applied:
     staged = pageable[items.bytes[pageable] > 0]
     faster = staged
     if len(pinned_here):
-        # Where the host pins on the way, it moves the same bytes through its memory a second time meanwhile.
+        # If the host pins during steps, this moves the same bytes through its memory a second time.
         either = np.isin(items.host_memory, (Memory.PAGEABLE, Memory.PINNED))
         faster = np.flatnonzero(items.is_copy & either & (items.bytes > 0) & ~items.gone)
     changed, without_pinning, spared_ns = without_time_in(_pinned(graph, request, staged, faster), pinned_here)
@@ -30,52 +30,39 @@ def _apply(graph: Graph, request: Request) -> Applied:
     touched = len(staged) + len(without_pinning)
     if not touched:
         return Applied(graph, calls, 0, "")
-    said = []
+    effects = []
     if len(staged) or not spared_ns:
         took = duration(float((items.end_ns - items.start_ns)[staged].sum()))
         takes = duration(float(changed.items.duration_ns[staged].sum()))
-        said.append(f"{copies(graph, staged)} take {takes} instead of {took}")
+        effects.append(f"{copies(graph, staged)} take {takes} instead of {took}")
     if spared_ns:
-        said.append(f"pin_memory() no longer takes {duration(spared_ns)} of the host's time")
-    what = ", and ".join(said)
+        effects.append(f"pin_memory() no longer takes {duration(spared_ns)} of the host's time")
+    what = ", and ".join(effects)
     if len(staged) < len(pageable):
         what += f" ({plural(len(pageable) - len(staged), 'copy')} of unknown size unchanged)"
     return Applied(changed, calls, touched, f"{what}.", faster)
 
 
 def _pinned(graph: Graph, request: Request, staged: I64, faster: I64) -> Graph:
-    """The graph with the `staged` copies from and to pinned memory, and the `faster` ones as fast as these."""
-    items, known = graph.items, graph.constants
-    duration_ns, call_ns = items.duration_ns.copy(), graph.calls.length_ns.copy()
-    launch_lag_ns, engine_lag_ns = items.launch_lag_ns.copy(), items.engine_lag_ns.copy()
-    after_call, host_memory = items.after_call.copy(), items.host_memory.copy()
+    """Return the graph with the `staged` copies from and to pinned memory, and the `faster` ones as fast as these."""
+    constants = graph.constants
+    items = graph.items.copied("duration_ns", "launch_lag_ns", "engine_lag_ns", "after_call", "host_memory")
+    calls = graph.calls.copied("length_ns")
     for kind in (Kind.H2D, Kind.D2H):
         rows = faster[items.kind[faster] == kind]
         alone_ns = request.hardware.copy_ns(kind, items.bytes[rows], request.stance)
-        duration_ns[rows] = np.minimum(items.duration_ns[rows], alone_ns)
+        items.duration_ns[rows] = np.minimum(items.duration_ns[rows], alone_ns)
     launched = staged[items.call[staged] >= 0]
-    launch_lag_ns[launched] = known.copy_latency_ns or 0
-    after_call[launched] = False
-    engine_lag_ns[staged] = known.kernel_gap_ns or 0
-    host_memory[staged] = Memory.PINNED
+    items.launch_lag_ns[launched] = constants.copy_latency_ns or 0
+    items.after_call[launched] = False
+    items.engine_lag_ns[staged] = constants.kernel_gap_ns or 0
+    items.host_memory[staged] = Memory.PINNED
     called = graph.callers(faster)
-    call_ns[called] = np.minimum(graph.calls.length_ns[called], known.copy_call_ns or 0)
+    calls.length_ns[called] = np.minimum(calls.length_ns[called], constants.copy_call_ns or 0)
     is_staged = np.zeros(len(items), np.bool_)
     is_staged[staged] = True
     of_copies = is_staged[graph.waits.item] & (items.call[graph.waits.item] == graph.waits.call)
-    return replace(
-        graph,
-        items=replace(
-            items,
-            duration_ns=duration_ns,
-            launch_lag_ns=launch_lag_ns,
-            engine_lag_ns=engine_lag_ns,
-            after_call=after_call,
-            host_memory=host_memory,
-        ),
-        calls=replace(graph.calls, length_ns=call_ns),
-        waits=graph.waits.take(~of_copies),
-    )
+    return replace(graph, items=items, calls=calls, waits=graph.waits.take(~of_copies))
 
 
 INTERVENTION = Intervention(
@@ -83,9 +70,7 @@ INTERVENTION = Intervention(
     meaning="Copies from and to pageable memory take as long as copies of the same size from and to pinned "
     "memory, and their calls return at once. A synchronize after the call stays; non-blocking removes it. "
     "pin_memory() no longer runs during steps, because memory is pinned once, before them.",
-    assumptions=(
-        Assumption("The host's buffers are allocated and pinned once, and filled without another copy.", False),
-    ),
+    assumptions=(Premise("The host's buffers are allocated and pinned once, and filled without another copy.", False),),
     advice="Pin the host memory once, outside the loop.\n"
     "Use torch.empty(..., pin_memory=True), DataLoader(pin_memory=True) or tensor.pin_memory(); download with "
     "pinned.copy_(tensor) instead of tensor.cpu().",

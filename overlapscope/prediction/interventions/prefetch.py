@@ -12,7 +12,7 @@ from overlapscope.base.intervals import I64
 from overlapscope.prediction.graph import Graph, Orders, Why
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions._changes import copies, move, without_time_in
-from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
+from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
 from overlapscope.prediction.steps import step_of_items
 from overlapscope.trace.model import Kind
 
@@ -25,26 +25,26 @@ def _apply(graph: Graph, request: Request) -> Applied:
     if not len(inputs):
         return Applied(graph, inputs, 0, "")
     changed, _ = move(graph, inputs, Stance.BEST)
-    # What is copied in a step is the next one's: that one's first kernel waits for it.
+    # The copy of a step is for the next step, whose first kernel waits for it.
     then = _kernels(graph, items.device[inputs], step + 1, last=False)
     kept = replace(changed, orders=changed.orders.take(~np.isin(changed.orders.first, inputs)))
     needed = then >= 0
     data = Orders.of(inputs[needed], then[needed], graph.constants.handover_ns or 0, Why.DATA)
     if request.stance == Stance.WORST:
-        # One buffer: the copy has to wait for the kernels that read it last.
+        # With a single buffer, the copy waits for the kernels that read it last.
         reads = _kernels(graph, items.device[inputs], step - 1, last=True)
         read = reads >= 0
         data = Orders.joined([data, Orders.of(reads[read], inputs[read], graph.constants.handover_ns or 0, Why.DATA)])
     changed = replace(kept, orders=Orders.joined([kept.orders, data]))
     if request.stance == Stance.BEST:
-        # XLA stages arrays on threads of its own, several at once: nothing waits for that a step ahead.
-        changed, _, _ = without_time_in(changed, staging(graph.trace))
+        # XLA stages several arrays at once on threads of its own; nothing waits for this a step ahead.
+        changed = without_time_in(changed, staging(graph.trace)).graph
     what = f"{copies(graph, inputs)}, for which steps wait, run one step earlier on their own stream."
     return Applied(changed, graph.callers(inputs), len(inputs), what)
 
 
 def _inputs(graph: Graph) -> tuple[I64, I64]:
-    """Uploads of each step that were launched before its first kernel on their device, and the step of each."""
+    """Return the uploads launched before the first kernel of their step on their device, and their steps."""
     items = graph.items
     step = step_of_items(graph)
     at = pick(graph.calls.start_ns, items.call, 0)
@@ -60,8 +60,7 @@ def _inputs(graph: Graph) -> tuple[I64, I64]:
 
 
 def _kernels(graph: Graph, devices: I64, of_steps: I64, *, last: bool) -> I64:
-    """Of some devices, each in a step: the first kernel, or the last, on the lane that runs most of the device's; -1
-    for none."""
+    """Return the first or last kernel of each device and step on the device's busiest lane; -1 for none."""
     items, step = graph.items, step_of_items(graph)
     chosen: dict[tuple[int, int], int] = {}
     for device in distinct(items.device).tolist():
@@ -79,8 +78,8 @@ INTERVENTION = Intervention(
     meaning="Uploads that are issued before the first kernel of their step carry the next step's data: they run "
     "on their own stream, and the next step's first kernel waits for them instead of this step's.",
     assumptions=(
-        Assumption("The next step's input is known when this step starts, and has the same size.", False),
-        Assumption("Two buffers take turns, so that the copy need not wait for the kernels of the step before.", True),
+        Premise("The next step's input is known when this step starts, and has the same size.", False),
+        Premise("Two buffers take turns, so that the copy need not wait for the kernels of the step before.", True),
     ),
     advice="Fetch the next batch before launching the work on this one.\n"
     "Under `with torch.cuda.stream(copies):`, call following = batch.to(device, non_blocking=True), from pinned "

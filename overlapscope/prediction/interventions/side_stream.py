@@ -7,7 +7,7 @@ import numpy as np
 from overlapscope.analysis.grouping import distinct
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.interventions._changes import on_own_lanes
-from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
+from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
 
 
 def _apply(graph: Graph, request: Request) -> Applied:
@@ -24,12 +24,12 @@ INTERVENTION = Intervention(
     "keep the order that data needs: the next kernel waits for an upload before it, a download for the "
     "kernel before it.",
     assumptions=(
-        Assumption(
+        Premise(
             "A kernel needs the uploads issued before it on its stream, and a download the kernels before it.",
             costed=False,
             harmless=True,
         ),
-        Assumption(
+        Premise(
             "Buffers take turns: an upload need not wait for the kernels before it, nor a kernel for a download.",
             True,
         ),

@@ -7,15 +7,15 @@ import numpy as np
 from overlapscope.analysis.grouping import distinct
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.interventions._changes import on_own_lanes
-from overlapscope.prediction.interventions.intervention import Applied, Assumption, Intervention, Request
+from overlapscope.prediction.interventions.intervention import Applied, Intervention, Premise, Request
 from overlapscope.trace.model import Kind
 
 
 def _apply(graph: Graph, request: Request) -> Applied:
     items = graph.items
-    there = items.is_copy & ~items.gone
-    uploads = distinct(items.lane[there & (items.kind == Kind.H2D)])
-    rows = np.flatnonzero(there & (items.kind == Kind.D2H) & np.isin(items.lane, uploads))
+    present = items.is_copy & ~items.gone
+    uploads = distinct(items.lane[present & (items.kind == Kind.H2D)])
+    rows = np.flatnonzero(present & (items.kind == Kind.D2H) & np.isin(items.lane, uploads))
     return on_own_lanes(
         graph, request, rows, ("to the host move away from the streams that also carry copies to the GPU.")
     )
@@ -27,8 +27,8 @@ INTERVENTION = Intervention(
     "works in both directions at once. Then each direction is slower, by the contention measured for the "
     "link.",
     assumptions=(
-        Assumption("A download needs the kernels before it on its stream.", costed=False, harmless=True),
-        Assumption("Nothing on the stream needs the downloads before it: buffers take turns.", True),
+        Premise("A download needs the kernels before it on its stream.", costed=False, harmless=True),
+        Premise("Nothing on the stream needs the downloads before it: buffers take turns.", True),
     ),
     advice="Give downloads (D2H) their own CUDA stream.\n"
     "Use torch.cuda.Stream(), apart from the stream of the uploads, and let it wait for the event of the kernel "

@@ -1,4 +1,4 @@
-"""Reads what `nsys export --type sqlite` writes of a report of Nsight Systems."""
+"""Traces from the databases that `nsys export --type sqlite` makes of Nsight Systems' reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from overlapscope.reading.files import SQLITE
-from overlapscope.reading.source import Request, Source
+from overlapscope.reading.source import ReadRequest, Source
 from overlapscope.trace.model import Trace
 
 
@@ -14,8 +14,8 @@ def _recognises(head: bytes) -> bool:
     return head.startswith(SQLITE)
 
 
-def _read(path: Path, request: Request) -> Trace:
-    # Imported here because most traces are no databases.
+def _read(path: Path, request: ReadRequest) -> Trace:
+    # Imported here because most traces are not databases.
     from overlapscope.reading.nsys.report import read
 
     return read(path, request)

@@ -1,7 +1,7 @@
 """An exported database as columns of integers and names.
 
-It is a file like any other, so nothing in it is trusted: it is opened read-only and immutable, only its own plain
-tables are read, by queries that name their columns, and whatever SQLite finds wrong with it becomes one sentence.
+The file is not trusted. It is opened read-only and immutable, and only its plain tables are read, by queries that name
+their columns. Any error of SQLite becomes one sentence.
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ from overlapscope.trace.model import I32, I64
 _PLAIN_TABLE: Final = re.compile(r"\s*create\s+table\b", re.IGNORECASE)
 _LONGEST_VALUE_BYTES: Final = 16 << 20
 _LEAST_ROW_BYTES: Final = 5
-"""A row's place in its page, its length, its number and the length of its head."""
+"""Bytes of a row besides its values: its place in the page, its length, its number and the length of its head."""
 _ROWS: Final = 1 << 16
-"""Rows that are made columns at once."""
+"""Number of rows to convert to columns at once."""
 
 Columns = dict[str, I64]
 
 
 class Database:
-    """The tables of one file. Everything raises UnreadableTrace where the file is damaged."""
+    """The tables of a file. All methods raise UnreadableTrace where the file is damaged."""
 
     def __init__(self, path: Path, shown: Path) -> None:
-        """`shown` is the path that messages name."""
+        """Open the file; messages show the path `shown`."""
         self.path, self.shown = path, shown
         self._progress: Callable[[int], object] = lambda rows: None
         wal = path.with_name(f"{path.name}-wal")
-        # Where a link leads must not matter: it may lead out of what may be read.
+        # Links are not resolved, because they may lead out of the readable directories.
         if disk.may_be_file(wal) and wal.lstat().st_size:
             raise UnreadableTrace(
-                f"{shown}: {wal.name} beside it holds changes that are not in the file yet; close the program that "
-                f"writes it, or run `sqlite3 {path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'`."
+                shown,
+                f"{wal.name} beside it holds changes that are not in the file yet; close the program that "
+                f"writes it, or run `sqlite3 {path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'`.",
             )
         with self._errors(), named_in_directory(path) as name:
             self._connection = sqlite3.connect(
@@ -57,7 +58,7 @@ class Database:
             self._connection.bound(lambda: size)
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(_LONGEST_VALUE_BYTES, size))
             self._connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
-            # Each distinct text is decoded once, by whoever wants it.
+            # Text stays bytes here, because each distinct text is decoded only once later.
             self._connection.text_factory = bytes
             self._query("PRAGMA query_only = 1")
             self._query("PRAGMA trusted_schema = 0")
@@ -67,40 +68,48 @@ class Database:
                 for name, sql in named
                 if isinstance(sql, str) and _PLAIN_TABLE.match(sql)
             }
-            """Of each table."""
+            """Columns of each table."""
 
     def close(self) -> None:
-        """Ends the reading."""
+        """Close the database."""
         self._connection.close()
 
     def listen(self, progress: Callable[[int], object]) -> None:
-        """`progress` is told of rows as they are read."""
+        """Call `progress` with the number of rows as they are read."""
         self._progress = progress
 
     def require(self, table: str, *columns: str) -> None:
-        """Raises UnreadableTrace where a table that is there lacks one of the columns."""
+        """Check that a table has some columns, if it exists.
+
+        Raises:
+            UnreadableTrace: A column is missing.
+        """
         missing = [column for column in columns if column not in self.columns[table]]
         if missing:
             raise UnreadableTrace(
-                f"{self.shown}: its table {table} has no column {', '.join(missing)}; export the report again with "
-                "a current `nsys export --type sqlite`."
+                self.shown,
+                f"its table {table} has no column {', '.join(missing)}; export the report again with "
+                "a current `nsys export --type sqlite`.",
             )
 
     def rows(self, table: str) -> int:
-        """How many rows a table has at most: tables are appended to."""
+        """Return the number of rows of a table or more, from its last row id."""
         if table not in self.columns:
             return 0
         with self._errors():
             return int(self._query(f"SELECT max(rowid) FROM {_quoted(table)}")[0][0] or 0)
 
     def integers(self, table: str, columns: Sequence[str], where: str = "") -> Columns:
-        """Columns of a table, in the order of its rows; -1 for NULL, and where the table has no such column."""
+        """Return columns of a table in the order of its rows; -1 for NULL and for columns that the table lacks."""
         return self.integers_and_texts(table, columns, "''", lambda text: 0, where)[0]
 
     def integers_and_texts(
         self, table: str, columns: Sequence[str], expression: str, number: Callable[[str], int], where: str = ""
     ) -> tuple[Columns, I32]:
-        """The same, and the text that an expression gives for each row, as `number` numbers each distinct one."""
+        """Return columns as `integers` does, and a number for the text of an expression in each row.
+
+        `number` is called once for each distinct text.
+        """
         there = [column for column in columns if column in self.columns.get(table, frozenset())]
         numbers = _Numbers(number)
         parts: list[list[NDArray[np.int64]]] = [[np.empty(0, np.int64)] for _ in (*there, expression)]
@@ -112,8 +121,9 @@ class Database:
                     block = [np.fromiter(column, np.int64, len(rows)) for column in values]
                 except (ValueError, TypeError, OverflowError):
                     raise UnreadableTrace(
-                        f"{self.shown}: its table {table} holds something else than whole numbers in one of "
-                        f"{', '.join(there)}; export the report again."
+                        self.shown,
+                        f"its table {table} holds something else than whole numbers in one of "
+                        f"{', '.join(there)}; export the report again.",
                     ) from None
                 block.append(np.fromiter(map(numbers.__getitem__, texts), np.int64, len(rows)))
                 for column, part in zip(parts, block, strict=True):
@@ -124,7 +134,7 @@ class Database:
         return found, whole[-1].astype(np.int32)
 
     def distinct(self, table: str, *columns: str, first: bool = False) -> list[tuple[Any, ...]]:
-        """The rows of some columns, each once, or the `first` alone; none where the table has not all of them."""
+        """Return the distinct rows of some columns, or only the `first`; none where the table lacks a column."""
         if not {*columns} <= self.columns.get(table, frozenset()):
             return []
         chosen = ", ".join(map(_quoted, columns))
@@ -133,13 +143,13 @@ class Database:
         return [row for row in found if all(isinstance(value, int) for value in row)]
 
     def string(self, id: int) -> str:
-        """A string of the table that keeps each once; empty where it has none of that id."""
+        """Return a string of the table of distinct strings; empty where it lacks the id."""
         with self._errors():
             found = self._query("SELECT value FROM StringIds WHERE id = ?", id)
         return str(found[0][0]) if found and found[0][0] is not None else ""
 
     def pairs(self, table: str, key: str, value: str) -> list[tuple[Any, Any]]:
-        """Two columns of a small table; none where it has not both."""
+        """Return two columns of a small table; none where it lacks either."""
         if not {key, value} <= self.columns.get(table, frozenset()):
             return []
         with self._errors():
@@ -162,8 +172,9 @@ class Database:
 
     def _endless(self) -> UnreadableTrace:
         return UnreadableTrace(
-            f"{self.shown}: the database is damaged: its pages refer to each other, so that its tables have more rows "
-            "than it can hold; copy or export the report again."
+            self.shown,
+            "the database is damaged: its pages refer to each other, so that its tables have more rows "
+            "than it can hold; copy or export the report again.",
         )
 
     @contextmanager
@@ -173,15 +184,14 @@ class Database:
         except (sqlite3.Error, OverflowError, MemoryError, UnicodeDecodeError) as error:
             if is_endless(error):
                 raise self._endless() from None
-            # Of a damaged database, SQLite's own words and names of columns may be no text.
+            # In a damaged database, the names of columns in SQLite's message may not be text.
             raise UnreadableTrace(
-                f"{self.shown}: the database cannot be read ({clean(str(error), 200)}); copy or export the report "
-                "again."
+                self.shown, f"the database cannot be read ({clean(str(error), 200)}); copy or export the report again."
             ) from None
 
 
 class _Numbers(dict[bytes, int]):
-    """The number of each text, which is asked for once."""
+    """Numbers of texts; the number of each distinct text is computed once."""
 
     def __init__(self, number: Callable[[str], int]) -> None:
         self._number = number
@@ -192,14 +202,14 @@ class _Numbers(dict[bytes, int]):
 
 
 def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """The parts as one, which are forgotten: a large table is not held twice."""
+    """Return the parts as a single array, and empty the list, so that a large table is not held twice."""
     whole = np.concatenate(parts)
     parts.clear()
     return whole
 
 
 def _decoded(text: bytes) -> str:
-    """Text of any bytes is taken: a name need not be valid."""
+    """Return the text in any bytes, because a name need not be valid."""
     return text.decode("utf-8", "backslashreplace")
 
 

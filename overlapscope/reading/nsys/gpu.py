@@ -1,4 +1,4 @@
-"""What ran on the device: kernels, copies, memsets, and CUDA graphs that were recorded as one op each."""
+"""Rows of the device: kernels, copies, memsets, and CUDA graphs recorded as a single op."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ GRAPH: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 TABLES: Final = (KERNEL, COPY, FILL, GRAPH)
 
 WHOLE_GRAPH: Final = "CUDA graph"
-"""What the names of graphs recorded as one op begin with."""
+"""Prefix of the names of graphs that were recorded as a single op."""
 _COMMON: Final = ("start", "end", "deviceId", "streamId", "correlationId")
 _NO_STREAM: Final = 0x7FFFFFFF
-"""Numbers above stand for none: 4294967295, written as 32 bits without sign."""
+"""Larger numbers stand for "none": 4294967295, -1 as an unsigned 32-bit number."""
 _DIRECTIONS: Final = (
     *("<unknown>", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP"),
     *("HtoD", "DtoH", "DtoD"),
 )
-"""ENUM_CUDA_MEMCPY_OPER, as Kineto spells them; the last three are migrations of managed memory."""
+"""ENUM_CUDA_MEMCPY_OPER in Kineto's spelling; the last three are migrations of managed memory."""
 _FIRST_MIGRATION: Final = 11
 _MEMORY: Final = (
     *("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static"),
     "Unknown",
 )
-"""ENUM_CUDA_MEM_KIND, as Kineto spells them."""
+"""ENUM_CUDA_MEM_KIND in Kineto's spelling."""
 
 
 def read(database: Database, names: Names, process: int | None) -> Rows:
-    """The rows of `Trace.gpu_ops`, but for the launches, in no order."""
+    """Return the rows of `Trace.gpu_ops` in no order, without the launches."""
     return joined(part(database, names, process) for part in (_kernels, _copies, _fills, _graphs))
 
 
 def of_process(database: Database, table: str, process: int | None) -> str:
-    """The condition of the rows of one process; of all, where the table does not tell."""
+    """Return the SQL condition for the rows of a process; for all rows where the table does not state processes."""
     known = process is not None and "globalPid" in database.columns.get(table, frozenset())
     return f"WHERE globalPid = {process}" if known else ""
 
 
 def number(column: I64) -> I64:
-    """A stream's or an event's number; -1 where none is meant."""
+    """Return the numbers of streams or events; -1 for none."""
     return np.where((column < 0) | (column > _NO_STREAM), -1, column)
 
 
@@ -95,7 +95,7 @@ def _graphs(database: Database, names: Names, process: int | None) -> Rows:
 
 
 def _spelled(names: Names, spell: Callable[..., str], *columns: I64) -> I32:
-    """The number of each row's name, which is made of its values in some columns."""
+    """Return the number of each row's name, which is composed from its values in some columns."""
     distinct, back = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
     return np.array([names.number(spell(*row)) for row in distinct.tolist()], np.int32)[back.reshape(-1)]
 

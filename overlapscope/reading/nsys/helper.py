@@ -1,5 +1,7 @@
-"""Reads the operators and ranges of a large report in a process of its own: they are about half of its rows, and to
-make Python's numbers of a database's takes longer than all that follows."""
+"""A helper process that reads the operators and ranges of a large report.
+
+They make up about half of the rows, and converting a database's numbers to Python's takes longer than all later work.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,17 @@ from overlapscope.reading.nsys.names import Names
 from overlapscope.reading.nsys.rows import Rows
 
 _LEAST_ROWS: Final = 200_000
-"""Below, all is read before a process has begun."""
+"""Reports with fewer rows are read before a helper could start."""
 
 Ranges = tuple[Rows, Rows]
-"""What `host.operators_and_ranges` gives."""
+"""Rows that `host.operators_and_ranges` returns."""
 
 
 @contextmanager
 def ranges(database: Database, process: int | None) -> Iterator[Callable[[Names], Ranges]]:
-    """Begins to read them, and gives the function that waits for them and numbers their names.
+    """Start reading the rows; yield a function that waits for them and numbers their names.
 
-    Where no process helps, or it fails in any way, that function reads them itself.
+    Without a helper, or if it fails, that function reads the rows itself.
     """
     started = None
     if database.rows(host.RANGES) >= _LEAST_ROWS and usable_cores() > 1 and alone():
@@ -39,7 +41,7 @@ def ranges(database: Database, process: int | None) -> Iterator[Callable[[Names]
             try:
                 text, read = pickle.load(started[1])
             except (EOFError, OSError, pickle.UnpicklingError):
-                # It died, or could not read them, which is said where they are read again.
+                # The helper died or could not read the rows. Reading them again reports the error.
                 return host.operators_and_ranges(database, names, process)
             numbers = np.array([names.number(name) for name in text], np.int32)
             operators, annotations = ({**rows, "name_id": numbers[rows["name_id"]]} for rows in read)

@@ -1,4 +1,4 @@
-"""What the host did: calls into CUDA and the operating system, NVTX ranges, and what the profiler itself took."""
+"""Rows of the host: calls of CUDA and the operating system, NVTX ranges, and the profiler's overhead."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ OVERHEADS: Final = ("CUPTI_ACTIVITY_KIND_OVERHEAD", "PROFILER_OVERHEAD")
 TABLES: Final = (*CALLS, SYSTEM, RANGES, *OVERHEADS)
 
 _THREAD: Final = 0xFFFFFF
-"""The bits of a serialized id that have the thread's number; those above have the process."""
+"""Bits of a serialized id that hold the thread's number; higher bits hold the process."""
 _VERSION: Final = re.compile(r"(cuda\w+?)_v\d{4,5}(_\w+)?")
-"""`cudaLaunchKernel_v7000`: the runtime's calls carry the version that they came with."""
+"""`cudaLaunchKernel_v7000`: names of the runtime's calls end in the version that introduced them."""
 _RANGE_EVENTS: Final = (59, 60)
-"""ENUM_NSYS_EVENT_TYPE: pushed and popped, and started and ended."""
+"""ENUM_NSYS_EVENT_TYPE: ranges that are pushed and popped, and ranges that are started and ended."""
 _NEW_DOMAIN: Final = 75
 _LIBRARY: Final = re.compile(r"(nccl|nvshmem|cublas|cudnn|cufft|cusparse|cusolver|cccl|libcu)", re.IGNORECASE)
-"""Domains of libraries, whose ranges are calls into them."""
+"""Domains of libraries, whose ranges are calls of the library."""
 _EMITTED: Final = "\x01"
-"""Stands behind a name from which was taken what `torch.autograd.profiler.emit_nvtx` appends: `, seq = 5, op_id = 7`.
-"""
+"""Marks a name without its ending from `torch.autograd.profiler.emit_nvtx`: `, seq = 5, op_id = 7`."""
 _OPERATOR: Final = re.compile(r"\w+::|\w*Backward\d*$|autograd::")
 _OF_PROFILER: Final = frozenset({3, 4, 5})
-"""ENUM_CUPTI_OVERHEAD_TYPE: flushed buffers, instrumentation and resources are the profiler's; the driver's compiler,
-lazy loading and full launch queues are the program's."""
+"""ENUM_CUPTI_OVERHEAD_TYPE. The profiler causes buffer flushes, instrumentation and resources; the program causes the
+driver's compiler, lazy loading and full launch queues."""
 
 
 def calls(database: Database, names: Names, process: int | None) -> Rows:
-    """The rows of `Trace.runtime_calls`, in no order."""
+    """Return the rows of `Trace.runtime_calls`, in no order."""
     return joined(_calls(database, table, names, process) for table in CALLS)
 
 
@@ -56,11 +55,14 @@ def _without_version(name: str) -> str:
 
 
 def operators_and_ranges(database: Database, names: Names, process: int | None) -> tuple[Rows, Rows]:
-    """The rows of `Trace.cpu_ops` and `Trace.annotations`, in no order.
+    """Return the rows of `Trace.cpu_ops` and `Trace.annotations`, in no order.
 
-    Operators are PyTorch's, as its `emit_nvtx` marks them, libraries' own ranges, and calls of the operating system.
+    Operators are PyTorch's, as its `emit_nvtx` marks them, the ranges of libraries, and calls of the operating system.
     """
     system, _ = _host(database, SYSTEM, names, process)
+    # Nsight Systems records calls of at least a microsecond (`--osrt-threshold`). Rows without a length are its marks,
+    # such as "OS runtime libraries profiling started".
+    system = kept(system, system["start_ns"] != system["end_ns"])
     columns = ("start", "end", "globalTid", "domainId")
     if RANGES not in database.columns:
         return system, {name: column[:0] for name, column in system.items()}
@@ -78,7 +80,7 @@ def operators_and_ranges(database: Database, names: Names, process: int | None) 
     if "eventType" in database.columns[RANGES]:
         where = f"{where} {'AND' if where else 'WHERE'} eventType IN {_RANGE_EVENTS}"
     table, name_id = database.integers_and_texts(RANGES, columns, _operator(_text(database)), number, where)
-    # What has no end was still open when the recording ended.
+    # A range without an end was still open when the recording ended.
     is_range = table["end"] >= 0
     of_library = np.isin(table["domainId"], _library_domains(database)) & (table["domainId"] > 0)
     is_operator = of_library | np.isin(name_id, list(operators))
@@ -92,7 +94,7 @@ def operators_and_ranges(database: Database, names: Names, process: int | None) 
 
 
 def _text(database: Database) -> str:
-    """What names a range: its own text, or a registered one."""
+    """Return the SQL expression of a range's name: its own text, or a registered text."""
     there = database.columns[RANGES]
     texts = [*(["text"] if "text" in there else [])]
     texts += ["(SELECT value FROM StringIds WHERE id = textId)"] if "textId" in there else []
@@ -100,8 +102,10 @@ def _text(database: Database) -> str:
 
 
 def _operator(text: str) -> str:
-    """The expression of a range's text, without what `emit_nvtx` appends to operators' names, but marked as theirs. It
-    has numbers that make each text another, so taking it off first spares all of them."""
+    """Return the SQL expression of a range's name, with a mark in place of the ending from `emit_nvtx`.
+
+    The ending has numbers that make each text distinct, so removing it first avoids decoding them all.
+    """
     seq, op = (f"instr({text}, ', {key} = ')" for key in ("seq", "op_id"))
     return f"iif({op}, substr({text}, 1, iif({seq}, {seq}, {op}) - 1) || char({ord(_EMITTED)}), {text})"
 
@@ -117,7 +121,7 @@ def _library_domains(database: Database) -> I64:
 
 
 def overheads(database: Database, names: Names, process: int | None) -> Rows:
-    """The rows of `Trace.overheads`, in no order."""
+    """Return the rows of `Trace.overheads`, in no order."""
     parts = []
     for table in OVERHEADS:
         rows, kind = _host(database, table, names, process, "overheadType")
@@ -133,7 +137,7 @@ def _host(
     besides: str = "nameId",
     shown: Callable[[str], str] = str,
 ) -> tuple[Rows, I64]:
-    """The rows of a table, and another of its columns; names as they are `shown`."""
+    """Return the rows of a table, and the column `besides`; `shown` converts names."""
     if table in database.columns:
         database.require(table, "start", "end")
     where = _of_threads(database, table, process)
@@ -152,7 +156,7 @@ def _thread(serialized: I64) -> I64:
 
 
 def _of_threads(database: Database, table: str, process: int | None) -> str:
-    """The condition of the rows of one process' threads; of all, where the table does not tell."""
+    """Return the SQL condition for the rows of a process's threads; for all rows if the table has no threads."""
     if process is None or "globalTid" not in database.columns.get(table, frozenset()):
         return of_process(database, table, process)
     return f"WHERE globalTid BETWEEN {process} AND {process | _THREAD}"

@@ -1,7 +1,7 @@
-"""Makes a Trace of one process in an exported report of Nsight Systems.
+"""The Trace of one process in an exported report of Nsight Systems.
 
-Tables and columns differ by version and by what was recorded (`nsys profile --trace`), so what is there is read by
-name. Facts come from NVIDIA's "SQLite Schema Reference" and from exports of schema 3.24 and 3.25.
+Tables and columns differ by version and by the options of `nsys profile --trace`, so each is read by name if it exists.
+The facts come from NVIDIA's "SQLite Schema Reference" and from exports of schema 3.24 and 3.25.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from overlapscope.reading.nsys import gpu, helper, host, syncs
 from overlapscope.reading.nsys.database import Database
 from overlapscope.reading.nsys.names import Names
 from overlapscope.reading.nsys.rows import Rows, kept, ordered
-from overlapscope.reading.source import Request
+from overlapscope.reading.source import ReadRequest
 from overlapscope.reading.steps import found_steps
 from overlapscope.trace.lost import OF_KIND, Part
 from overlapscope.trace.model import (
@@ -44,7 +44,7 @@ from overlapscope.trace.model import (
 
 PID_SHIFT: Final = 24
 PID_MASK: Final = 0xFFFFFF
-"""Where a serialized id has the process' number."""
+"""Bit of a serialized id at which the process's number begins."""
 _LARGEST_BASE_NS: Final = 1 << 62
 _MOST_PROCESSES: Final = 10_000
 _VERSIONS: Final = {"EXPORT_PRODUCT_VERSION": "nsys", "EXPORT_SCHEMA_VERSION": "schema"}
@@ -58,22 +58,26 @@ _PARTS: Final[dict[str, Part]] = {
 _TABLES: Final = (*gpu.TABLES, *host.TABLES, syncs.SYNCS, syncs.EVENTS)
 
 
-def read(path: Path, request: Request) -> Trace:
-    """The Trace of the process that the path names, or of the only one in the file. Raises UnreadableTrace."""
+def read(path: Path, request: ReadRequest) -> Trace:
+    """Return the Trace of the process that the path names, or of the only process in the file.
+
+    Raises:
+        UnreadableTrace: There is no such process, or the file is damaged.
+    """
     file, part = file_and_part(path)
     located = place(file, request.limit_bytes)
     size = located.stat().st_size
     if size > request.limit_bytes:
-        raise UnreadableTrace(f"{path}: is larger than --max-size allows ({size:,} bytes); raise it.")
+        raise UnreadableTrace(path, f"is larger than --max-size allows ({size:,} bytes); raise it.")
     with closing(Database(located, path)) as database:
         _check(database, path)
         processes = _processes(database)
         if part is None and len(processes) > 1:
             parts = [f"{path}@{number}" for number in range(len(processes))]
             what = "write it to a file, and name that" if is_pipe(file) else f"name one of {listed(parts, 8)}"
-            raise UnreadableTrace(f"{path}: holds {len(processes)} processes; {what}.")
+            raise UnreadableTrace(path, f"holds {len(processes)} processes; {what}.")
         if part is not None and part >= max(len(processes), 1):
-            raise UnreadableTrace(f"{path}: {file.name} has {len(processes)} processes, counted from 0.")
+            raise UnreadableTrace(path, f"{file.name} has {len(processes)} processes, counted from 0.")
         process = processes[part or 0] if processes else None
         rows = max(sum(database.rows(table) for table in _TABLES), 1)
         with ReadingBar(str(path), size, request.progress) as bar:
@@ -88,35 +92,40 @@ def read(path: Path, request: Request) -> Trace:
             with helper.ranges(database, process) as ranges:
                 trace = _assemble(database, process, ranges)
     rank = rank_in_name(file.name)
-    # Where several processes were recorded, each is taken for the rank that its place among their devices says.
+    # Several recorded processes are numbered as ranks in the order of their devices.
     rank = part if rank is None and len(processes) > 1 else rank
     return found_steps(replace(trace, source=shown_source(path), rank=rank, unpacked_bytes=size))
 
 
 def processes_of(path: Path) -> list[int]:
-    """The processes in a file that used a GPU, by their devices; empty where it does not say, or cannot be read."""
+    """Return the processes that used a GPU, by their devices; none if they are not stated or the file is unreadable."""
     try:
         with closing(Database(place(path, LIMIT_BYTES), path)) as database:
             return _processes(database)
     except (UnreadableTrace, OSError):
-        # Whoever reads it says so.
+        # Reading the report reports the error.
         return []
 
 
 def _check(database: Database, path: Path) -> None:
-    """Raises UnreadableTrace where this is no export of Nsight Systems."""
+    """Check that the database is an export of Nsight Systems.
+
+    Raises:
+        UnreadableTrace: It is not.
+    """
     if "StringIds" not in database.columns or not any(
         name.startswith(("CUPTI_", "META_DATA_", "NVTX_", "TARGET_INFO_")) for name in database.columns
     ):
         raise UnreadableTrace(
-            f"{path}: this is an SQLite database, but none that `nsys export --type sqlite` writes: it has no table "
-            "StringIds beside tables of CUDA."
+            path,
+            "this is an SQLite database, but none that `nsys export --type sqlite` writes: it has no table "
+            "StringIds beside tables of CUDA.",
         )
 
 
 def _processes(database: Database) -> list[int]:
-    """Their serialized ids, in the order of the devices that they used."""
-    # Where only one has streams, its first op tells, and the tables need not be searched for others.
+    """Return the serialized ids of the processes, in the order of the devices that they used."""
+    # If only one process has streams, its first op identifies it, without a search through all tables.
     alone = len(database.distinct("TARGET_INFO_CUDA_STREAM", "processId")) == 1
     first_device: dict[int, int] = {}
     for table in gpu.TABLES:
@@ -124,7 +133,7 @@ def _processes(database: Database) -> list[int]:
             first_device[process] = min(device, first_device.get(process, device))
     if len(first_device) > _MOST_PROCESSES:
         raise UnreadableTrace(
-            f"{database.shown}: names {len(first_device):,} processes, so it is damaged; export the report again."
+            database.shown, f"names {len(first_device):,} processes, so it is damaged; export the report again."
         )
     return sorted(first_device, key=lambda process: (first_device[process], process))
 
@@ -141,9 +150,7 @@ def _assemble(database: Database, process: int | None, ranges: Callable[[Names],
     rows, damage = _possible(tables)
     lasting = sum(float((table["end_ns"] - table["start_ns"]).sum(dtype=np.float64)) for table in rows.values())
     if lasting > LARGEST_TOTAL_NS:
-        raise UnreadableTrace(
-            f"{database.shown}: its events last more than two years in total; export the report again."
-        )
+        raise UnreadableTrace(database.shown, "its events last more than two years in total; export the report again.")
     base_ns = next((utc for utc, _ in database.pairs("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "utcEpochNs")), 0)
     base_ns = base_ns if isinstance(base_ns, int) and 0 < base_ns < _LARGEST_BASE_NS else 0
     for table in rows.values():
@@ -181,8 +188,10 @@ def _assemble(database: Database, process: int | None, ranges: Callable[[Names],
 
 
 def _possible(tables: dict[str, Rows]) -> tuple[dict[str, Rows], Damage]:
-    """The rows that can have happened, ordered, and what was left out of them. `tables` is emptied, lest large ones are
-    held twice."""
+    """Return the rows that can have happened, ordered, and the number of dropped rows.
+
+    Empties `tables`, so that large tables are not held twice.
+    """
     starts = np.concatenate([rows["start_ns"] for rows in tables.values()])
     begin_ns, end_ns = recording(starts[starts > 0], None)
     lost: Counter[str] = Counter()
@@ -204,7 +213,7 @@ def _possible(tables: dict[str, Rows]) -> tuple[dict[str, Rows], Damage]:
 
 
 def _forget_impossible_sizes(ops: Rows) -> dict[str, int]:
-    """Takes as unknown what no copy can have moved in its time: how many, by part."""
+    """Forget sizes that no copy can have moved in its time; return how many, by part."""
     is_copy = np.isin(ops["kind"], (Kind.H2D, Kind.D2H))
     fast = is_copy & (ops["bytes"] // FASTEST_BYTES_PER_NS > ops["end_ns"] - ops["start_ns"] + 1)
     wrong = fast | (ops["bytes"] > LARGEST_BYTES)
@@ -213,7 +222,11 @@ def _forget_impossible_sizes(ops: Rows) -> dict[str, int]:
 
 
 def _device_names(database: Database, process: int | None) -> dict[int, str]:
-    """CUDA numbers the devices of each process anew; where that is not recorded, the numbers are taken for equal."""
+    """Return the names of a process's devices.
+
+    CUDA numbers the devices of each process anew. If that is not recorded, its numbers are assumed to be the ids of the
+    GPUs.
+    """
     products = {id: name for id, name in database.pairs("TARGET_INFO_GPU", "id", "name") if isinstance(name, str)}
     numbered = database.distinct("TARGET_INFO_CUDA_DEVICE", "cudaId", "gpuId", "pid")
     pid = None if process is None else process >> PID_SHIFT & PID_MASK
@@ -222,7 +235,7 @@ def _device_names(database: Database, process: int | None) -> dict[int, str]:
 
 
 def _framework(names: Iterable[str]) -> Framework:
-    """What the program is written with, by the names of its kernels and ranges."""
+    """Return the framework of the program, by the names of its kernels and ranges."""
     for name in names:
         if "at::native::" in name or name.startswith(("aten::", "triton_")):
             return "pytorch"

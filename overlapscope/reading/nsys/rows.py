@@ -1,4 +1,4 @@
-"""Rows of a Trace's tables while they are made: what cannot have happened left out, the rest sorted."""
+"""Rows of a Trace's tables under construction: impossible rows are dropped, the others sorted."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from overlapscope.trace.model import Bool
 
 Rows = dict[str, NDArray[Any]]
-"""The columns of a Trace's table, by name, but for the string table and `place`."""
+"""Columns of a Trace's table by name, except the string table and `place`."""
 
 
 def joined(parts: Iterable[Rows]) -> Rows:
-    """The rows of tables with the same columns, one after another."""
+    """Return the rows of tables with the same columns, table after table."""
     parts = list(parts)
     parts = [part for part in parts if len(part["start_ns"])] or parts[:1]
     if len(parts) == 1:
@@ -24,12 +24,12 @@ def joined(parts: Iterable[Rows]) -> Rows:
 
 
 def kept(rows: Rows, keep: Bool) -> Rows:
-    """Those of a mask."""
+    """Return the rows that a mask selects."""
     return {name: column[keep] for name, column in rows.items()} if not keep.all() else rows
 
 
 def ordered(rows: Rows, first_place: int) -> Rows:
-    """By start, longest first within equal starts, with places numbered from `first_place`."""
+    """Return rows by start, longest first, with places numbered from `first_place`."""
     start, end = rows["start_ns"], rows["end_ns"]
     place = np.arange(first_place, first_place + len(start), dtype=np.int32)
     order = np.lexsort((-end, start))

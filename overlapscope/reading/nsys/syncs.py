@@ -1,4 +1,4 @@
-"""Synchronization records, and which record of an event each wait waited for."""
+"""Synchronization records, and the event record that each wait waits for."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BY_CALL: Final = (
     ("DeviceSynchronize", Sync.CONTEXT),
     ("CtxSynchronize", Sync.CONTEXT),
 )
-"""The call decides, where it was recorded: an export of schema 3.24.14 has a `cudaStreamSynchronize` of type 2."""
+"""The recorded call decides, because an export of schema 3.24.14 has a `cudaStreamSynchronize` of type 2."""
 _SPELLED: Final = {
     Sync.EVENT: "Event Sync",
     Sync.STREAM_WAIT_EVENT: "Stream Wait Event",
@@ -36,7 +36,7 @@ _SPELLED: Final = {
 
 
 def read(database: Database, names: Names, process: int | None, calls: Rows) -> Rows:
-    """The rows of `Trace.syncs`, in no order. `calls` are those of `Trace.runtime_calls`."""
+    """Return the rows of `Trace.syncs`, in no order, given the rows of `Trace.runtime_calls`."""
     columns = database.integers(
         SYNCS,
         ("start", "end", "deviceId", "streamId", "correlationId", "syncType", "eventId", "eventSyncId"),
@@ -83,11 +83,11 @@ def _kind_of_call(name: str) -> int:
 
 
 def _recorded(database: Database, process: int | None, event: I64, sync: I64, correlation: I64) -> tuple[I64, I64, I64]:
-    """For each wait the correlation of the call that recorded its event, and that event's stream and device; -1 where
-    events were not recorded (`nsys profile --cuda-event-trace`).
+    """Return for each wait the correlation of the call that recorded its event, and the event's stream and device.
 
-    An id says which record a wait waits for. Exports without it name the event alone: then it is the event's last
-    record before the wait, correlations being handed out in order.
+    They are -1 where events were not recorded (`nsys profile --cuda-event-trace`). An id identifies the record that a
+    wait waits for. Exports without it name only the event. The record is then the event's last before the wait, because
+    correlations are assigned in order.
     """
     events = database.integers(
         EVENTS,

@@ -1,4 +1,4 @@
-"""Recorders for training frameworks, one optional module each; they begin, step and end a `Recording`."""
+"""Recorders for training frameworks, one optional module each, which begin, step and end a `Recording`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from overlapscope.recorder.automatic_steps import MARKS
-from overlapscope.recorder.recording import Recording
+from overlapscope.recorder.recording import record
 
 
 class TrainingRecorder:
@@ -15,10 +15,10 @@ class TrainingRecorder:
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         """Raises UsageError for options that make no sense."""
         self._path, self._options = path, {"steps_by": MARKS} | options
-        self.recording = Recording(path, **self._options)
-        """The recording of this training, or of the last."""
+        self.recording = record(path, **self._options)
+        """Recording of this training, or of the last one."""
 
     def _begin(self) -> None:
         self.recording.end()
-        self.recording = Recording(self._path, **self._options)
+        self.recording = record(self._path, **self._options)
         self.recording.begin()

@@ -1,6 +1,6 @@
-"""The processes that a recorded program starts: counted, or recorded as well.
+"""Processes that a recorded program starts: counting them, or recording them as well.
 
-Each of them waits until the program there imports torch, and then records it (`at_start`).
+Each process waits until its program imports torch, and then records it (`at_start`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import re
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from overlapscope.recorder import at_start
 from overlapscope.recorder.destination import Destination, kept_name, rank_of
+from overlapscope.recorder.options import Options
 from overlapscope.recorder.program import ProgramRecording
 from overlapscope.recorder.wrapping import before
 
@@ -29,22 +31,25 @@ _HELPERS = ("torch.utils.data.", "torch._inductor.", "multiprocessing.resource_t
 """Modules whose processes only help the program that starts them."""
 
 
-def record_all(path: Path, options: dict[str, Any]) -> None:
-    """Have every Python process recorded that this one starts from now on: `path`, absolute, and `options` are those of
-    its own `ProgramRecording`.
+def record_all(path: Path, options: Options) -> None:
+    """Record every Python process that this one starts from now on.
+
+    Args:
+        path: Trace file of this process, absolute.
+        options: Options of this process's recording.
     """
-    os.environ[_VARIABLE] = json.dumps({"path": str(path), **options})
+    os.environ[_VARIABLE] = json.dumps({"path": str(path), **asdict(options)})
     os.environ.update(at_start.environment(f"{__name__}:watch"))
 
 
 def traces(path: Path) -> Path:
-    """Where the traces of such processes are, where `path` is asked for: a directory or a glob pattern."""
+    """Return where such processes write their traces if the user names `path`: a directory or a glob pattern."""
     destination = Destination.asked(path).of_child()
     return destination.pattern_of_ranks() or destination.path(None).parent
 
 
 def make_room(where: Path, *, force: bool) -> None:
-    """Give what an earlier run has left there other names; with `force`, remove it."""
+    """Rename the traces that an earlier run left there; with `force`, remove them."""
     if where.is_dir():
         for old in [path for path in where.iterdir() if _FILE.fullmatch(path.name)]:
             if force:
@@ -54,49 +59,51 @@ def make_room(where: Path, *, force: bool) -> None:
 
 
 def written(where: Path, since_ns: int) -> list[Path]:
-    """The traces there that were written since then."""
+    """Return the traces there that were written since then."""
     traces_there = map(Path, glob.glob(str(where / "*" if where.is_dir() else where)))
     return [path for path in traces_there if path.stat().st_mtime_ns >= since_ns]
 
 
 def watch() -> None:
-    """In such a process, when it has imported torch: record it, unless it is ours."""
+    """Record this process, which `record_all` reached and which has imported torch, unless it runs overlapscope."""
     if "overlapscope" in sys.orig_argv:
         return
     options = json.loads(os.environ[_VARIABLE])
-    recording = ChildRecording(Path(options.pop("path")), **options)
+    recording = ChildRecording(Path(options.pop("path")), Options(**options))
     recording.begin_with_torch()
-    # Processes of multiprocessing that were forked, from a server for example, run no exit handlers of Python's.
+    # Forked processes of multiprocessing, from a server for example, do not run Python's exit handlers.
     multiprocessing.util.Finalize(None, recording.finish, exitpriority=0)
 
 
 class ChildRecording(ProgramRecording):
-    """Of a process that the program started. It is silent, and begins with the first step or use of the GPU: helpers of
-    the program, which do neither, leave no trace.
+    """A silent recording of a process that the program started.
+
+    It begins with the first step or use of the GPU, so helpers of the program, which do neither, leave no trace.
     """
 
-    def __init__(self, path: Path, **options: Any) -> None:
-        super().__init__(path, lambda _: None, overwrites=True, stops=False, late=True, **options)
+    def __init__(self, path: Path, options: Options) -> None:
+        super().__init__(path, options, lambda _: None, overwrites=True, stops=False, late=True)
         self._destination = self._destination.of_child()
 
     def prepare(self) -> None:
-        """Leaves no directory behind where there will be no trace."""
+        """Create no directory, since there may be no trace."""
         self._rank = rank_of(os.environ)
 
 
-class Started:
-    """Counts the processes that the program starts with `multiprocessing` and `subprocess`, from `watch` on: Pythons,
-    but for helpers of torch's such as the workers of a DataLoader.
+class StartedProcesses:
+    """Numbers of Python processes that the program starts with `multiprocessing` and `subprocess`, after `watch`.
+
+    Helpers of torch, such as the workers of a DataLoader, do not count.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        """Without those that `record_all` does not reach."""
+        """Number of processes that `record_all` reaches."""
         self.forked = 0
-        """Those: they go on where this process is, with torch imported."""
+        """Number of processes that it does not reach: forks of this process after it imported torch."""
 
     def watch(self) -> None:
-        """For good."""
+        """Count processes from now on."""
         before(multiprocessing.process.BaseProcess, "start", self._on_process)
         before(subprocess.Popen, "__init__", self._on_command)
 
@@ -109,7 +116,7 @@ class Started:
             self.count += not forked
 
     def _on_command(self, popen: object, args: Any = (), *more: Any, **options: Any) -> None:
-        # It may be wrong, which is for Popen to say.
+        # Popen reports arguments that are wrong.
         with suppress(Exception):
             command = args.split() if isinstance(args, str) else [os.fsdecode(part) for part in args]
             python = bool(command) and Path(command[0]).name.startswith("python")

@@ -36,7 +36,7 @@ class Clock(Protocol):
         """A launch with that number, larger than any before, goes to a stream."""
 
     def is_ordered_after(self, current_stream: int, seq_num: int, other_stream: int) -> bool:
-        """Whether what is launched on a stream from now on waits for a launch on another."""
+        """Return whether what is launched on a stream from now on waits for a launch on another."""
 
 
 class Bookkeeping:
@@ -93,7 +93,7 @@ class Bookkeeping:
 
 
 def _is_finished(launch: Launch, clock: Clock) -> bool:
-    """Whether the host has synchronised with it."""
+    """Return whether the host has synchronised with it."""
     return launch.seq <= clock.host_sync_state.get(launch.stream, 0)
 
 
@@ -168,7 +168,7 @@ class _Past:
         return (self.write,)
 
     def is_over(self, clock: Clock) -> bool:
-        """Whether the host has synchronised with all of it, and so everything that comes."""
+        """Return whether the host has synchronised with all of it, and so everything that comes."""
         uses = [*self.reads.values(), *([self.write] if self.write else [])]
         return all(_is_finished(use.launch, clock) for use in uses)
 
@@ -220,6 +220,6 @@ class DeviceUses:
         return races
 
     def _ordered(self, earlier: Use, later: Use) -> bool:
-        """Whether the later one's stream waits for the earlier one."""
+        """Return whether the later one's stream waits for the earlier one."""
         first = earlier.launch
         return self._clock.is_ordered_after(later.launch.stream, first.seq, first.stream)

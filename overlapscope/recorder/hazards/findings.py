@@ -102,7 +102,7 @@ class Findings:
             self._hazards[kind, earlier.launch.line, later.launch.line] = hazard
 
     def _is_known(self, kind: Kind, first: Line, second: Line) -> bool:
-        """Whether this pair of lines has met before; it is counted then."""
+        """Return whether this pair of lines has met before; it is counted then."""
         known = self._hazards.get((kind, first, second))
         if known is not None:
             self._hazards[kind, first, second] = replace(known, count=known.count + 1)

@@ -65,7 +65,7 @@ class _OnStream:
     copies: list[tuple[Direction, Touch]] = field(default_factory=list)
     """Those that may outlast the call."""
     waited_for: bool = False
-    """Whether the call has waited for its end."""
+    """True if the call has waited for its end."""
 
 
 class HazardMode(TorchDispatchMode):
@@ -181,7 +181,7 @@ class HazardMode(TorchDispatchMode):
         return list(launches.values())
 
     def _hears_of_allocations(self) -> bool:
-        """Whether torch says when device memory is used anew; else its earlier uses would be taken for the new ones."""
+        """Return whether torch reports when device memory is reused, so that it has no earlier uses."""
         if self._native_allocator is None:
             backend = torch.cuda.get_allocator_backend()
             self._native_allocator = backend == "native"

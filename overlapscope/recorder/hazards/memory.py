@@ -88,7 +88,7 @@ def strided(start: int, sizes: Sequence[int], strides: Sequence[int], item_bytes
 
 
 def overlap(a: Region, b: Region) -> bool:
-    """Whether they certainly share a byte. Exact where one of them is an interval.
+    """Return whether they certainly share a byte. Exact where one of them is an interval.
 
     Of two with gaps only those that begin at the same address are known to; columns of one matrix do not.
     """
@@ -102,12 +102,12 @@ def overlap(a: Region, b: Region) -> bool:
 
 
 def covers(outer: Region, inner: Region) -> bool:
-    """Whether `outer` is an interval that holds all of `inner`."""
+    """Return whether `outer` is an interval that holds all of `inner`."""
     return not outer.steps and outer.start <= inner.start and inner.end <= outer.end
 
 
 def _meets(start: int, end: int, steps: tuple[tuple[int, int], ...], whole: Region) -> bool:
-    """Whether the bytes from `start`, repeated along `steps` up to `end`, meet an interval."""
+    """Return whether the bytes from `start`, repeated along `steps` up to `end`, meet an interval."""
     if end <= whole.start or whole.end <= start:
         return False
     if not steps or whole.start <= start < whole.end:

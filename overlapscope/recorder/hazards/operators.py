@@ -36,7 +36,7 @@ class Arguments:
     used: tuple[tuple[int, str, bool], ...]
     """Position, name, and whether it is written."""
     writes_output: bool
-    """Whether it returns tensors of its own."""
+    """True if it returns tensors of its own."""
 
 
 @cache
@@ -79,7 +79,7 @@ def _has_memory(kind: type[torch.Tensor]) -> bool:
 
 
 def dispatches_itself(types: tuple[type, ...]) -> bool:
-    """Whether one of the types that took part in a dispatch is such a subclass."""
+    """Return whether one of the types that took part in a dispatch is such a subclass."""
     return any(issubclass(kind, torch.Tensor) and not _has_memory(kind) for kind in types)
 
 
@@ -134,12 +134,12 @@ class Transfer:
 
     @property
     def is_dma(self) -> bool:
-        """Whether the device reads or writes the host tensor's memory itself."""
+        """True if the device reads or writes the host tensor's memory itself."""
         return _is_direct(self) and self.host.is_pinned()
 
     @property
     def ends_with_call(self) -> bool:
-        """Whether the call returns only once the copy is done, and nothing is launched behind it."""
+        """True if the call returns only once the copy is done, and nothing is launched behind it."""
         return not self.non_blocking and (self.to_host or self.device.is_contiguous() or _is_direct(self))
 
 
@@ -154,7 +154,7 @@ def made_by(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any],
 
 
 def reads_scalar(operator: OpOverload) -> bool:
-    """Whether the operator hands one number to Python, and so waits for the stream it is on."""
+    """Return whether the operator hands one number to Python, and so waits for the stream it is on."""
     return operator is _READ_SCALAR
 
 
@@ -167,7 +167,7 @@ def _pairs(targets: Any, sources: Any, non_blocking: bool) -> Iterator[Transfer]
 
 
 def _is_direct(transfer: Transfer) -> bool:
-    """Whether no temporary in host memory is between the two.
+    """Return whether no temporary in host memory is between the two.
 
     Types are converted on the device where the copy does not block, and on the host where it does.
     """

@@ -1,11 +1,11 @@
-// What every page that is a file shares: light and dark, data carried along, and charts.
+// Common script of HTML files: light and dark, embedded data, and charts.
 (function () {
   "use strict";
   const root = document.documentElement;
   const system = matchMedia("(prefers-color-scheme: dark)");
   const overlapscope = (window.overlapscope = window.overlapscope || {});
 
-  // -- light and dark ------------------------------------------------------------------------------
+  // -- Light and dark ------------------------------------------------------------------------------
 
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
   const changed = () => document.dispatchEvent(new CustomEvent("overlapscope:theme", { detail: { dark: isDark() } }));
@@ -18,7 +18,7 @@
   });
   system.addEventListener("change", changed);
 
-  // -- data ----------------------------------------------------------------------------------------
+  // -- Data ----------------------------------------------------------------------------------------
 
   const unpackable = typeof DecompressionStream === "function";
 
@@ -40,14 +40,14 @@
     element.dataset.why = why;
   };
 
-  // -- charts --------------------------------------------------------------------------------------
+  // -- Charts --------------------------------------------------------------------------------------
 
   const PAPER_PX = 640;
   const options = {
     displaylogo: false,
     responsive: true,
     displayModeBar: "hover",
-    // Nothing here may be sent anywhere.
+    // Nothing may be sent anywhere.
     showSendToCloud: false,
     plotlyServerURL: "",
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
@@ -79,7 +79,7 @@
     for (const element of places) element.style.height = charts[element.id][0].layout.height + "px";
     for (const element of places) {
       const one = figure(charts[element.id], isDark());
-      // Drawn one at a time, so that the page can be scrolled meanwhile.
+      // Draw charts one at a time, so that the page stays scrollable.
       await new Promise((resume) => setTimeout(resume));
       await window.Plotly.newPlot(element, one.data, one.layout, options);
     }
@@ -89,7 +89,7 @@
         window.Plotly.react(element, one.data, width ? { ...one.layout, width } : one.layout, options);
       });
     document.addEventListener("overlapscope:theme", (event) => redraw(event.detail.dark));
-    // Paper is white, and nothing on it can be moved into view.
+    // Paper is white, and has no scroll bars.
     addEventListener("beforeprint", () => redraw(false, PAPER_PX));
     addEventListener("afterprint", () => redraw(isDark()));
     root.dataset.charts = "drawn";

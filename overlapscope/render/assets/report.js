@@ -1,4 +1,4 @@
-// The report's timelines, drawn from tiles that the file carries along, and the findings' ways into them.
+// Draws the report's timelines from embedded tiles, and links findings to them.
 (async function () {
   "use strict";
   const overlapscope = window.overlapscope;

@@ -1,6 +1,6 @@
-"""What draws a timeline in a browser: plain JavaScript and one style sheet, which know neither Dash nor a server.
+"""The timeline in a browser: plain JavaScript and a style sheet that depend neither on Dash nor on a server.
 
-A page calls `overlapscope.mountTimeline` (`api.js`). The dashboard serves the files, a report in one file holds them.
+A page calls `overlapscope.mountTimeline` (`api.js`). The dashboard serves the files, and an HTML report includes them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from importlib.resources import files
 
 
 def scripts() -> list[str]:
-    """The names of the scripts, in the order in which a page loads them; none needs another before it is called."""
+    """Return the names of the scripts in loading order. No script needs another until it is called."""
     return sorted(place.name for place in files(__name__).iterdir() if place.name.endswith(".js"))
 
 
@@ -17,5 +17,5 @@ STYLE = "timeline.css"
 
 
 def text(name: str) -> str:
-    """The text of one of the files."""
+    """Return the text of a file."""
     return files(__name__).joinpath(name).read_text(encoding="utf-8")

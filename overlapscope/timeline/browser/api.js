@@ -1,4 +1,4 @@
-/* `overlapscope.mountTimeline`: what a page needs of the timeline. */
+/* `overlapscope.mountTimeline`, the interface for pages. */
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
@@ -22,7 +22,7 @@
     if (options.op) lib.goTo(timeline, options.op.lane, options.op.row, options.view ? { span: null } : {});
     return {
       element,
-      /* `silent`: do not tell `onView`, as for a linked timeline. */
+      /* `silent`: don't call `onView`, as for a linked timeline. */
       setView: (start, end, { silent = false } = {}) =>
         lib.setView(timeline, timeline.fromCaller({ start, end }), { silent }),
       getView: () => timeline.toCaller(timeline.view),

@@ -1,5 +1,5 @@
-/* The arrows of the chosen op: launch call to GPU op; event record to wait, on the host and between the ops that it
-orders. An end that is out of view is drawn at the border, with the way that is left to it. */
+/* Arrows of the chosen op: from launch call to GPU op; from event record to wait, on the host and between the ops that
+   it orders. An end out of view is drawn at the border, with the distance to it. */
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
@@ -18,7 +18,7 @@ orders. An end that is out of view is drawn at the border, with the way that is 
     const { context, brushes } = timeline;
     const unit = frame.unit;
     const wide = Math.abs(to.x - from.x);
-    // Within one row it runs in a bow, or it would hide what it leads past.
+    // Within a row the arrow is curved, so that it doesn't cover the ops between.
     const bow = from.y === to.y ? Math.min(BOW_PX * unit, wide) : 0;
     const bend = bow ? wide / 4 : Math.max(24 * unit, wide / 2);
     const path = new Path2D();
@@ -46,7 +46,7 @@ orders. An end that is out of view is drawn at the border, with the way that is 
     for (const end of [from, to]) if (end.outside) drawWay(context, brushes, frame, end);
   };
 
-  /* Where an end stands, moved to the border where it is out of view. */
+  /* The position of an end, moved to the border if it is out of view. */
   const placeOf = (timeline, frame, end) => {
     const row = lib.rowOf(timeline.rows.rows, timeline.model, end.lane);
     if (!row) return null;

@@ -1,5 +1,5 @@
-/* Colours and patterns of the categories. A pattern says without colour what matters most: copies from pageable
-memory are hatched one way, exposed time the other way or dotted, blocking calls ruled. */
+/* Colours and patterns of the categories. Patterns show the most important facts without colour: copies from pageable
+   memory are hatched one way, exposed time is hatched the other way or dotted, blocking calls are ruled. */
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
@@ -17,7 +17,7 @@ memory are hatched one way, exposed time the other way or dotted, blocking calls
     return category === "blocking-call" ? RULED : SOLID;
   };
 
-  /* Whether a pixel belongs to the pattern's mark; `unit` device pixels stand for one pixel of the page. */
+  /* Whether a pixel belongs to the pattern's mark; a pixel of the page is `unit` device pixels. */
   const marked = (pattern, x, y, unit) => {
     const u = unit;
     if (pattern === RISING) return (x + y) % (7 * u) < 2 * u;
@@ -42,8 +42,9 @@ memory are hatched one way, exposed time the other way or dotted, blocking calls
   const BLACK = [12, 14, 18];
   const WHITE = [255, 255, 255];
 
-  /* palette: {name: "#rrggbb"} -> {unit, paper, raised, grid, css, of: [brush of each category]}. Lanes lie on
-     `paper`, the page's panel colour; what is raised from it has the page's own. A brush has the colours as words of ImageData (`base`, `mark`) and for the canvas (`fill`, `ink`). */
+  /* palette: {name: "#rrggbb"} -> {unit, paper, raised, grid, css, of: [brush of each category]}. `paper` is the panel
+     colour behind lanes, `raised` the page's colour. A brush has its colours as words of ImageData (`base`, `mark`) and
+     for the canvas (`fill`, `ink`). */
   lib.brushes = (palette, categories, unit) => {
     const rgb = (name) => parse(palette[name] || FALLBACK);
     const paper = rgb("panel");
@@ -61,7 +62,7 @@ memory are hatched one way, exposed time the other way or dotted, blocking calls
         fill: pattern === SOLID ? css(base) : tile(base, mark, pattern, unit),
         plain: css(base),
         ink: css(ink),
-        // A label on a pattern stands on a strip of the plain colour.
+        // A label on a pattern gets a background of the plain colour.
         backed: pattern !== SOLID,
       };
     };
@@ -79,7 +80,7 @@ memory are hatched one way, exposed time the other way or dotted, blocking calls
     };
   };
 
-  /* The pattern as a CanvasPattern in device pixels, aligned as `lib.pixelOf` aligns it. */
+  /* The pattern as a CanvasPattern in device pixels, aligned as by `lib.pixelOf`. */
   const tile = (base, mark, pattern, unit) => {
     const side = 140 * unit;
     const canvas = document.createElement("canvas");

@@ -1,9 +1,8 @@
-/* A timeline: its state, what it asks the source for, and when it draws.
-
-Every change is drawn at once from what is known, and the exact answer for it is asked for; one request is under way
-at a time, and only the latest view is asked for next, so zooming never waits. From an input to the drawing of its
-exact answer is measured as the performance entry "overlapscope:zoom-to-paint"; `element.dataset.painted` counts
-exact drawings, `element.dataset.exact` is "true" while what is shown is exact. */
+/* A timeline: its state, its requests to the source, and its drawing. Every change is drawn at once from the data at
+   hand, and an exact answer is requested. Only one request is in progress at a time, and the next is for the latest
+   view, so zooming never waits. The performance entry "overlapscope:zoom-to-paint" measures the time from an input to
+   the drawing of its exact answer. `element.dataset.painted` counts exact drawings, and `element.dataset.exact` is
+   "true" while the drawing is exact. */
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
@@ -46,7 +45,7 @@ exact drawings, `element.dataset.exact` is "true" while what is shown is exact. 
       return { start: this.model.start, end: Math.max(this.model.end, this.model.start + lib.SHORTEST_VIEW) };
     }
 
-    /* What is shown first: the GPU's work. The host may have begun long before it. */
+    /* The initial view: the GPU's work. The host may have started long before. */
     home() {
       const { window } = this.model;
       return window && window[1] > window[0] ? this.framed(window[0], window[1]) : this.framedWhole();
@@ -62,7 +61,7 @@ exact drawings, `element.dataset.exact` is "true" while what is shown is exact. 
       return lib.limited(this, { start: start - margin, end: end + margin });
     }
 
-    /* Callers give and get times relative to `offset`. */
+    /* Callers pass and get times relative to `offset`. */
     fromCaller(span) {
       return span ? { start: Math.round(span.start + this.offset), end: Math.round(span.end + this.offset) } : null;
     }
@@ -83,7 +82,7 @@ exact drawings, `element.dataset.exact` is "true" while what is shown is exact. 
       if (this.size) this.schedule();
     }
 
-    /* -- sizes and rows ----------------------------------------------------------------------- */
+    /* -- Sizes and rows ----------------------------------------------------------------------- */
 
     measure() {
       if (!this.element.isConnected) return;
@@ -109,7 +108,7 @@ exact drawings, `element.dataset.exact` is "true" while what is shown is exact. 
       this.changed();
     }
 
-    /* [{row, y}] of the rows in sight; y is from the top of the lanes' area. */
+    /* [{row, y}] of the visible rows; y is from the top of the lanes' area. */
     visibleRows() {
       const height = this.size.height - lib.TOP;
       return this.rows.rows
@@ -149,9 +148,9 @@ exact drawings, `element.dataset.exact` is "true" while what is shown is exact. 
       return (this.view.end - this.view.start) / this.size.lanes;
     }
 
-    /* -- asking and drawing ------------------------------------------------------------------- */
+    /* -- Requests and drawing ----------------------------------------------------------------- */
 
-    /* Something that is drawn from the source has changed; `event` is the input that changed it. */
+    /* Request and draw after a change; `event` is the input that caused it. */
     changed(event) {
       if (event) this.inputAt = event.timeStamp;
       if (!this.size) return;
@@ -202,7 +201,7 @@ exact drawings, `element.dataset.exact` is "true" while what is shown is exact. 
       const current = this.exactNow();
       this.draw();
       if (current) this.paintedExactly();
-      // What failed is not asked for again, but where the view is by now.
+      // A failed request is repeated only if the view has changed.
       else if (!failed || JSON.stringify(this.wanted()) !== key) this.ask();
     }
 
@@ -236,7 +235,8 @@ exact drawings, `element.dataset.exact` is "true" while what is shown is exact. 
       for (const [lane, all] of fresh) this.records.set(lane, all.sort((a, b) => column(a) - column(b)));
     }
 
-    /* The whole trace once: for the overview, and behind every view until its own answer is there. */
+    /* Request the whole trace once: for the overview, and as a background of every view until its own answer arrives.
+       */
     async askForWhole() {
       if (!this.size || !this.model.lanes.length) return;
       const { start, end } = this.everything();
@@ -251,13 +251,13 @@ exact drawings, `element.dataset.exact` is "true" while what is shown is exact. 
         }
         this.schedule();
       } catch {
-        // The view's own request says what is wrong.
+        // The view's own request reports the error.
       }
     }
 
     destroy() {
       this.destroyed = true;
-      // What is still being looked up is chosen no more: its panel may be another timeline's by then.
+      // Drop pending look-ups: by the time they end, the panel may belong to another timeline.
       this.wish = null;
       clearTimeout(this.hoverTimer);
       this.observer.disconnect();

@@ -1,4 +1,4 @@
-/* What is said about an op: the tooltip under the mouse and the panel of the chosen op. Every name goes in as text. */
+/* Descriptions of ops: the tooltip under the mouse and the panel of the chosen op. Names are only inserted as text. */
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
@@ -6,7 +6,7 @@
   const FACTS_SHOWN = 10;
   const REACH_PX = 2; // columns to either side that still count as under the mouse
 
-  /* What the records know of the op under the mouse, or null: {lane, row, start, end, title, category}. */
+  /* The op under the mouse as far as the records have it, or null: {lane, row, start, end, title, category}. */
   const opUnder = (timeline, at) => {
     const slack = timeline.nsPerPixel();
     for (const record of timeline.recordsOf(at.row.lane.id)) {
@@ -37,7 +37,7 @@
     return false;
   };
 
-  /* The op at a place in full, from the source. */
+  /* The full details of the op at a place, from the source. */
   const lookUp = (timeline, at) => {
     const op = opUnder(timeline, at);
     if (op) return lib.detailsOf(timeline, op.lane, op.row);
@@ -89,7 +89,7 @@
     return list;
   };
 
-  /* All that is known of an op, its place first; its start is told from the timeline's own zero. */
+  /* All details of an op, starting with its place; its start is relative to the timeline's zero. */
   const factsOf = (timeline, op) => {
     const start = ["start", lib.instant(op.start - timeline.offset)];
     const facts = (op.facts || []).filter(([name]) => name !== "start");
@@ -124,7 +124,7 @@
     return undefined;
   };
 
-  /* What stands at either end of an arrow: where the other end is chosen, and where neither is. */
+  /* Labels for both ends of an arrow: if the other end is chosen, and if neither is. */
   const ENDS = {
     launch: { from: ["launched by", "launch call"], to: ["launches", "launched op"] },
     wait: { from: ["waits for", "op waited for"], to: ["is waited for by", "op held back"] },
@@ -156,7 +156,7 @@
     timeline.live.textContent = `${op.title}, ${lib.duration(op.end - op.start)}`;
   };
 
-  /* Buttons that go to the ends of an op's arrows, each place once: first those that begin or end at the op. */
+  /* Buttons that go to the ends of an op's arrows, each place once; arrows that start or end at the op come first. */
   const arrowLinks = (timeline, op) => {
     const isHere = (end) => end.lane === op.lane && end.row === op.row;
     const own = (arrow) => isHere(arrow.from) || isHere(arrow.to);
@@ -176,7 +176,7 @@
     return links;
   };
 
-  /* A button that goes to one end of an arrow; `own`: the other end is the chosen op. */
+  /* A button that goes to an end of an arrow; `own`: the other end is the chosen op. */
   const arrowLink = (timeline, arrow, side, own) => {
     const end = arrow[side];
     const lane = timeline.model.lanes.find((one) => one.id === end.lane);
@@ -192,7 +192,7 @@
     return button;
   };
 
-  /* The categories that are in sight, with their patterns. */
+  /* The visible categories, with their patterns. */
   lib.showLegend = (timeline, again) => {
     if (!timeline.rows || !timeline.legend) return;
     const present = new Set();

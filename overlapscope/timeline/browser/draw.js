@@ -1,5 +1,5 @@
-/* Draws one frame of a timeline: overview strip, ruler, lanes, labels, selection, arrows. Reads the timeline's state,
-changes none of it. Everything is drawn in device pixels (`unit` of them are one pixel of the page). */
+/* Draws a frame of a timeline: overview strip, ruler, lanes, labels, selection, arrows. Reads the timeline's state
+   without changing it. All coordinates are in device pixels; a pixel of the page is `unit` of them. */
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
@@ -39,7 +39,7 @@ changes none of it. Everything is drawn in device pixels (`unit` of them are one
     drawOverview(timeline, frame);
   };
 
-  /* Runs `draw` with the origin at the area's corner and nothing drawn outside it. */
+  /* Run `draw` with the origin at the area's corner, clipped to the area. */
   const clipped = (context, x, y, width, height, draw) => {
     context.save();
     context.beginPath();
@@ -77,7 +77,7 @@ changes none of it. Everything is drawn in device pixels (`unit` of them are one
     context.fillRect(Math.round(right) - frame.unit, 0, frame.unit, frame.height);
   };
 
-  /* Outlines of the op under the mouse and the one that is chosen. */
+  /* Outline the op under the mouse and the chosen op. */
   const drawMarks = (timeline, frame) => {
     const { context, brushes, hovered, chosen } = timeline;
     for (const [op, thick] of [
@@ -162,7 +162,7 @@ changes none of it. Everything is drawn in device pixels (`unit` of them are one
     context.fillRect(0, y + height - unit, left + frame.width, unit);
   };
 
-  /* The selected span's length, as a bar on the ruler. */
+  /* Draw the selected span's length as a bar on the ruler. */
   const drawLength = (context, brushes, selection, frame, height) => {
     const unit = frame.unit;
     const from = frame.x(selection.start);
@@ -181,7 +181,7 @@ changes none of it. Everything is drawn in device pixels (`unit` of them are one
     context.fillText(text, x, height / 2 - unit);
   };
 
-  /* The first lane over the whole trace, with the part that is in view. */
+  /* Draw the first lane over the whole trace, with the visible part marked. */
   const drawOverview = (timeline, frame) => {
     const { context, brushes, view } = timeline;
     const all = timeline.everything();

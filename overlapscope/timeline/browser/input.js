@@ -7,7 +7,7 @@
   const HOLD_MS = 140; // a key held longer than that moves on and on
   const STEP = 1.25;
 
-  /* Attaches everything; returns what detaches it. */
+  /* Attach all handlers; returns a function that detaches them. */
   lib.listen = (timeline) => {
     const stop = new AbortController();
     const on = (target, name, listener, options = {}) =>
@@ -27,7 +27,7 @@
     on(canvas, "pointercancel", () => (timeline.drag = null));
     on(canvas, "pointerleave", () => lib.hover(timeline, null));
     on(canvas, "dblclick", (event) => {
-      // What its clicks chose may still be on its way.
+      // Drop look-ups of earlier clicks that are still pending.
       const { view } = timeline;
       if (place(timeline, event).area !== "lanes") return;
       timeline.choosing.then(() => timeline.view === view && lib.fitChosen(timeline, event));
@@ -42,7 +42,7 @@
     return () => stop.abort();
   };
 
-  /* Where a mouse event is: {area, x, y, time, row}; x and y are within the area. */
+  /* The place of a mouse event: {area, x, y, time, row}; x and y are within the area. */
   const place = (timeline, event) => {
     const box = timeline.canvas.getBoundingClientRect();
     const x = event.clientX - box.left - timeline.size.gutter;
@@ -61,7 +61,7 @@
       event.preventDefault();
       const { x, time } = place(timeline, event);
       const around = x < 0 ? timeline.view.start : time;
-      // A pinch on a touchpad comes as a wheel with small steps.
+      // A pinch on a touchpad arrives as a wheel event with small steps.
       const by = Math.max(-200, Math.min(200, dy)) * (Math.abs(dy) < 40 ? 0.01 : 0.0025);
       lib.zoom(timeline, Math.exp(by), around, event);
     } else if (event.shiftKey || Math.abs(dx) > Math.abs(dy)) {
@@ -90,7 +90,7 @@
       moved: false,
       view: timeline.view,
       before: timeline.selection,
-      // The end of a selection that stays where it is.
+      // The fixed end of a selection.
       fixed: edge ? timeline.selection[edge === "start" ? "end" : "start"] : at.time,
       device: edge ? timeline.selection.device : at.row ? lib.deviceOf(at.row.group) : null,
       at,
@@ -152,7 +152,7 @@
     lib.hover(timeline, at.area === "lanes" && at.row && at.row.lane ? at : null, event);
   };
 
-  /* -- keys ------------------------------------------------------------------------------------- */
+  /* -- Keys ------------------------------------------------------------------------------------- */
 
   const MOVES = {
     w: "in",
@@ -168,7 +168,7 @@
     arrowright: "right",
   };
 
-  /* Keys belong to the timeline that was last under the mouse, and to no field that is typed into. */
+  /* Keys go to the timeline that was last under the mouse, unless the user is typing into a field. */
   const listening = (timeline, event) => {
     if (lib.activeTimeline !== timeline || !timeline.element.offsetParent) return false;
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return false;
@@ -176,7 +176,7 @@
     return !target || !target.closest("input, textarea, select, [contenteditable=true], [role=grid], [role=listbox]");
   };
 
-  /* Arrows scroll a page that is longer than its window, unless one is at the timeline. */
+  /* Arrow keys scroll a page that is longer than its window, unless a timeline has the focus. */
   const scrolls = ({ element }, key) =>
     key.startsWith("arrow") &&
     document.documentElement.scrollHeight > window.innerHeight &&
@@ -214,7 +214,7 @@
     const { held } = timeline;
     if (!held || timeline.destroyed) return;
     if (now > held.last) {
-      // Threefold in a quarter of a second, whatever the frame rate.
+      // Zoom threefold in a quarter of a second, at any frame rate.
       step(timeline, held.move, 3 ** ((now - held.last) / 250), { timeStamp: now });
       held.last = now;
     }

@@ -1,7 +1,6 @@
-/* Draws the lanes: the busy share of every pixel column into an image, single ops on top of it.
-
-A lane is drawn from its records (see wire.js). While the exact answer for a view is on its way the records
-of the last views are drawn in its place, moved and stretched, so a change shows at once. */
+/* Draws the lanes: the busy share of every pixel column as an image, and single ops on top of it. A lane is drawn from
+   its records (see wire.js). Until the exact answer for a view arrives, the records of the last views are drawn, moved
+   and stretched, so that changes show at once. */
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
@@ -11,7 +10,7 @@ of the last views are drawn in its place, moved and stretched, so a change shows
   const FRAMED = 8;
   const EDGE = "rgba(0,0,0,0.24)";
 
-  /* The records that show a view, the finest first; those behind one that covers it all are not needed. */
+  /* The records that show a view, the finest first. Records after one that covers the whole view are not needed. */
   const useful = (records, view) => {
     const near = records.filter((record) => record.end > view.start && record.start < view.end);
     const whole = near.findIndex((record) => record.start <= view.start && record.end >= view.end);
@@ -39,7 +38,7 @@ of the last views are drawn in its place, moved and stretched, so a change shows
     }
   };
 
-  /* One column: the categories stacked from the bottom, each at least one pixel high. */
+  /* Paint a column: categories stacked from the bottom, each at least a pixel high. */
   const paintColumn = (image, box, x, fills, column, brushes) => {
     let more = 0;
     for (let i = 0; i < fills.length; i++) if (fills[i].shares[column]) more++;
@@ -67,7 +66,7 @@ of the last views are drawn in its place, moved and stretched, so a change shows
     }
   };
 
-  /* All visible rows into the image. `visible`: [{row, y}], y in pixels of the page within the image. */
+  /* Paint all visible rows. `visible`: [{row, y}], y in pixels of the page within the image. */
   lib.paintRows = (image, visible, recordsOf, view, brushes, ticks) => {
     const { pixels, width, height } = image;
     const unit = brushes.unit;
@@ -85,7 +84,7 @@ of the last views are drawn in its place, moved and stretched, so a change shows
       if (!row.lane) continue;
       const whole = boxOf(row, y, unit);
       const records = useful(recordsOf(row.lane.id), view);
-      // A row that is cut by an edge is painted as it is, so it is painted only where it is whole, or nearly.
+      // A row at an edge is painted whole, so it is painted here only if it fits or nearly fits.
       if (whole.top >= 0 && whole.top + whole.height <= height) paintShares(image, whole, records, view, brushes);
       else paintCut(image, whole, records, view, brushes);
     }
@@ -96,7 +95,7 @@ of the last views are drawn in its place, moved and stretched, so a change shows
     return { top: Math.round((y + inset) * unit), height: Math.round((row.height - 2 * inset + 1) * unit) };
   };
 
-  /* A row over the image's edge: painted aside, then its visible part copied. */
+  /* A row across the image's edge: painted aside, then its visible part copied. */
   const paintCut = (image, box, records, view, brushes) => {
     const from = Math.max(0, box.top);
     const to = Math.min(image.height, box.top + box.height);
@@ -110,7 +109,7 @@ of the last views are drawn in its place, moved and stretched, so a change shows
     }
   };
 
-  /* Single ops of one lane over its shares, in device pixels; x runs from 0 to `width` (the lanes' area). */
+  /* Draw single ops of a lane over its shares, in device pixels; x runs from 0 to `width` (the lanes' area). */
   lib.drawOps = (context, row, y, records, view, brushes, width) => {
     const box = boxOf(row, y, brushes.unit);
     const line = Math.max(1, Math.round(brushes.unit));
@@ -118,7 +117,7 @@ of the last views are drawn in its place, moved and stretched, so a change shows
     for (const { left, right, brush } of ops) {
       context.fillStyle = brush.fill;
       context.fillRect(left, box.top, right - left, box.height);
-      // What separates it from its neighbours; on the narrowest a full frame would be all there is to see.
+      // A separator from its neighbours; around the narrowest ops, a full frame would hide the op itself.
       context.fillStyle = EDGE;
       context.fillRect(left, box.top, line, box.height);
       if (right - left > FRAMED * line) {
@@ -127,7 +126,7 @@ of the last views are drawn in its place, moved and stretched, so a change shows
       }
     }
     if (row.header) return;
-    // The last row of a nest holds what lies deeper, too: a label ends where the next op begins.
+    // The last row of a nest also has deeper ops, so a label ends where the next op starts.
     ops.sort((a, b) => a.left - b.left || b.right - a.right);
     ops.forEach((op, i) => {
       const next = i + 1 < ops.length ? ops[i + 1].left : op.right;
@@ -135,8 +134,8 @@ of the last views are drawn in its place, moved and stretched, so a change shows
     });
   };
 
-  /* row of the lane -> {left, right, brush, text}. Where several records hold an op the finest says where it is; a
-     record of a part of the view may have cut it off. */
+  /* row of the lane -> {left, right, brush, text}. If several records have an op, the finest has its position, because
+     a record of a part of the view may have cut it off. */
   const opsInView = (records, view, brushes, width) => {
     const scale = width / (view.end - view.start);
     const found = new Map();

@@ -1,11 +1,11 @@
-/* Everything that moves a timeline or changes what is chosen in it. */
+/* Functions that move a timeline or change the selection in it. */
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
   lib.SHORTEST_VIEW = 4000; // ns, so that a column of the widest screen is at least one
   const MARGIN = 0.05; // of a view, that may lie outside the trace
 
-  /* The nearest span that may be shown, in whole ns. */
+  /* The nearest allowed span, in whole nanoseconds. */
   lib.limited = (timeline, { start, end }) => {
     const all = timeline.everything();
     const length = Math.round(
@@ -17,8 +17,8 @@
     return { start: Math.round(first), end: Math.round(first) + length };
   };
 
-  /* Another view; `event` is the input behind it. `silent`: on behalf of a linked timeline, which tells nobody and
-     need not stay within this trace. */
+  /* Show another view; `event` is the input that caused it. `silent` is for a linked timeline: it calls no listeners
+     and may leave this trace. */
   lib.setView = (timeline, span, { event = null, silent = false } = {}) => {
     const view = silent ? { start: Math.round(span.start), end: Math.round(span.end) } : lib.limited(timeline, span);
     if (view.start === timeline.view.start && view.end === timeline.view.end) return;
@@ -33,7 +33,7 @@
     }
   };
 
-  /* Zooms by a factor (below 1: in), an instant staying where it is. */
+  /* Zoom by a factor (below 1: in) around an instant. */
   lib.zoom = (timeline, factor, around, event) => {
     const { start, end } = timeline.view;
     const length = Math.max(lib.SHORTEST_VIEW, (end - start) * factor);
@@ -47,14 +47,14 @@
     lib.setView(timeline, { start: start + by, end: end + by }, { event });
   };
 
-  /* The GPU's work; where that is shown already, the whole trace. */
+  /* Show the GPU's work or, if that is visible already, the whole trace. */
   lib.fitAll = (timeline, event) => {
     const home = timeline.home();
     const there = timeline.view.start === home.start && timeline.view.end === home.end;
     lib.setView(timeline, there ? timeline.framedWhole() : home, { event });
   };
 
-  /* The chosen op, else the selected span, else everything, with a margin. */
+  /* Show the chosen op, else the selected span, else everything, with a margin. */
   lib.fitChosen = (timeline, event) => {
     const span = timeline.chosen || timeline.selection;
     if (!span) return lib.fitAll(timeline, event);
@@ -62,7 +62,7 @@
     return lib.setView(timeline, { start: span.start - margin, end: span.end + margin }, { event });
   };
 
-  /* Brings a span into view: as near as it is now where the span can be seen like that, else as near as it takes. */
+  /* Bring a span into view, at the present zoom if it fits, otherwise zooming out as necessary. */
   lib.bring = (timeline, { start, end }) => {
     const now = timeline.view.end - timeline.view.start;
     const length = end - start;
@@ -73,7 +73,7 @@
     lib.setView(timeline, { start: middle - wide / 2, end: middle + wide / 2 });
   };
 
-  /* Unfolds a lane's group and scrolls to it. */
+  /* Unfold a lane's group and scroll to it. */
   lib.revealLane = (timeline, laneId) => {
     const lane = timeline.model.lanes.find((one) => one.id === laneId);
     if (!lane) return;
@@ -85,7 +85,7 @@
     else if (row.y + row.height > top + room) timeline.stage.scrollTop = row.y + row.height - room + 24;
   };
 
-  /* Scrolls to a device's lanes. */
+  /* Scroll to a device's lanes. */
   lib.showDevice = (timeline, device) => {
     const row = timeline.rows.rows.find((one) => one.header && lib.deviceOf(one.group) === device);
     if (row) timeline.stage.scrollTop = row.y;
@@ -96,7 +96,7 @@
     timeline.measure();
   };
 
-  /* Chooses an op that is known in full, or none. */
+  /* Choose an op whose details are known, or none. */
   lib.choose = (timeline, op) => {
     timeline.chosen = op;
     lib.showDetails(timeline);
@@ -104,7 +104,7 @@
     if (timeline.options.onOp) timeline.options.onOp(op ? { lane: op.lane, row: op.row } : null);
   };
 
-  /* Details of an op, asked for once. */
+  /* The details of an op, requested once. */
   lib.detailsOf = (timeline, lane, row) => {
     const key = `${lane}:${row}`;
     let known = timeline.details.get(key);
@@ -117,11 +117,11 @@
     return known;
   };
 
-  /* What a hand asks for, to be kept until the answer comes: the latest of several wishes wins, and a view that was
-     moved since then stays where it is. */
+  /* A user's request, kept until its answer arrives. The latest of several requests wins, and a view that has moved
+     since then stays. */
   lib.wish = (timeline) => (timeline.wish = { view: timeline.view });
 
-  /* Goes to an op and chooses it, or to a `span` around it (null: the view stays). */
+  /* Go to an op and choose it, or to a `span` around it (null: the view stays). */
   lib.goTo = async (timeline, lane, row, { span, wish = lib.wish(timeline) } = {}) => {
     try {
       const op = await lib.detailsOf(timeline, lane, row);
@@ -136,7 +136,7 @@
     }
   };
 
-  /* A match of search or worst: an op, or a span that has none. */
+  /* Go to a match of search or worst: an op, or a span without an op. */
   lib.goToMatch = (timeline, match, wish) => {
     if (timeline.wish !== wish) return undefined;
     if (match.row !== null && match.row !== undefined) return lib.goTo(timeline, match.lane, match.row, { span: match, wish });
@@ -152,7 +152,7 @@
     return lane ? lib.deviceOf(lane.group) : null;
   };
 
-  /* Selects a span, or none; `final` once it no longer moves under the mouse. */
+  /* Select a span, or none; `final` once the mouse has stopped changing it. */
   lib.select = (timeline, selection, final = true) => {
     timeline.selection = selection && {
       start: Math.round(selection.start),

@@ -1,4 +1,4 @@
-/* The parts of a timeline around its canvas: toolbar with search, help, panels. */
+/* Parts of a timeline around its canvas: toolbar with search, help, panels. */
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
@@ -34,8 +34,8 @@
     return made;
   };
 
-  /* Builds everything into the element and names the parts on the timeline. `options.toolbar === false` leaves the
-     toolbar out; `options.details` is an element elsewhere that takes the chosen op's panel. */
+  /* Build everything into the element, and store the parts in the timeline. `options.toolbar === false` leaves out the
+     toolbar; `options.details` is an external element for the chosen op's panel. */
   lib.buildParts = (timeline) => {
     const { element, options } = timeline;
     const { node } = lib;
@@ -101,7 +101,7 @@
     return made;
   };
 
-  /* -- search ------------------------------------------------------------------------------------ */
+  /* -- Search ------------------------------------------------------------------------------------ */
 
   const search = (timeline) => {
     const input = timeline.searchInput;
@@ -113,7 +113,7 @@
     count.setAttribute("aria-live", "polite");
     const state = { text: "", at: null, timer: 0, turn: Promise.resolve() };
 
-    /* Counts the matches, or goes to the next one for a `wish`. */
+    /* Count the matches, or go to the next match for a request. */
     const look = async (text, direction, wish) => {
       if (!text) {
         state.text = "";
@@ -137,7 +137,7 @@
       }
     };
 
-    /* One after the other, however late the answers: each key press goes on from the match of the one before. */
+    /* Run one search after another, since each key press continues from the previous match. */
     const inTurn = (direction, wish) => {
       clearTimeout(state.timer);
       const text = input.value.trim();
@@ -166,7 +166,7 @@
     );
   };
 
-  /* -- the worst of a kind, one after the other ---------------------------------------------------- */
+  /* -- Worst cases ------------------------------------------------------------------------------- */
 
   const worst = (timeline) => {
     const made = group(lib.node("span", "tl-label", "Worst"));
@@ -198,7 +198,7 @@
     return made;
   };
 
-  /* -- help and problems ---------------------------------------------------------------------------- */
+  /* -- Help and problems ------------------------------------------------------------------------- */
 
   const help = (timeline) => {
     const box = lib.node("div", "tl-help");

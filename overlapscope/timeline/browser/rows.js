@@ -1,4 +1,4 @@
-/* Which lane stands where: the rows of the canvas, from the model and the groups that are folded. */
+/* The rows of the canvas, from the model and the folded groups. */
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
@@ -26,7 +26,7 @@
     return { rows, height: y };
   };
 
-  /* Host threads behind the first are folded at first: most of them wait. */
+  /* Host threads after the first are folded initially, because most of them wait. */
   lib.foldedAtFirst = (model) => {
     const hosts = new Set(model.lanes.filter((lane) => lane.kind === "host").map((lane) => lane.group));
     return new Set([...hosts].slice(1));
@@ -34,7 +34,7 @@
 
   lib.rowAt = (rows, y) => rows.find((row) => y >= row.y && y < row.y + row.height) || null;
 
-  /* The row that shows a lane, or its folded group. */
+  /* The row of a lane, or of its folded group. */
   lib.rowOf = (rows, model, laneId) => {
     const lane = model.lanes.find((one) => one.id === laneId);
     if (!lane) return null;

@@ -1,13 +1,12 @@
-/* Where a timeline gets its data from: the server's routes, or tiles that lie in the page itself.
-
-A source has view(start, end, columns, laneIds) -> Promise of [ArrayBuffer], op(lane, row), at(lane, start, end),
-search(text, after, direction) and worst(kind, number), each a Promise of what the route of that name answers.
-`after` is the op to go on from, {lane, row}, or an instant. */
+/* Data sources of a timeline: the server's routes, or tiles embedded in the page. A source has view(start, end,
+   columns, laneIds) -> Promise of [ArrayBuffer], op(lane, row), at(lane, start, end), search(text, after, direction)
+   and worst(kind, number), each a Promise of the answer of the route of that name. `after` is the op to continue from,
+   {lane, row}, or an instant. */
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
 
-  /* `base` is the path the app lives under, with a slash at its end; `of` says what else every question is about. */
+  /* `base` is the app's path, with a slash at its end; `of` has parameters for every request. */
   lib.serverSource = (base, trace, of = {}) => {
     const get = async (route, parameters) => {
       const query = new URLSearchParams({ trace, ...of, ...parameters });
@@ -39,8 +38,8 @@ search(text, after, direction) and worst(kind, number), each a Promise of what t
   };
 
   /* `tiles`: [base64 of gzip of an answer of the view route], coarse and fine; `categories`: the model's; `worst`:
-     {kind: {count, cases: [{lane, row, start, end, op}]}}, `op` being what is known of the op there.
-     Of others that is what their tiles hold: name, start, length and category. */
+     {kind: {count, cases: [{lane, row, start, end, op}]}}, where `op` has the details of the op. For other ops, the
+     details are those in the tiles: name, start, length and category. */
   lib.staticSource = (tiles, categories, worst = {}) => {
     let opening = null;
     let all = null;
@@ -54,7 +53,7 @@ search(text, after, direction) and worst(kind, number), each a Promise of what t
       return { buffer, records, start: first.start, end: first.end, column };
     };
 
-    /* Every op that a tile holds, once, by start, lane and row: {lane, row, start, end, title, category}. */
+    /* Every op in the tiles, once, by start, lane and row: {lane, row, start, end, title, category}. */
     const ops = async () => {
       if (all) return all;
       const found = new Map();
@@ -68,7 +67,8 @@ search(text, after, direction) and worst(kind, number), each a Promise of what t
 
     const order = (a, b) => a.start - b.start || a.lane - b.lane || a.row - b.row;
 
-    /* A tile cuts off what reaches far out of it; of those that hold an op whole the finest tells its times best. */
+    /* Tiles cut off ops that reach far beyond them. Of the tiles that have an op uncut, the finest has the most exact
+       times. */
     const collect = (found, lane, record, i, column) => {
       const { start, length, row, name, category } = record.ops;
       const key = `${lane}:${row[i]}`;
@@ -89,7 +89,7 @@ search(text, after, direction) and worst(kind, number), each a Promise of what t
     const told = (op) => op && { ...op, title: op.title || lib.categoryText(op.category), facts: [], arrows: [] };
 
     return {
-      /* The coarsest tile that covers the view well enough, and finer ones that cover a part of it. */
+      /* The coarsest tile that covers the view well enough, and finer tiles that cover a part of it. */
       view: async (start, end, columns) => {
         const wanted = (end - start) / columns;
         const near = (await open()).filter((tile) => tile.end > start && tile.start < end);

@@ -1,7 +1,6 @@
-/* Decodes the answer of /api/timeline/view; overlapscope/timeline says what is in it.
-
-Every timeline_*.js hangs its functions on `window.overlapscope` and calls others only once a timeline is
-mounted, so the order in which the files are loaded does not matter. */
+/* Decodes the answer of /api/timeline/view, whose format is in overlapscope/timeline/view.py. Every script adds its
+   functions to `window.overlapscope` and calls others only once a timeline is mounted, so the loading order doesn't
+   matter. */
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
@@ -14,7 +13,7 @@ mounted, so the order in which the files are loaded does not matter. */
     return decoded.get(buffer);
   };
 
-  // A page's own tiles are asked for again and again.
+  // The same embedded tiles are requested again and again.
   const decoded = new WeakMap();
 
   const decode = (buffer) => {
@@ -47,7 +46,8 @@ mounted, so the order in which the files are loaded does not matter. */
     return records;
   };
 
-  /* Index of the op of a record at a time, the innermost first, or -1; `slack` ns to either side still count. */
+  /* Index of the op of a record at a time, the innermost first, or -1; `slack` nanoseconds on either side still count.
+     */
   lib.opAt = (record, time, slack) => {
     const { count, start, length } = record.ops;
     const at = time - record.start;

@@ -1,4 +1,4 @@
-/* Numbers and names as a person should see them; the same rules as overlapscope/base/words.py. */
+/* Numbers and names for people, by the same rules as overlapscope/base/words.py. */
 (() => {
   "use strict";
   const lib = (window.overlapscope = window.overlapscope || {});
@@ -9,7 +9,7 @@
     ["ns", 1],
   ];
 
-  /* A length in ns with four or five digits; never 0 for what is not nothing. */
+  /* A length in nanoseconds with four or five digits; only nothing is shown as 0. */
   lib.duration = (ns) => {
     const size = Math.abs(ns);
     const [name, scale] = size >= 1e10 ? UNITS[0] : UNITS.find(([, one]) => size >= one && one < 1e9) || UNITS[3];
@@ -18,11 +18,11 @@
     return `${value.toLocaleString("en-US", { maximumFractionDigits: scale === 1 ? 0 : digits })} ${name}`;
   };
 
-  /* An instant: as many digits as its trace can hold, in ms. */
+  /* An instant in ms, with as many digits as its trace can have. */
   lib.instant = (ns) => `${(ns / 1e6).toLocaleString("en-US", { minimumFractionDigits: 3, maximumFractionDigits: 6 })} ms`;
 
-  /* Ticks of a ruler: {step, base, baseText, at: [ns], text: [..]}. Where the times have too many digits in common,
-     `base` is taken off all of them and shown once. */
+  /* Ticks of a ruler: {step, base, baseText, at: [ns], text: [..]}. If the times have too many digits in common, `base`
+     is subtracted from all of them and shown once. */
   lib.ticks = (start, end, most) => {
     const span = end - start;
     const raw = Math.max(1, span / Math.max(1, most));
@@ -50,7 +50,7 @@
 
   const DIRECTIONS = { h2d: "H2D copy", d2h: "D2H copy" };
 
-  /* A category as it stands in legend and details. */
+  /* A category's name in legend and details. */
   lib.categoryText = (category) => {
     const [direction, kind] = category.split("-");
     if (direction in DIRECTIONS) return `${DIRECTIONS[direction]}, ${kind === "other" ? "other memory" : kind}`;
@@ -62,7 +62,7 @@
 
   const widths = new Map();
 
-  /* The text with its middle left out where it is wider than `width` in the canvas' font; "" where nothing fits. */
+  /* The text, with its middle left out if it is wider than `width` in the canvas' font; "" if nothing fits. */
   lib.fitText = (context, text, width) => {
     let whole = widths.get(context.font + text);
     if (whole === undefined) {
@@ -73,7 +73,7 @@
     if (whole <= width) return text;
     const count = Math.floor((width / whole) * text.length) - 1;
     if (count < 3) return "";
-    // Of a few letters the first tell most.
+    // Of a few letters, the first tell most.
     if (count < 9) return `${text.slice(0, count)}…`;
     const head = Math.ceil((count * 2) / 3);
     return `${text.slice(0, head)}…${text.slice(text.length - (count - head))}`;

@@ -1,7 +1,7 @@
-"""The changes of `catalog.changes`, made to torch while a program runs: each in a module of its own.
+"""The changes of `catalog.changes`, made to torch in a running program, each in a module.
 
-A shim replaces functions of torch by ours around them, as long as it is on. Where it does not fit, the program goes on
-as it is, and a note says why.
+A shim wraps functions of torch while it is active. If it does not fit, the program continues unchanged, and a note has
+the reason.
 """
 
 from __future__ import annotations
@@ -21,57 +21,57 @@ from overlapscope.trials.protocol import Setting
 
 
 class Notes(Struct):
-    """What became of the changes in this process, by their ids."""
+    """Effects of the changes in this process, by their ids."""
 
     made: Counter[str] = field(default_factory=Counter)
-    """How often each did something."""
+    """Number of times each change took effect."""
     refused: dict[str, str] = field(default_factory=dict)
-    """Why one could not be made, a sentence each."""
+    """Sentences on why changes could not be made."""
     stepping: bool = False
-    """The program has made its first step."""
+    """True once the program has made a step."""
     after_step: list[Callable[[], object]] = field(default_factory=list)
-    """Called at the end of each."""
+    """Functions to call at the end of each step."""
 
     def step(self) -> None:
-        """The program has made a step."""
+        """Handle the end of a step."""
         self.stepping = True
         for call in tuple(self.after_step):
             call()
 
 
 class Note(Struct, frozen=True):
-    """Those of one change."""
+    """The notes of a change."""
 
     change: str
     notes: Notes
 
     @property
     def stepping(self) -> bool:
-        """The program has made its first step."""
+        """True once the program has made a step."""
         return self.notes.stepping
 
     def made(self) -> None:
-        """It did something."""
+        """Count an effect of the change."""
         self.notes.made[self.change] += 1
 
     def after_step(self, call: Callable[[], object]) -> Undo:
-        """Have it called at the end of each step, until that is undone."""
+        """Call a function at the end of each step, until the returned function is called."""
         self.notes.after_step.append(call)
         return partial(self.notes.after_step.remove, call)
 
     def refuse(self, why: str) -> None:
-        """It could not be made: a sentence."""
+        """Note a sentence on why the change could not be made."""
         self.notes.refused.setdefault(self.change, clean(why))
 
 
 Shim = Callable[[str, Note], Undo]
-"""Makes a change with this value from now on. What it returns unmakes it."""
+"""Makes a change with this value, and returns a function that undoes it."""
 
 SHIMS: Registry[Shim] = Registry("overlapscope.trials.shims", "start", CHANGES)
 
 
 def make(changes: Iterable[Setting], notes: Notes) -> Undo:
-    """Make them. Those that come later in the catalogue are nearer to torch: what one does, they see."""
+    """Make the changes. Later changes of the catalogue are closer to torch, so they see the effects of the earlier."""
     undo = ExitStack()
     order = list(CHANGES)
     for setting in sorted(changes, key=lambda setting: order.index(setting.change), reverse=True):

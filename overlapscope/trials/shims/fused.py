@@ -1,4 +1,4 @@
-"""Optimizers of torch's are made with `fused=True`."""
+"""Makes torch's optimizers with `fused=True`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from overlapscope.trials.shims import Note
 
 
 def start(value: str, note: Note) -> Undo:
-    """Make each optimizer that has the option, and all of whose parameters can be used with it, fused."""
+    """Make each optimizer fused that has the option, if all its parameters allow it."""
 
     def fuse(optimizer: Optimizer, arguments: dict[str, Any]) -> None:
         if arguments.get("foreach") or arguments.get("differentiable"):
@@ -31,30 +31,30 @@ def start(value: str, note: Note) -> Undo:
 
 
 def with_option() -> list[type[Optimizer]]:
-    """The classes of torch's that have it."""
-    found = (getattr(torch.optim, name) for name in dir(torch.optim))
-    kinds = [one for one in found if isinstance(one, type) and issubclass(one, Optimizer)]
+    """Return torch's optimizer classes with the option."""
+    members = (getattr(torch.optim, name) for name in dir(torch.optim))
+    kinds = [member for member in members if isinstance(member, type) and issubclass(member, Optimizer)]
     return [kind for kind in kinds if "fused" in inspect.signature(kind.__init__).parameters]
 
 
 def why_not(kind: type[Optimizer], params: Iterable[object]) -> str:
-    """Why parameters, as an optimizer is given them, cannot be used with it: a sentence, empty where they can."""
-    for one in _parameters(params):
-        if issubclass(kind, torch.optim.Adagrad) and one.is_cuda:
+    """Return a sentence on why parameters, as passed to an optimizer, don't allow the option; empty if they do."""
+    for parameter in _parameters(params):
+        if issubclass(kind, torch.optim.Adagrad) and parameter.is_cuda:
             return "There is no fused Adagrad for a GPU."
-        if not one.is_floating_point():
+        if not parameter.is_floating_point():
             return "A parameter is no floating-point number."
-        if one.device.type not in ("cuda", "cpu", "mps", "xpu"):
-            return f"There is no fused optimizer for parameters on {one.device.type}."
+        if parameter.device.type not in ("cuda", "cpu", "mps", "xpu"):
+            return f"There is no fused optimizer for parameters on {parameter.device.type}."
     return ""
 
 
 def _parameters(params: Iterable[object]) -> Iterator[torch.Tensor]:
-    for one in params:
-        if isinstance(one, torch.Tensor):
-            yield one
-        elif isinstance(one, dict):
-            given = one["params"]
+    for entry in params:
+        if isinstance(entry, torch.Tensor):
+            yield entry
+        elif isinstance(entry, dict):
+            given = entry["params"]
             yield from [given] if isinstance(given, torch.Tensor) else given
-        elif isinstance(one, tuple):
-            yield one[1]
+        elif isinstance(entry, tuple):
+            yield entry[1]

@@ -1,4 +1,4 @@
-"""The outermost modules that steps call launch their kernels as CUDA graphs."""
+"""Launches the kernels of the outermost modules as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from overlapscope.trials.shims import Note
 
 
 def start(value: str, note: Note) -> Undo:
-    """See in the second step which modules are called, and from the third on change them in place: `compile` has torch
-    compile them with CUDA graphs, `capture` has their passes captured as they are.
+    """Observe in the second step which modules are called, and change them in place from the third.
+
+    `compile` has torch compile them with CUDA graphs, and `capture` captures their passes.
     """
     return _Graph(_CHANGES[value], note).undo
 
@@ -63,21 +64,21 @@ class _Graph:
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
-    """Whether torch compiles it, or a part of it, already."""
+    """Return whether torch already compiles it, or a part of it."""
     return any(
-        one._compiled_call_impl is not None or type(one).__name__ == "OptimizedModule" for one in module.modules()
+        part._compiled_call_impl is not None or type(part).__name__ == "OptimizedModule" for part in module.modules()
     )
 
 
 def is_of_torch(module: torch.nn.Module) -> bool:
-    """Whether its class is one of torch's own, as `Sequential` is: `compile()` does nothing with those (torch 2.13)."""
+    """Return whether its class is torch's own, such as `Sequential`, which `compile()` does not affect (torch 2.13)."""
     return type(module).__module__.startswith("torch.nn.modules.")
 
 
 def _compile(module: torch.nn.Module, note: Note) -> Undo:
     from torch._inductor import config  # Takes a second, which a survey need not.
 
-    # Else it draws other random numbers than the program does, and nobody could say whether results are the same.
+    # It would draw other random numbers than the program does, so that results could not be compared.
     before, config.fallback_random = config.fallback_random, True
     forward = vars(module).get("forward")
     if is_of_torch(module):

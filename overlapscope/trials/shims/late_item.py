@@ -1,4 +1,4 @@
-"""Values that steps read from the GPU come a step later, so that the host need not wait."""
+"""Reads values from the GPU a step late, so that the host need not wait."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ from overlapscope.trials.shims import Note
 from overlapscope.trials.sites import is_ours, is_program
 
 _OF_TORCH = torch.Tensor.__format__.__code__.co_filename
-"""Where formatting a tensor reads it."""
+"""File of the code that reads a tensor to format it."""
 
 _Key = tuple[CodeType, int, int]
-"""A place in the program, and how often the step has read there before."""
+"""A place in the program, with the number of earlier reads there in the same step."""
 
 
 def start(value: str, note: Note) -> Undo:
-    """What a place in the program reads by `.item()` or `float()` is what it would have read there in the step before,
-    where it merely adds, keeps or shows it.
-    """
-    places: dict[_Key, _Place | None] = {}
+    """Return the value of the step before for `.item()` and `float()`, at places that only add, keep or show it."""
+    places: dict[_Key, _ReadPlace | None] = {}
     read_before: Counter[_Key] = Counter()
 
     def read(now: Callable[..., Any], tensor: torch.Tensor) -> Any:
@@ -40,7 +38,7 @@ def start(value: str, note: Note) -> Undo:
         read_before[first] += 1
         if key not in places:
             why = why_not(frame)
-            places[key] = None if why else _Place()
+            places[key] = None if why else _ReadPlace()
             if why:
                 note.refuse(why)
         place = places[key]
@@ -60,14 +58,14 @@ def _caller(frame: FrameType) -> FrameType:
 
 
 def why_not(frame: FrameType) -> str:
-    """A sentence; empty where it may come later."""
+    """Return a sentence on why a value must come at once; empty if it may come later."""
     if not is_program(frame.f_code.co_filename):
         return "A library reads the value."
     return late_values.why_not(frame.f_code.co_filename, frame.f_lineno)
 
 
-class _Place:
-    """In the program: what it has read there the last time, which may still be on its way."""
+class _ReadPlace:
+    """A place in the program, with its last read, which may still be on its way."""
 
     def __init__(self) -> None:
         self._last: tuple[torch.Tensor, torch.cuda.Event] | None = None

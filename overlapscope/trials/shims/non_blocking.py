@@ -1,4 +1,4 @@
-"""Uploads from pinned memory do not block the host."""
+"""Uploads from pinned memory without blocking the host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from overlapscope.trials.uploads import Upload, watch
 
 
 def start(value: str, note: Note) -> Undo:
-    """Have each upload whose source is pinned return at once: work of the same stream comes after it anyway."""
+    """Return at once from each upload from pinned memory: later work of the same stream waits for it anyway."""
 
     def upload(upload: Upload) -> torch.Tensor | None:
         if upload.non_blocking or upload.converted or not upload.source.is_pinned():

@@ -1,4 +1,4 @@
-"""What is uploaded in steps lies in pinned memory."""
+"""Uploads from pinned memory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from overlapscope.trials.uploads import Upload, watch
 
 
 def start(value: str, note: Note) -> Undo:
-    """Have DataLoaders pin their batches, and pin what else is uploaded in steps from pageable memory.
+    """Pin the batches of DataLoaders, and other uploads from pageable memory in steps.
 
-    The buffers are those of torch's allocator, which keeps them, and gives none away while a copy reads it.
+    Torch's allocator keeps the buffers, and reuses none while a copy reads it.
     """
 
     def pin(upload: Upload) -> torch.Tensor | None:
@@ -35,5 +35,5 @@ def start(value: str, note: Note) -> Undo:
 
 
 def _pin_on_host(pin: Callable[..., torch.Tensor], tensor: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
-    """A loader that pins its batches fails where one holds a tensor of a GPU's; here that one stays as it is."""
+    """Leave a tensor on a GPU as it is, which would make a pinning loader fail."""
     return pin(tensor, *args, **options) if tensor.device.type == "cpu" else tensor

@@ -1,4 +1,4 @@
-"""Each batch of a DataLoader is copied to the GPU while the program computes with the one before."""
+"""Copies each batch of a DataLoader to the GPU during the computation with the previous batch."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from overlapscope.trials.structures import Path, tensors, with_tensors
 from overlapscope.trials.uploads import Upload, watch
 
 _LEARNT_FROM = 2
-"""Batches, the first ones of each loader."""
+"""Number of first batches of each loader to learn from."""
 
 
 def start(value: str, note: Note) -> Undo:
-    """Learn from a loader's first batches which of their tensors the program uploads, and to which GPU; then do that
-    with each batch before the program asks for it.
-    """
+    """Learn from a loader's first batches which tensors the program uploads, and where; then upload later batches
+    ahead."""
     habits: weakref.WeakKeyDictionary[Any, _Habit] = weakref.WeakKeyDictionary()
 
     def iterate(make: Callable[..., Iterator[Any]], loader: DataLoader[Any]) -> Iterator[Any]:
@@ -35,44 +34,44 @@ def start(value: str, note: Note) -> Undo:
 
 
 class _Habit:
-    """What the program does with the batches of a loader."""
+    """The program's use of a loader's batches."""
 
     def __init__(self, note: Note) -> None:
         self.note = note
         self.learning = _LEARNT_FROM
-        """Batches that are to be learnt from yet."""
+        """Number of batches left to learn from."""
         self.devices: dict[Path, torch.device] = {}
-        """Where it uploads their tensors to."""
+        """Target device of each uploaded tensor."""
         self._latest: dict[int, tuple[Path, torch.Tensor]] = {}
         """The tensors of the latest batch, by their ids."""
 
     def learn(self, batch: object) -> None:
-        """This one is handed out as it is."""
+        """Learn from a batch that is handed out unchanged."""
         self.learning -= 1
         self._latest = {id(tensor): (path, tensor) for path, tensor in tensors(batch)}
 
     def learnt(self) -> None:
-        """The next one need not be."""
+        """Finish learning."""
         if self._latest and not self.devices:
             self.note.refuse("The program uploads no tensor of its batches as the loader made it.")
         self._latest = {}
 
     def uploads(self, upload: Upload) -> None:
-        """The program uploads something."""
+        """Note an upload by the program."""
         path, tensor = self._latest.get(id(upload.source), ((), None))
         if tensor is upload.source:
             self.devices[path] = upload.device
 
 
 class _Ahead:
-    """An iterator of a loader's, whose batches are a step ahead."""
+    """An iterator of a loader with batches a step ahead."""
 
     def __init__(self, batches: Iterator[Any], loader: DataLoader[Any], habit: _Habit) -> None:
-        """The loader, which a program may hold nowhere else, lives as long as this: its habit does with it."""
+        """Wrap an iterator. It keeps the loader, and thereby its habit, alive, since the program may not."""
         self._batches, self._loader, self._habit = batches, loader, habit
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
         self._next: Callable[[], Any] | None = None
-        """Gives the batch whose copies have begun."""
+        """Function that returns the batch being copied."""
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -97,7 +96,7 @@ class _Ahead:
         return batch
 
     def _copy(self) -> Callable[[], Any]:
-        """Begin to copy the next batch. What goes wrong is told when the program asks for it."""
+        """Begin to copy the next batch. Errors are raised when the program asks for it."""
         try:
             batch = next(self._batches)
         except BaseException as raised:
@@ -122,7 +121,7 @@ class _Ahead:
         self._habit.note.made()
 
         def take() -> Any:
-            """What follows on the current stream waits for the copies."""
+            """Return the batch; later work on the current stream waits for its copies."""
             for tensor in moved:
                 current = torch.cuda.current_stream(tensor.device)
                 current.wait_stream(self._streams[tensor.device])

@@ -1,4 +1,4 @@
-"""Batches are loaded in worker processes."""
+"""Loads batches in worker processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MADE_TO_PERSIST = "_overlapscope_made_to_persist"
 
 
 def start(value: str, note: Note) -> Undo:
-    """Give each DataLoader that is made `value` workers, which persist, unless it has more."""
+    """Give each new DataLoader at least `value` workers, which persist."""
     workers = int(value)
 
     def make(loader: DataLoader[Any], arguments: dict[str, Any]) -> None:
@@ -31,8 +31,9 @@ def start(value: str, note: Note) -> Undo:
 
 
 def _iterate(iterate: Callable[..., Any], loader: DataLoader[Any]) -> Any:
-    """Workers that are made to persist take no seed for a further epoch. It is drawn all the same, so that all that is
-    drawn then, as the order of batches, is as in the unchanged program.
+    """Draw the seed of a further epoch, which persistent workers don't take.
+
+    Later random numbers, as for the order of batches, are then the same as in the unchanged program.
     """
     if _MADE_TO_PERSIST in vars(loader) and getattr(loader, "_iterator", None) is not None:
         torch.empty((), dtype=torch.int64).random_(generator=loader.generator)

@@ -1,4 +1,4 @@
-"""What events say of themselves, as columns."""
+"""Arguments of events, as columns."""
 
 from __future__ import annotations
 
@@ -12,42 +12,44 @@ from overlapscope.reading._events import decoded_text
 from overlapscope.trace.model import I64, Index
 
 
-class Said(Protocol):
-    """The attributes (`CallArgs` or `OpArgs`, `pid` and `tid`) of some rows, however their events were decoded."""
+class EventArguments(Protocol):
+    """Attributes of some rows (those of `CallArgs` or `OpArgs`, `pid` and `tid`), however the events were decoded."""
 
     def number(self, attribute: str) -> I64:
-        """Whole numbers; the number in a text."""
+        """Return whole numbers; of a text, the number in it."""
 
     def text(self, attribute: str) -> list[str]:
-        """Texts, and other values as they are written; empty where there is none."""
+        """Return texts, and other values as JSON; empty where missing."""
 
     def take(self, rows: Index) -> Self:
-        """Some of the rows."""
+        """Return the arguments of some of the rows."""
 
 
-class SaidByStructs(Struct, frozen=True):
-    """Events that were decoded to structs, and their arguments."""
+class DecodedArguments(Struct, frozen=True):
+    """Arguments of events that were decoded to structs."""
 
     events: list[Any]
-    """With `pid` and `tid`, where these are asked for."""
+    """Events, for their `pid` and `tid`."""
     args: list[Any]
+    """Arguments of each event; empty for tables that need none."""
 
     def number(self, attribute: str) -> I64:
-        """Each attribute's."""
+        """Return an attribute as whole numbers."""
         return column(self.events if attribute in ("pid", "tid") else self.args, attribute)
 
     def text(self, attribute: str) -> list[str]:
-        """Each attribute's."""
-        return [decoded_text(said) if isinstance(said, Raw) else said for said in map(attrgetter(attribute), self.args)]
+        """Return an attribute as texts."""
+        values = map(attrgetter(attribute), self.args)
+        return [decoded_text(value) if isinstance(value, Raw) else value for value in values]
 
-    def take(self, rows: Index) -> SaidByStructs:
-        """Some of them."""
+    def take(self, rows: Index) -> DecodedArguments:
+        """Return the arguments of some of the rows."""
         chosen = rows.tolist()
-        return SaidByStructs([self.events[row] for row in chosen], [self.args[row] for row in chosen])
+        return DecodedArguments([self.events[row] for row in chosen], [self.args[row] for row in chosen])
 
 
 def column(items: list[Any], attribute: str) -> I64:
-    """What each of them has there: a whole number, or the number in a text."""
+    """Return an attribute of each item as whole numbers; of a text, the number in it."""
     try:
         return np.fromiter(map(attrgetter(attribute), items), np.int64, len(items))
     except (TypeError, ValueError, OverflowError):
@@ -55,7 +57,7 @@ def column(items: list[Any], attribute: str) -> I64:
 
 
 def number(identity: int | str) -> int:
-    """A process or thread id in 64 bits; the number in `stream 7`, as kineto once wrote it; -1 where there is none."""
+    """Return a process or thread id in 64 bits: 7 for `stream 7`, as kineto once wrote it; -1 where there is none."""
     if isinstance(identity, int):
         return _wrapped(identity)
     digits = identity.removeprefix("stream ").strip()
@@ -63,7 +65,7 @@ def number(identity: int | str) -> int:
 
 
 def _wrapped(value: int) -> int:
-    """Unsigned 64-bit ids keep their bits; anything longer is not an id."""
+    """Return an unsigned 64-bit id with its bits unchanged, and -1 for a longer number."""
     if -(1 << 63) <= value < 1 << 63:
         return value
     return value - (1 << 64) if 0 <= value < 1 << 64 else -1

@@ -1,0 +1,133 @@
+"""Options of `overlapscope run` on what to record, when, and where to."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from overlapscope.commands._options import parse_size
+from overlapscope.errors import UsageError
+from overlapscope.recorder.options import DEFAULT_MAX_SIZE_BYTES, Options
+
+DEFAULTS = Options(wait=3, warmup=2, active=5)
+"""Options of a recording by steps, if the user names none."""
+_WINDOWS: tuple[tuple[str, type, Any, str], ...] = (
+    ("--wait N", int, None, f"steps to skip at the start (default: {DEFAULTS.wait})"),
+    ("--warmup N", int, None, f"steps to record next, but not judge (default: {DEFAULTS.warmup})"),
+    ("--active N", int, None, f"steps to record and judge (default: {DEFAULTS.active})"),
+    (
+        "--plain-steps N",
+        int,
+        None,
+        "steps to time without the profiler, right before and right after the recording (default: "
+        f"{DEFAULTS.plain_steps}, for which a program needs {DEFAULTS.needed_steps} steps in all; 0 for none, for "
+        f"which {replace(DEFAULTS, plain_steps=0).needed_steps} suffice)",
+    ),
+    (
+        "--steps-by NAME",
+        str,
+        None,
+        "what a step is: marks (of the program only), optimizer, backward, forward, loader or graph; or the name of a "
+        "call or a range, such as Adam.step, ResNet.forward or 'iteration*' (default: the first of these there is)",
+    ),
+    ("--delay S", float, None, "record by time instead of by steps: start after S seconds"),
+    ("--duration S", float, None, "stop S seconds after the start (default: at the end)"),
+    (
+        "--capture-range NAME",
+        str,
+        None,
+        "record while the program is in this range (record_function or torch.cuda.nvtx); with cudaProfilerApi, "
+        "from cudaProfilerStart to cudaProfilerStop",
+    ),
+    (
+        "--slow-step X",
+        float,
+        None,
+        "record all the time, and keep the first step that takes more than X times the median",
+    ),
+    ("--repeat N", int, 1, "record N times, to NAME-1, NAME-2, ..."),
+)
+"""Options on when to record, each with its placeholder, its type, its default and its help."""
+_CONTENTS = {
+    "--whole": "record the whole program, not only some steps or seconds",
+    "--stacks": "record Python stacks (slows the host down)",
+    "--shapes": "record input shapes",
+    "--memory": "record memory allocations",
+    "--light": "do not record PyTorch ops, which slows the host down less",
+    "--check-hazards": "look for data races between host and GPU, and between streams",
+    "--ignore-own-profiler": "ignore the profilers that the program starts",
+}
+"""Flags on what to record, each with its help."""
+
+
+def add_recording(parser: argparse.ArgumentParser) -> None:
+    """Add the options on what to record, and when."""
+    for option, kind, default, help_text in _WINDOWS:
+        flag, metavar = option.split()
+        parser.add_argument(flag, dest=_dest(option), metavar=metavar, type=kind, default=default, help=help_text)
+    for flag, help_text in _CONTENTS.items():
+        parser.add_argument(flag, action="store_true", help=help_text)
+    parser.add_argument(
+        "--max-size",
+        dest="max_size_bytes",
+        metavar="SIZE",
+        type=parse_size,
+        default=DEFAULT_MAX_SIZE_BYTES,
+        help="end the recording when its events take this much memory; writing the trace briefly takes several "
+        "times as much (default: 1GiB; Linux only)",
+    )
+
+
+def _dest(option: str) -> str:
+    """Return the name of the field that an option of `_WINDOWS` sets. One in seconds ends in its unit."""
+    flag, metavar = option.split()
+    return flag.strip("-").replace("-", "_") + ("_s" if metavar == "S" else "")
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add the options on where to write the trace, and on what else to do."""
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="trace file (default: NAME.trace.json.gz, after the script); {rank}, {pid}, {time} and {host} are "
+        "filled in",
+    )
+    parser.add_argument("-f", "--force", action="store_true", help="overwrite the trace if it exists")
+    parser.add_argument(
+        "--stop-after-recording",
+        action="store_true",
+        help="end the script, as sys.exit() does, when all steps are recorded and timed",
+    )
+    parser.add_argument(
+        "--subprocesses",
+        action="store_true",
+        help="also record the Python processes that the script starts, if they mark steps or use a GPU, to NAME.traces",
+    )
+    parser.add_argument(
+        "--on-demand",
+        action="store_true",
+        help="record nothing until `overlapscope record PID` asks for it; all other recording options are ignored",
+    )
+    parser.add_argument("--open", action="store_true", help="open the trace in a browser afterwards, until Ctrl-C")
+
+
+def recording_options(args: argparse.Namespace) -> Options:
+    """Return the options of the recording. Raises UsageError for a contradiction between two of them."""
+    asked = {field.name: getattr(args, field.name) for field in fields(Options)}
+    by_steps = all(asked[name] is None for name in ("delay_s", "duration_s", "capture_range"))
+    if args.whole:
+        for option, *_ in _WINDOWS[:-1]:
+            if getattr(args, _dest(option)) is not None:
+                raise UsageError(f"--whole and {option.split()[0]} both choose what is recorded; use only one of them.")
+        return Options(**asked | {"wait": 0, "warmup": 0, "plain_steps": 0})
+    defaults = {
+        "wait": DEFAULTS.wait if by_steps else 0,
+        "warmup": DEFAULTS.warmup,
+        "active": DEFAULTS.active if by_steps and args.slow_step is None else None,
+        "plain_steps": DEFAULTS.plain_steps,
+    }
+    return Options(**asked | {name: default for name, default in defaults.items() if asked[name] is None})

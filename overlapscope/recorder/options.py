@@ -1,0 +1,78 @@
+"""Options of a recording, as `overlapscope.record` and `overlapscope run` take them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Concatenate, ParamSpec, TypeVar
+
+from overlapscope.base.words import listed
+from overlapscope.errors import UsageError
+from overlapscope.recorder.schedule import Schedule
+
+P = ParamSpec("P")
+Made = TypeVar("Made")
+
+DEFAULT_MAX_SIZE_BYTES = 1 << 30
+DEFAULT_PLAIN_STEPS = 10
+
+
+@dataclass(frozen=True)
+class Options(Schedule):
+    """A schedule, and the contents of its windows."""
+
+    plain_steps: int = DEFAULT_PLAIN_STEPS
+    """Number of steps to time without the profiler right before the recording, and again right after it.
+
+    It is 0 with `check_hazards`, which slows every step, and with `slow_step`, since steps around a slow one say
+    nothing about it.
+    """
+    stacks: bool = False
+    """True to record the Python stack of each op, except in a rehearsal that waits for steps."""
+    shapes: bool = False
+    """True to record the shapes of inputs."""
+    memory: bool = False
+    """True to record each allocation."""
+    light: bool = False
+    """True to leave out PyTorch's ops, which slows the program less."""
+    max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES
+    """Maximum memory that events may take while they are recorded, in bytes; beyond it the recording ends early."""
+    check_hazards: bool = False
+    """True to look for data races, until the active steps are over, or else until `Recording.end`."""
+    ignore_own_profiler: bool = False
+    """True if profilers that the program starts record nothing, instead of taking the recording's place."""
+    steps_by: str | None = None
+    """The calls that end steps: `marks`, `optimizer`, `backward`, `forward`, `loader`, `graph`, or the name of a call.
+
+    By default, these are marks of the program, or else the first of the others that repeats.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_size_bytes <= 0:
+            raise UsageError(f"max_size_bytes is {self.max_size_bytes}; it must be more than 0.")
+        op_options = [name for name in ("stacks", "shapes", "memory") if getattr(self, name)]
+        if self.light and op_options:
+            raise UsageError(
+                f"a light recording has no PyTorch ops, so {listed(op_options)} cannot be recorded; leave out "
+                f"light or {listed(op_options)}."
+            )
+        if self.check_hazards or self.slow_step is not None:
+            object.__setattr__(self, "plain_steps", 0)
+
+
+def with_keywords(
+    make: Callable[[str | os.PathLike[str], Options], Made], options: Callable[P, Options]
+) -> Callable[Concatenate[str | os.PathLike[str], P], Made]:
+    """Return `make` with the fields of `Options` as its keyword arguments, in place of a record of them."""
+
+    def made(path: str | os.PathLike[str], *args: P.args, **kwargs: P.kwargs) -> Made:
+        return make(path, options(*args, **kwargs))
+
+    path_parameter = inspect.Parameter("path", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    keywords = (field.replace(kind=field.KEYWORD_ONLY) for field in inspect.signature(options).parameters.values())
+    made.__dict__["__signature__"] = inspect.Signature([path_parameter, *keywords])
+    made.__doc__ = make.__doc__
+    return made  # type: ignore[return-value]  # Callers may also name the path.

@@ -1,0 +1,133 @@
+"""The state of a recorder: its stage, its takes and its counts, and what follows from them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from pathlib import Path
+
+from overlapscope.errors import RecordingFailed
+from overlapscope.recorder.options import Options
+from overlapscope.recorder.step_times import SlowSteps, StepTimer, StepTimes
+from overlapscope.recorder.take_choice import TakeChoice
+from overlapscope.recorder.takes import Take
+from overlapscope.recorder.trace_file import TraceFiles
+
+_UNMARKED_WINDOWS = 2
+"""Number of windows of a program without steps: the first at its start, the second after its start-up."""
+
+
+class Stage(enum.Enum):
+    """Stages of a recorder. They follow in this order, though some may be left out."""
+
+    PUT_OFF = "put off"
+    REHEARSAL = "rehearsal"
+    UNMARKED = "unmarked"
+    """A recording without a step is in the file, and the profiler is off. A step starts it again."""
+    BETWEEN = "between"
+    """The profiler is off: the program settles, steps are timed, and a window will open."""
+    RECORDING = "recording"
+    BEHIND = "behind"
+    """The trace is written, and steps are timed."""
+    DONE = "done"
+
+
+class RecorderState:
+    """The state of a recorder. Its subclass `Recorder` changes it."""
+
+    def __init__(self, options: Options, files: TraceFiles) -> None:
+        self._options = options
+        self._stage = Stage.DONE
+        self._takes = TakeChoice(files)
+        self._unmarked_windows = 0
+        """Number of windows that ended without a step."""
+        self._timer = StepTimer(options.plain_steps)
+        """Times the steps before the recording, and then those after it."""
+        self._slow = None if options.slow_step is None else SlowSteps(options.slow_step)
+        self._steps = 0
+        """Number of finished steps."""
+
+    @property
+    def running(self) -> bool:
+        """True if anything is being recorded, or will be."""
+        return self._stage not in (Stage.BEHIND, Stage.DONE)
+
+    @property
+    def recording(self) -> bool:
+        """True if a window is open, or the program's first steps are recorded."""
+        return self._stage in (Stage.REHEARSAL, Stage.RECORDING)
+
+    @property
+    def counts(self) -> bool:
+        """True if the recording is under way, and not a rehearsal."""
+        return self._stage is Stage.RECORDING
+
+    @property
+    def marked(self) -> bool:
+        """True if the program has marked a step."""
+        return self._steps > 0
+
+    @property
+    def bounded_out(self) -> bool:
+        """True if nothing more is recorded unless the program marks a step."""
+        return self._stage is Stage.UNMARKED and self._unmarked_windows == _UNMARKED_WINDOWS
+
+    @property
+    def put_off(self) -> bool:
+        """True if nothing has started yet; `start_now` or a step starts it."""
+        return self._stage is Stage.PUT_OFF
+
+    @property
+    def wants_steps(self) -> bool:
+        """True if ends of steps still matter."""
+        return self._stage is not Stage.DONE
+
+    @property
+    def complete(self) -> bool:
+        """True if nothing is left for `finish` to do."""
+        return self._stage is Stage.DONE and not self._timer.timed and not self._takes.files.pending
+
+    @property
+    def step_times(self) -> StepTimes:
+        """Lengths of steps with and without the profiler."""
+        plain, last = self._takes.files.plain_steps, self._takes.last(self._steps)
+        recorded_ns = () if last is None else tuple(last.judged_ns)
+        return StepTimes(plain.before.host_ns, plain.after.host_ns, recorded_ns, self._options.plain_steps)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """Traces of windows that are over."""
+        paths = self._takes.files.paths
+        return paths if self.bounded_out else paths[: len(self._takes.done)]
+
+    @property
+    def written(self) -> bool:
+        """True if there is a file, even if a better recording may replace it."""
+        return bool(self._takes.files.paths)
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on the contents of the files, written or to be written."""
+        return self._takes.all_notes(self._steps)
+
+    @property
+    def failure(self) -> RecordingFailed | None:
+        """Error that prevents a trace; None if nothing failed."""
+        return RecordingFailed(self._takes.failures[0]) if self._takes.failures else None
+
+    @property
+    def _running(self) -> Take | None:
+        """Take that is being recorded."""
+        if self._stage is Stage.REHEARSAL:
+            return self._takes.rehearsal
+        return self._takes.recording if self._stage is Stage.RECORDING else None
+
+    def _why_incomplete(self) -> Iterator[str]:
+        """Yield sentences on windows that the program, which has ended, did not reach."""
+        done = len(self._takes.done)
+        if not done and self._slow is not None:
+            yield self._slow.why_none()
+        elif not done and not self._takes.failures:
+            self._takes.failures.append(self._options.why_none())
+        elif done < self._options.repeat and not self._takes.failures:
+            yield f"The program ended after {done} of {self._options.repeat} windows."

@@ -1,0 +1,72 @@
+"""The choice between the takes of a recording, and the files of those that were chosen."""
+
+from __future__ import annotations
+
+from overlapscope.errors import RecordingFailed
+from overlapscope.recorder.takes import Take
+from overlapscope.recorder.trace_file import TraceFiles
+
+
+class TakeChoice:
+    """Takes of the window under way, of which one counts, and those of earlier windows.
+
+    The recording counts as soon as it has a step and at least as many judged steps as the rehearsal. Until then the
+    rehearsal does, or a recording without a step (`unmarked`) if neither has a step yet.
+    """
+
+    def __init__(self, files: TraceFiles) -> None:
+        self.files = files
+        self.rehearsal: Take | None = None
+        """None once the recording counts."""
+        self.recording: Take | None = None
+        self.unmarked: Take | None = None
+        """Recording without a step that is in the file, until a step is recorded."""
+        self.done: list[Take] = []
+        """Takes that are in the files of earlier windows."""
+        self.notes: list[str] = []
+        """Sentences that are about no take in particular."""
+        self.failures: list[str] = []
+
+    def counting(self, steps: int) -> Take | None:
+        """Return the take that is written if nothing more comes, after this number of finished steps."""
+        rehearsal, recording = self.rehearsal, self.recording
+        if recording is None or rehearsal is None:
+            take = recording or rehearsal
+            without_a_step = take is None or steps <= take.window.first
+            return self.unmarked if self.unmarked and without_a_step else take
+        more = steps > recording.window.first and len(recording.judged_ns) >= len(rehearsal.judged_ns)
+        return recording if more else rehearsal
+
+    def last(self, steps: int) -> Take | None:
+        """Return the take that counts of the window under way, or else that of the window before."""
+        return self.counting(steps) or (self.done[-1] if self.done else None)
+
+    def all_notes(self, steps: int) -> list[str]:
+        """Return the sentences about all takes that are, or would be, in files."""
+        counting = self.counting(steps)
+        takes = self.done if counting is None else [*self.done, counting]
+        return [*(note for take in takes for note in take.notes), *self.files.notes, *self.notes, *self.failures]
+
+    def write(self, take: Take) -> None:
+        """Write a take as the present window, unless it is in the file already."""
+        session, take.session = take.session, None
+        if session is None:
+            return
+        try:
+            self.files.write(len(self.done) + 1, session)
+        except RecordingFailed as failure:
+            self.failures.append(str(failure))
+
+    def finish(self, take: Take) -> None:
+        """Write the take that counts, and forget the others of its window."""
+        self.write(take)
+        self.done.append(take)
+        for other in (self.rehearsal, self.recording):
+            if other is not None:
+                other.session = None
+        self.drop()
+        self.unmarked = None
+
+    def drop(self) -> None:
+        """Forget the rehearsal and the recording of the present window."""
+        self.rehearsal = self.recording = None

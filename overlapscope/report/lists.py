@@ -1,0 +1,278 @@
+"""Tables with a row for each copy, cause, stall, step or range; rows may name their place in the timeline.
+
+Each table is declared once. Columns that are `extra` show only where a table can be sorted, which has more room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from overlapscope.analysis.each_copy import EachCopy
+from overlapscope.analysis.groups import says_bandwidth
+from overlapscope.analysis.host import CallSite
+from overlapscope.analysis.results import Device, Evidence, HostStall, Period, Window, efficiency_shown, missing_ns
+from overlapscope.analysis.steps import find_outliers
+from overlapscope.base.intervals import I64
+from overlapscope.base.words import plural
+from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, Subject
+from overlapscope.documents import columns as column
+from overlapscope.documents.table import Table, table_of
+from overlapscope.report.page import DeviceReport
+from overlapscope.trace.model import Kind, Memory
+
+FEW = 5
+"""Rows of a list that can be long; `verbose` shows all of them."""
+_LINE: Final[dict[str, Any]] = {"id": "line", "long": "line of code", "width": 230, "flexible": True}
+
+# -- Copies ----------------------------------------------------------------------------------------
+
+
+def copies(section: DeviceReport, device: Device) -> Table:
+    """Return the copies grouped by direction, memory kinds and stream."""
+    unit = section.unit_of(device.overlap.copy_ns)
+    return table_of(
+        device.copies,
+        column.text("copies", lambda group: group.direction, id="direction", width=90, heads=True),
+        column.text("memory", lambda group: f"{group.source_kind} to {group.target_kind}", id="memory", width=170),
+        column.number("stream", lambda group: group.stream, id="stream", width=80),
+        column.count("count", lambda group: group.count, id="count", width=80),
+        column.bytes_of("size", lambda group: group.bytes, id="bytes", long="bytes"),
+        column.rate("GB/s", lambda group: group.gb_per_s if says_bandwidth(group) else None, id="rate", width=80),
+        column.time(f"time {unit.name}", unit, lambda group: group.time_ns, id="time", long="time"),
+        column.time(f"exposed {unit.name}", unit, lambda group: group.exposed_ns, id="exposed", long="exposed"),
+        column.share("exposed, %", lambda group: group.exposed_ns, lambda group: group.time_ns, id="share", extra=True),
+        title="Copies",
+    )
+
+
+def most_exposed(copies: EachCopy, count: int) -> I64:
+    """Return the rows of the copies with the most exposed time, the worst first."""
+    order = np.lexsort((copies.start_ns, -copies.exposed_ns))[:count]
+    return order[copies.exposed_ns[order] > 0]
+
+
+class _IssuedCopy(NamedTuple):
+    """A copy by its row in `EachCopy`, with the code that issued it."""
+
+    row: int
+    bytes: int | None
+    issuer: CallSite
+
+
+def worst_copies(section: DeviceReport, copies: EachCopy, rows: I64, issuers: Sequence[CallSite]) -> Table:
+    """Return the given copies, each with the code that issued it."""
+    unit = section.unit_of(int(copies.duration_ns[rows].max(initial=0)))
+    sizes = [size if size >= 0 else None for size in copies.bytes[rows].tolist()]
+    return table_of(
+        list(map(_IssuedCopy, rows.tolist(), sizes, issuers)),
+        column.text("copy", lambda copy: Kind(copies.direction[copy.row]).name.lower(), id="direction", width=75),
+        column.text("memory", lambda copy: Memory(copies.memory[copy.row]).name.lower(), id="memory", width=95),
+        column.time(
+            f"exposed {unit.name}", unit, lambda copy: int(copies.exposed_ns[copy.row]), id="exposed", long="exposed"
+        ),
+        column.text("cause", lambda copy: COPY_CAUSES[copies.cause[copy.row]], id="cause", width=145),
+        column.text("where", lambda copy: copy.issuer.line, when=any(issuer.line for issuer in issuers), **_LINE),
+        column.text("launched by", lambda copy: copy.issuer.op, id="op", width=130),
+        column.time(f"time {unit.name}", unit, lambda copy: int(copies.duration_ns[copy.row]), id="time", long="time"),
+        column.bytes_of("size", lambda copy: copy.bytes, id="bytes", long="bytes"),
+        column.rate(
+            "GB/s",
+            lambda copy: None if copy.bytes is None else float(copies.gb_per_s[copy.row]),
+            id="rate",
+            width=80,
+        ),
+        column.text("call", lambda copy: copy.issuer.call, id="call", width=140),
+        title="Copies with the most exposed time",
+        place=lambda copy: (int(copies.start_ns[copy.row]), int(copies.end_ns[copy.row])),
+    )
+
+
+# -- Causes and stalls -----------------------------------------------------------------------------
+
+
+def evidence(section: DeviceReport, device: Device, subject: Subject) -> Table:
+    """Return the evidence for a bucket's causes by op, call and line."""
+    cases = [case for case in device.evidence if case.subject == subject]
+    whole_ns = device.buckets.idle_ns if subject == "idle" else device.buckets.exposed_copy_ns
+    unit = section.unit_of(whole_ns)
+
+    def moved(case: Evidence) -> str:
+        # The detail names the copies before it gives the reason.
+        return case.detail.partition(":")[0]
+
+    return table_of(
+        cases,
+        column.text("cause", lambda case: case.cause, id="cause", width=145),
+        column.time(f"time {unit.name}", unit, lambda case: case.time_ns, id="time", long="time"),
+        column.share("%", lambda case: case.time_ns, lambda _: whole_ns, id="share", width=70),
+        column.text("where", lambda case: case.where, when=any(case.where for case in cases), **_LINE),
+        column.text("op", lambda case: case.op, id="op", width=130),
+        column.text("call", lambda case: case.call, id="call", width=140),
+        column.text("copies", moved, when=subject == "exposed-copy", id="copies", width=140),
+        column.count("cases", lambda case: case.count, id="count", width=80),
+        column.text("confidence", lambda case: case.confidence, id="confidence", width=105),
+        title="Where it comes from",
+        place=lambda case: _place(case.example),
+    )
+
+
+def stalls(section: DeviceReport, device: Device) -> Table:
+    """Return the host's blocking calls, costliest first, each placed at the longest idle gap that it caused.
+
+    Unless the page is verbose, only the first few that cost idle time.
+    """
+    unit, verbose = section.unit, section.page.verbose
+    costly = [stall for stall in device.host_stalls if verbose or stall.idle_caused_ns]
+    shown = costly if verbose else costly[:FEW]
+    hidden = len(device.host_stalls) - len(shown)
+    examples = {
+        (case.call, case.op, case.where): case.example
+        for case in reversed(device.evidence)
+        if case.subject == "idle" and case.cause in STALL_CAUSES
+    }
+
+    def place(stall: HostStall) -> tuple[int, int] | None:
+        return _place(examples.get((stall.call, stall.op, stall.where)))
+
+    table = table_of(
+        shown,
+        column.text(
+            "host stall",
+            lambda stall: stall.call,
+            id="call",
+            long="blocking call",
+            width=150,
+            flexible=True,
+            heads=True,
+        ),
+        column.text("in", lambda stall: stall.op, id="op", long="in op", width=130, flexible=True),
+        column.count("count", lambda stall: stall.count, id="count", width=80),
+        column.time(f"host waits {unit.name}", unit, lambda stall: stall.host_wait_ns, id="wait", long="host waits"),
+        column.time(f"GPU idle {unit.name}", unit, lambda stall: stall.idle_caused_ns, id="idle", long="idle caused"),
+        column.share(
+            "of idle, %", lambda stall: stall.idle_caused_ns, lambda _: device.buckets.idle_ns, id="share", extra=True
+        ),
+        column.text("where", lambda stall: stall.where, when=any(stall.where for stall in shown), **_LINE),
+        column.number("thread", lambda stall: stall.thread, id="thread", extra=True),
+        title="Host stalls",
+        place=place,
+    )
+    note = f"{plural(hidden, 'more group')} of calls that cost less: add -v." if hidden and shown else ""
+    return replace(table, note=note)
+
+
+def _place(window: Window | None) -> tuple[int, int] | None:
+    return None if window is None else (window.start_ns, window.end_ns)
+
+
+# -- Steps and ranges ------------------------------------------------------------------------------
+
+
+class _Times(NamedTuple):
+    """Times of one or several periods added up, in nanoseconds; missing ops do not count as idle time."""
+
+    span_ns: int
+    compute_ns: int
+    exposed_comm_ns: int
+    exposed_copy_ns: int
+    idle_ns: int
+
+
+def _times(periods: Iterable[Period]) -> _Times:
+    each = [
+        (
+            period.span_ns,
+            period.buckets.compute_ns,
+            period.buckets.exposed_comm_ns,
+            period.buckets.exposed_copy_ns,
+            period.buckets.idle_ns - missing_ns(period),
+        )
+        for period in periods
+    ]
+    return _Times(*map(sum, zip(*each, strict=True)))
+
+
+class _Step(NamedTuple):
+    """A row of `each_step`."""
+
+    period: Period
+    is_outlier: bool
+    times: _Times
+
+
+def each_step(section: DeviceReport, device: Device) -> Table:
+    """Return a row for each step; the sortable table marks outliers."""
+    unit, name, outliers = section.unit, section.unit.name, find_outliers(device.steps).tolist()
+    return table_of(
+        [_Step(step, outlier, _times([step])) for step, outlier in zip(device.steps, outliers, strict=True)],
+        column.text("step", lambda step: step.period.name, id="name", width=125, flexible=True, heads=True),
+        column.text(
+            "unusual",
+            lambda step: "outlier" if step.is_outlier else "",
+            when=any(outliers),
+            id="note",
+            width=90,
+            extra=True,
+        ),
+        column.time(f"span {name}", unit, lambda step: step.times.span_ns, id="span", long="span"),
+        column.time("compute", unit, lambda step: step.times.compute_ns, id="compute", long="compute"),
+        column.time("exp. comm", unit, lambda step: step.times.exposed_comm_ns, id="comm", long="exposed comm"),
+        column.time("exp. copy", unit, lambda step: step.times.exposed_copy_ns, id="copy", long="exposed copy"),
+        column.time("idle", unit, lambda step: step.times.idle_ns, id="idle", long="idle"),
+        column.percent(
+            "efficiency %", lambda step: efficiency_shown(step.period), id="efficiency", long="efficiency, %"
+        ),
+        title="Each step",
+        place=lambda step: _place(step.period.window),
+    )
+
+
+class _Range(NamedTuple):
+    """A row of `ranges`: all occurrences of a name."""
+
+    name: str
+    periods: list[Period]
+    times: _Times
+
+
+def ranges(section: DeviceReport, device: Device) -> Table:
+    """Return the ranges by name, the longest total first, each placed at its longest occurrence.
+
+    Unless the page is verbose, only the first few.
+    """
+    unit = section.unit
+    by_name: dict[str, list[Period]] = {}
+    for period in device.ranges:
+        by_name.setdefault(period.name, []).append(period)
+    found = [_Range(name, periods, _times(periods)) for name, periods in by_name.items()]
+    found.sort(key=lambda item: (-item.times.span_ns, item.name))
+    shown = found if section.page.verbose else found[:FEW]
+    hidden = len(found) - len(shown)
+    table = table_of(
+        shown,
+        column.text("range", lambda item: item.name, id="name", width=180, flexible=True, heads=True),
+        column.count("count", lambda item: len(item.periods), id="count", width=80),
+        column.time(f"span {unit.name}", unit, lambda item: item.times.span_ns, id="span", long="span"),
+        column.time(
+            f"compute {unit.name}", unit, lambda item: item.times.compute_ns, id="compute", long="compute", extra=True
+        ),
+        column.time(
+            f"exposed comm {unit.name}",
+            unit,
+            lambda item: item.times.exposed_comm_ns,
+            id="comm",
+            long="exposed comm",
+            extra=True,
+        ),
+        column.time(
+            f"exposed copy {unit.name}", unit, lambda item: item.times.exposed_copy_ns, id="copy", long="exposed copy"
+        ),
+        column.time(f"idle {unit.name}", unit, lambda item: item.times.idle_ns, id="idle", long="idle"),
+        title="Ranges",
+        place=lambda item: _place(max(item.periods, key=lambda period: period.span_ns).window),
+    )
+    return replace(table, note=f"{plural(hidden, 'more name')}: add -v." if hidden else "")
