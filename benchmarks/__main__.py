@@ -1,7 +1,8 @@
 """Measures how long people wait, beside the last release: `python -m benchmarks [--large] [--release VERSION]`.
 
-Each figure is the shortest of some runs in processes of their own, on a machine that has nothing else to do. What was
-measured for each release is kept in `benchmarks/measured/waits.json`; `--release` keeps this one under its version.
+Each figure is the shortest of some runs in processes of their own, on a machine that has nothing else to do.
+`benchmarks/measured/waits.json`
+keeps the figures of each release; `--release` stores these under its version.
 Writes `docs/evaluation/waits.md` and its picture.
 """
 
@@ -34,14 +35,15 @@ PAGE: Final = HERE.parent / "docs" / "evaluation" / "waits.md"
 PICTURE: Final = PAGE.with_suffix(".png")
 OPS: Final = whatif_speed.OPS
 PACE: Final = "the bare typed decode of 250 MB, one process"
-"""How fast a machine is, by what no version of ours changes: msgspec making typed objects of a trace's events."""
+"""Speed of a machine, measured by work that no version of ours changes: msgspec making typed objects of a trace's
+events."""
 PACE_S: Final = 0.34
-"""Where the goals were set."""
+"""Machine on which the goals were set."""
 _RUNS: Final = 5
 
 
 class Wait(Struct, frozen=True):
-    """How long somebody waits for something, or what memory it takes."""
+    """A wait in seconds, or memory."""
 
     what: str
     wanted: float
@@ -121,7 +123,7 @@ def _reader(trace: Path) -> Iterator[Wait]:
 
 
 def _pages(trace: Path) -> list[FirstPage]:
-    """Three first pages, behind one that fills the caches."""
+    """Three first pages, after a run that fills the caches."""
     say("the first page of the dashboard")
     with _browser() as browser:
         return [first_page(browser, trace) for _ in range(4)][1:]
@@ -154,7 +156,7 @@ def analyzed(trace: Path) -> float:
 
 
 def shortest(measure: Callable[[], float], runs: int = _RUNS) -> float:
-    """Of some runs behind one that fills the caches: what the machine does besides only makes them longer."""
+    """Return the shortest of some runs, after one that fills the caches: other work only makes them longer."""
     say("measuring")
     measure()
     return min(measure() for _ in range(runs))

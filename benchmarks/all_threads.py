@@ -1,4 +1,5 @@
-"""What it costs to record the ops of all threads, next to those of one: steps and stops, side by side in one run.
+"""Cost of recording the ops of all threads, compared with the ops of one thread: steps and stops, side by side in one
+run.
 
     python benchmarks/all_threads.py
     python benchmarks/all_threads.py --stops 1000

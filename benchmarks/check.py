@@ -21,7 +21,7 @@ GOAL_S = 0.6
 
 
 def commands(directory: Path) -> dict[str, list[str | Path]]:
-    """What is measured, by the name it has in the table; each ends with 0."""
+    """Measured commands by their names in the table; each ends with 0."""
     trace, baseline = directory / "trace.json", directory / "baseline.json"
     with gzip.open(SOURCE) as packed, trace.open("wb") as plain:
         shutil.copyfileobj(packed, plain)

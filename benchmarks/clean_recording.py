@@ -46,7 +46,7 @@ def record(target: Path) -> None:
 
 
 def table(directory: Path) -> str:
-    """What the analysis says of each recording, as markdown."""
+    """Return the analysis of each recording as markdown."""
     lines = [
         "| recorded by | lead-in | not judged | copies, of them exposed | steps judged | hidden in each, % | lowest |",
         "|---|---|---:|---:|---:|---|---:|",

@@ -42,7 +42,7 @@ MOVES = 120
 FIRST_PAGE_MB = {11: 1.0, 260: 2.0, 1000: 4.0}
 """Seconds that the first page of a trace may take, by its size."""
 PAINT_MS, SERVER_MS, MB_PER_GB = 16.0, 4.0, 300.0
-"""What a move may take in the middle, the server's part of it, and the server's memory for each GB of trace."""
+"""Limits: median of a move, the server's part of it, and the server's memory for each GB of trace."""
 CLIENTS, CLIENT_VIEWS = 10, 30
 _KNOWN = {"Authorization": f"token {TOKEN}"}
 WIDTH, HEIGHT = 1440, 900
@@ -83,18 +83,18 @@ _MEASURES = f"() => performance.getEntriesByName('{MEASURE}').map((entry) => ent
 
 
 class Moves(Struct, frozen=True):
-    """What moving about with one kind of input took, one number for each move."""
+    """Figures of moves with one kind of input, one for each move."""
 
     paint_ms: list[float]
     """From the input event to the end of drawing the exact answer."""
     heard_ms: list[float]
-    """Of that, until the page was told of the event: a browser hands wheel turns on with its frames."""
+    """Part of it until the page receives the event: a browser delivers wheel turns with its frames."""
     server_ms: list[float]
     payload_bytes: list[int]
 
 
 class Zooming(Struct, frozen=True):
-    """What moving about in a timeline took."""
+    """Figures of moving about in a timeline."""
 
     ops: int
     moves: dict[str, Moves]
@@ -151,7 +151,7 @@ def made_up(ops: int) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 
 
 def moved(page: Page, address: str, move: Move, count: int) -> Moves:
-    """What `count` moves took, after some to warm up."""
+    """Measure `count` moves, after some to warm up."""
     move_about(page, move, 10, seed=1)
     page.evaluate(_FORGET)
     asked(address, "/benchmark/views")
@@ -250,7 +250,7 @@ def first_page(browser: Browser, trace: Path) -> FirstPage:
     context.add_init_script(_WATCH)
     page = context.new_page()
     begin = time.time()
-    # What the page of a trace takes that was never opened.
+    # The cache is off, as for a trace that is opened for the first time.
     with serve(trace, "--no-cache") as served:
         listening = time.time() - begin
         page.goto(served.address)
@@ -364,14 +364,14 @@ def page_report(pages: dict[float, list[FirstPage]]) -> tuple[list[str], list[Ta
 
 
 def memory(pages: dict[float, list[FirstPage]]) -> tuple[float, float]:
-    """The server's resident memory by least squares: MB of none, and MB for each GB of trace. Of two sizes or more."""
+    """Return the server's resident memory by least squares: MB without a trace, and MB for each GB of it."""
     resident_mb = [statistics.median(one.rss_mb for one in runs) for runs in pages.values()]
     slope, start = statistics.linear_regression(list(pages), resident_mb)
     return start, 1000 * slope
 
 
 def machine(browser: Browser) -> str:
-    """What the figures were measured on, without naming it."""
+    """Describe the machine without naming it."""
     return (
         f"{hardware()}, Chromium {browser.version} without a GPU, {WIDTH} by {HEIGHT} pixels. "
         "Server and browser share the machine."

@@ -1,7 +1,7 @@
 """The dashboard of a made-up trace, which says how long it took to answer: `python -m benchmarks.dashboard_server OPS`.
 
-Prints its address once everything is loaded. `/benchmark/views` answers with what the timeline's views took and how
-many bytes each had, and forgets them.
+Prints its address once everything is loaded. `/benchmark/views` answers with the times and bytes of the timeline's
+views, and forgets them.
 """
 
 from __future__ import annotations

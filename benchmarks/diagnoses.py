@@ -44,8 +44,8 @@ Every recording, with both times, the expected cause and the causes found: [diag
 
 ## The laboratory
 
-The scenario files in `scenarios/` state what the recordings of each experiment must show. These statements were
-written before any recording was made. The analysis finds what was expected in **{held} of {stated}** cases. Every
+The scenario files in `scenarios/` state causes and findings that the recordings of each experiment must show. These
+statements were written before any recording was made. They hold in **{held} of {stated}** cases. Every
 case: [diagnoses-laboratory.csv](diagnoses-laboratory.csv). A rule in brackets must not fire.
 
 ## How far to trust this
@@ -71,7 +71,8 @@ must be true?
 
 ## Experiments
 
-Times are medians of one iteration, without a profiler. "Claims" counts those that hold.
+All were run on NVIDIA H200 GPUs at the published sizes ([machines](experiments-machines.csv)). Times are medians of
+single iterations, without a profiler. "Claims" counts those that hold.
 
 {experiments}
 
@@ -106,13 +107,14 @@ def files() -> dict[Path, str]:
         stated=stated,
         held=held,
     )
-    claims = "\n".join(markdown.lines(overview(comparisons))).replace("\n### ", "\n## ").strip()
+    claims = "\n".join(markdown.lines([*overview(comparisons)][1:])).replace("\n### ", "\n## ").strip()
     return {
         PAGES / "diagnoses.md": diagnoses,
         PAGES / "diagnoses.csv": csv_text(RECORDING, rows),
         PAGES / "diagnoses-laboratory.csv": csv_text(LABORATORY_HEAD, laboratory),
         PAGES / "experiments.md": EXPERIMENTS.format(claims=claims, experiments=_experiments(comparisons)),
         PAGES / "experiments.csv": csv_text(CLAIM, _claims(comparisons)),
+        PAGES / "experiments-machines.csv": csv_text(MACHINE, _machines(comparisons)),
         PAGES / "experiments-variants.csv": csv_text(VARIANT, _variants(comparisons)),
     }
 
@@ -141,6 +143,32 @@ def _experiments(comparisons: Sequence[ExperimentComparison]) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+MACHINE = (
+    "experiment",
+    "date",
+    "GPUs",
+    "driver",
+    "CUDA",
+    "torch",
+    "Python",
+    "CPU",
+    "cores",
+    "memory bytes",
+    "H2D GB/s",
+    "D2H GB/s",
+    "both GB/s",
+)
+
+
+def _machines(comparisons: Sequence[ExperimentComparison]) -> Iterator[tuple[str, ...]]:
+    for comparison in comparisons:
+        result, at = comparison.result, comparison.result.machine
+        about = [str(one) for one in (at.driver, at.cuda, at.torch, at.python, at.cpu, at.cores, at.memory_bytes)]
+        rates = (at.link.h2d_gb_per_s, at.link.d2h_gb_per_s, at.link.both_gb_per_s)
+        about += ["" if rate is None else f"{rate:.1f}" for rate in rates]
+        yield result.name, result.date, ", ".join(at.gpus), *about
 
 
 def _claims(comparisons: Sequence[ExperimentComparison]) -> Iterator[tuple[str, ...]]:

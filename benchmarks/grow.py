@@ -151,7 +151,7 @@ def instants(ops: list[dict[str, Any]], total: int, first_index: int) -> Iterato
 
 
 def is_whole(event: dict[str, Any], launched: set[int]) -> bool:
-    """False for what was launched before the source's recording: in a copy's midst that could not happen."""
+    """False for ops launched before the source's recording: these cannot occur inside a copy."""
     if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
         return event["args"]["correlation"] in launched
     return event.get("cat") != "ac2g" or event["id"] in launched
@@ -166,7 +166,7 @@ class Seed(msgspec.Struct, frozen=True):
     """Metadata and the profiler's own marks, which a trace holds once."""
     tail: str
     shift: dict[str, int]
-    """How far each kind of number moves from one copy to the next."""
+    """Distance of each kind of number from one copy to the next."""
 
 
 def plant(text: str) -> Seed:
@@ -237,7 +237,7 @@ def moved(text: str, by_us: int) -> str:
 
 
 def write(seed: Seed, target: TextIO, size: int) -> None:
-    """Writes about `size` bytes: as many whole copies as fit, then the beginning of one more."""
+    """Write about `size` bytes: whole copies as far as they fit, then the beginning of another."""
     written = target.write(seed.head) + len(seed.tail) + sum(len(one) + 2 for one in seed.once)
     number = 0
     for number, text in enumerate(copies(seed.events, seed.shift)):  # noqa: B007

@@ -53,7 +53,7 @@ def seconds(work: Callable[[], Any]) -> float:
 
 
 def main() -> None:
-    """Fill a store, ask it, and write what that took."""
+    """Fill a store, query it, and write the times."""
     report = read_report([SAMPLES / "training_prefetched.json.gz"], replayed=True)
     made = entry(report, of_report(report, otherwise_ns=0, job="train.py"))
     chance = random.Random(7)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.hta docs/evaluation/hta.md
 
-Why they differ is shown, not only said: each of HTA's ways is taken back in turn, until its figures are ours.
+Differences are proven: each of HTA's ways is reverted in turn, until its figures equal ours.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REASONS = ("R", "L", "S")
 
 
 class Figures(NamedTuple):
-    """Times in nanoseconds; None where there is no communication."""
+    """Times in nanoseconds; None without communication."""
 
     span_ns: int
     compute_ns: int
@@ -50,14 +50,14 @@ def recordings() -> tuple[str, ...]:
 
 
 def _ours(trace: Trace) -> Figures:
-    """What overlapscope says."""
+    """Return overlapscope's figures."""
     (device,) = analyze_trace(trace).result.devices
     return Figures(device.span_ns, device.buckets.compute_ns, device.buckets.idle_ns, device.overlap.comm_compute_pct)
 
 
 def _theirs(trace: Trace, own: Figures) -> list[Figures | None]:
-    """What HTA says as it is, and with one more of `REASONS` taken back until it is what we say; None where it gives
-    up."""
+    """Return HTA's figures as they are, and with one more of `REASONS` reverted until they equal ours; None if HTA
+    fails."""
     steps: list[Figures | None] = []
     for found in _taken_back(trace):
         steps.append(found)
@@ -75,7 +75,8 @@ def _taken_back(trace: Trace) -> Iterator[Figures | None]:
 
 
 def _same(one: Figures, other: Figures | None) -> bool:
-    """Equal to the nanosecond, but for the rounding of HTA's sums of doubles, and to HTA's two decimals."""
+    """Return whether two results are equal, to the nanosecond except for the rounding of HTA's sums, and to HTA's two
+    decimals."""
     if other is None or any(abs(a - b) > 1 for a, b in zip(one[:3], other[:3], strict=True)):
         return False
     a, b = one.comm_compute_pct, other.comm_compute_pct

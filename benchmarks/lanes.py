@@ -1,4 +1,5 @@
-"""How analysis grows with devices, streams, threads, steps and ranges, on made-up traces: `python -m benchmarks.lanes`.
+"""Growth of the analysis with devices, streams, threads, steps and ranges, on made-up traces: `python -m
+benchmarks.lanes`.
 
 The table has CPU seconds of reading, analysis and report; what doubles with the launches grows with ops, not lanes.
 On a shared machine of two cores:

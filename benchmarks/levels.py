@@ -60,16 +60,16 @@ def group(number: int, figure: HistoryFigure, more: float = 0.0, floor: float = 
 
 
 class Alarms(Struct, frozen=True):
-    """What was said of a program that never changed."""
+    """False alarms in a program that never changed."""
 
     program: str
     recordings: int
     metrics: int
     orders: int
     changes: int
-    """Series, one for each order and metric, in which a change was told."""
+    """Number of series, one for each order and metric, with a reported change."""
     newest: int
-    """Series whose last recording was told from the level."""
+    """Number of series whose last recording differs from the level."""
 
 
 def alarms(program: str, recordings: Iterable[Recording]) -> Alarms:
@@ -88,7 +88,7 @@ def alarms(program: str, recordings: Iterable[Recording]) -> Alarms:
 
 
 class Found(Struct, frozen=True):
-    """What became of one planted slowdown."""
+    """Result for one planted slowdown."""
 
     planted: Recording
     right: Mapping[int, int]
@@ -96,7 +96,7 @@ class Found(Struct, frozen=True):
     elsewhere: int
     """Series in which one changes somewhere else."""
     metrics: tuple[str, ...]
-    """Of all metrics, those that change at the right recording in every series."""
+    """Metrics that change at the right recording in every series."""
 
 
 def found(planted: Recording, recordings: Iterable[Recording]) -> Found:
@@ -110,7 +110,7 @@ def found(planted: Recording, recordings: Iterable[Recording]) -> Found:
             told = {
                 metric: [change.first for change in _changes(metric, planted, mine, order, place)]
                 for metric in of(planted)
-                # What only the slowdown brought has no series.
+                # A metric that only the slowdown has gives no series.
                 if all(metric in of(one) for one in mine)
             }
             right[place] += any(place in told.get(metric, ()) for metric in DEFAULT)
@@ -161,8 +161,8 @@ NOISES: dict[str, Callable[[np.random.Generator, int], F64]] = {
 
 
 def simulated(name: str, count: int) -> tuple[float, float, float]:
-    """Percent of the series: a change is told of noise, the newest is told from noise, and a change of six standard
-    deviations in the middle is told where it is, give or take one."""
+    """Return percentages of series: noise reported as a change, the newest value reported as different, and a change
+    of six standard deviations in the middle reported at most one place off."""
     random = np.random.default_rng(count)
     wrong = last = right = 0
     for _ in range(SIMULATED):
@@ -216,18 +216,16 @@ def found_rows(recordings: By, *kinds: str) -> list[list[str]]:
 
 
 def least_rows(rows: Iterable[Sequence[str]]) -> list[list[str]]:
-    """Return, by program and kind, the smallest slowdown found at the right recording in every order."""
-    by_kind: dict[tuple[str, str], list[Sequence[str]]] = {}
+    """Return a row for each kind: by program, the smallest slowdown found at the right recording in every order."""
+    by_kind: dict[str, dict[str, list[Sequence[str]]]] = {}
     for row in rows:
-        by_kind.setdefault((row[0], row[1]), []).append(row)
-    lines = []
-    for (program, kind), some in by_kind.items():
-        sizes = [row[2] or "yes" for row in some if set(row[3 : 3 + len(PLACES)]) == {f"{ORDERS} of {ORDERS}"}]
-        elsewhere = sum(int(row[3 + len(PLACES)]) for row in some)
-        lines.append(
-            [program, kind, sizes[0] if sizes else "none", f"{elsewhere} of {len(some) * ORDERS * len(PLACES)}"]
-        )
-    return lines
+        by_kind.setdefault(row[1], {}).setdefault(row[0], []).append(row)
+    return [[kind, *(_least(some.get(program, ())) for program in PROGRAMS)] for kind, some in by_kind.items()]
+
+
+def _least(rows: Sequence[Sequence[str]]) -> str:
+    sizes = [row[2] or "yes" for row in rows if set(row[3 : 3 + len(PLACES)]) == {f"{ORDERS} of {ORDERS}"}]
+    return sizes[0] if sizes else "no" if rows else ""
 
 
 PLANTED = ("program", "planted", "asked", *(f"from {place}" for place in PLACES), "elsewhere", "in every series")
@@ -238,6 +236,7 @@ def page(recordings: By) -> tuple[str, str]:
     alarmed = [alarms(program, recordings[program]) for program in PROGRAMS]
     rows = [[name, *(_cell(name, count) for count in COUNTS)] for name in NOISES]
     slowdowns = found_rows(recordings, *KINDS)
+    elsewhere = sum(int(row[3 + len(PLACES)]) for row in slowdowns)
     heads = ["noise", *(f"{count} values" for count in COUNTS)]
     intro = f"""# Changes in level
 
@@ -246,12 +245,10 @@ that didn't happen?
 
 ## The rule
 
-1. Outliers are replaced: a value more than three standard deviations from the median of its neighbours becomes that
-   median (Hampel's filter). The standard deviation is robust and allows for autocorrelation (Chakar, Lebarbier,
-   Lévy-Leduc and Robin, Bernoulli 23, 2017).
-2. PELT (Killick, Fearnhead and Eckley, JASA 107, 2012; package `ruptures`) proposes candidates, with the cost L2 and a
-   penalty of three variances times the logarithm of the number of values. A level has at least {LEAST} values, and more
-   in a long series.
+1. Outliers, more than three standard deviations from the median of their neighbours, are replaced by it (Hampel's
+   filter, with a standard deviation that allows for autocorrelation: Chakar et al., Bernoulli 23, 2017).
+2. PELT (Killick, Fearnhead and Eckley, JASA 107, 2012; package `ruptures`) proposes candidates. A level has at least
+   {LEAST} values.
 3. A candidate counts if the medians of both levels differ by more than the [noise floor](noise.md#noise-floor) of
    `check`, and by more than chance explains: Student's t with an error of {100 * (1 - CONFIDENCE):.0f}%, shared among
    all places where a change could be. The weakest candidate is dropped until all count.
@@ -270,10 +267,10 @@ table counts series with a reported change, and series whose last recording diff
         wrapped(f"""## Planted slowdowns
 
 A slowdown begins at one recording of a series of {COMMITS}. The table has the smallest one (share of the step) that a
-default metric shows at the right recording, in all of {ORDERS} orders and from each of {len(PLACES)} places on.
-"Elsewhere" counts series with a change at another recording.
+default metric shows at the right recording, in all of {ORDERS} orders and from each of {len(PLACES)} places on. A
+change at another recording was reported in {elsewhere} of {len(slowdowns) * ORDERS * len(PLACES):,} series.
 
-{table(["program", "planted", "least always found", "elsewhere"], least_rows(slowdowns), words=3)}
+{table(["planted", *PROGRAMS], least_rows(slowdowns), words=5)}
 
 Most slowdowns that are missed lie below the noise floor ([why](noise.md#what-is-not-found)). Slower kernels show in
 `compute_time`, which isn't a default metric. Every slowdown by size and place: [levels.csv](levels.csv).

@@ -56,7 +56,7 @@ WORDS = {
 }
 FLOORS = ("step_time", "compute_time", "exposed_copy_time", "idle_time")
 TRIED = (("prefetch", "compute"), ("offload", "compute"), ("training", "compute"), ("training", "copy"))
-"""What shows how settings differ."""
+"""Slowdowns that show the difference between settings."""
 SLOW_HOST = 1.5
 """Times the usual step of `decode`."""
 
@@ -165,7 +165,7 @@ def _name(one: Recording) -> str:
 
 
 def floors(recordings: By) -> str:
-    """The noise floors, and what they come to here."""
+    """Return the section on the noise floors."""
     rows = []
     for program, mine in recordings.items():
         first = clean(mine, "first")
@@ -195,7 +195,7 @@ to {HOST_SHARE:.1f}. The second set is therefore not fully held out.
 
 
 def alike(found: Sequence[Repeated]) -> str:
-    """What check and diff say of the clean recordings."""
+    """Return the section on false failures of check and diff."""
     pairs, failed = _summed(one.pairs for one in found), _summed(one.failed["default"] for one in found)
     steps, ranges = (_summed(getattr(one, name) for one in found) for name in ("in_steps", "in_ranges"))
     return wrapped(f"""## False failures
@@ -215,7 +215,7 @@ def _summed(counts: Iterable[tuple[int, int]]) -> tuple[int, int]:
 
 
 def found_sizes(rows: Sequence[Planted]) -> list[list[str]]:
-    """In how many comparisons each size of what was planted is found at default settings."""
+    """Return, for each size, in how many comparisons a planted slowdown is found at default settings."""
     sizes = _sizes(rows)
     lines = []
     for program, kind in itertools.product(PROGRAMS, KINDS):
@@ -235,7 +235,7 @@ def _size(row: Planted | None) -> str:
 
 
 def slowdowns(rows: Sequence[Planted], recordings: By) -> str:
-    """Which planted slowdowns are found, and which are not and why."""
+    """Return the section on planted slowdowns, found and missed."""
 
     def row(program: str, kind: str, pct: float | None = None) -> Planted:
         (one,) = (r for r in rows if (r.program, r.kind, r.asked_pct) == (program, kind, pct))
@@ -279,7 +279,7 @@ budgets that fail: [noise.csv](noise.csv). Every recording: [noise-recordings.cs
 
 
 def stricter(found: Sequence[Repeated], rows: Sequence[Planted]) -> str:
-    """What other settings find, and at which price."""
+    """Return the section on stricter settings and their price."""
     whole, lines = _summed(one.pairs for one in found), []
     for name in SETTINGS:
         wrong = _summed(one.failed[name] for one in found)
@@ -298,9 +298,6 @@ Set a fixed `noise_floor`, here 1% of the step, on a machine of your own:
 False alarms in clean pairs, and the smallest slowdown that is always found:
 
 {table(head, lines, words=1)}
-
-A quieter machine helps too: no other users, locked clocks, and the process bound to cores near its GPU. A change that
-appears in each of three separate recordings is rarely an accident.
 
 `python -m benchmarks.noise docs/evaluation/noise.md` writes this page from `tests/repeats.tar.xz`. A test fails when
 the quick parts are stale.
@@ -336,7 +333,7 @@ PLANTED = (
 
 
 def opening(found: Sequence[Repeated], rows: Sequence[Planted]) -> str:
-    """What the page comes to."""
+    """Return the page's title and summary."""
     pairs, failed = _summed(one.pairs for one in found), _summed(one.failed["default"] for one in found)
     kernels = [
         least_found([row for row in rows if (row.program, row.kind) == (name, "compute")], "default")

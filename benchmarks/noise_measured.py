@@ -1,4 +1,4 @@
-"""What `benchmarks.noise` writes about: the recordings of `tests/repeats.tar.xz`, and what diff and check say of them.
+"""Figures for `benchmarks.noise`: the recordings of `tests/repeats.tar.xz`, and the results of diff and check on them.
 
 A recording is analysed when something is first asked of it, and once.
 """
@@ -41,7 +41,7 @@ ARCHIVE = ROOT / "tests" / "repeats.tar.xz"
 SETS = ("first", "second")
 PROGRAMS = ("prefetch", "offload", "decode", "training")
 KINDS = ("compute", "copy", "host", "pageable", "default_stream", "synchronize")
-"""What is planted, in the order of the page."""
+"""Planted slowdowns, in the order of the page."""
 
 LOWER = """[budgets]
 step_time = { max_increase = "1%" }
@@ -56,7 +56,7 @@ exposed_copy_time = { max_increase = "10%", noise_floor = "1%" }
 idle_time = { max_increase = "10%", noise_floor = "1%" }
 """
 SETTINGS = {"default": "", "lower percentages": LOWER, "fixed noise floor": FIXED}
-"""What is tried, as TOML."""
+"""Settings to try, as TOML."""
 
 
 # -- recordings ---------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class Recording(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def mean_ms(self) -> float:
-        """Of the steps that a diff compares."""
+        """Median of the steps that a diff compares."""
         return statistics.fmean(self.side.spans_ns) / 1e6
 
     @property
@@ -107,12 +107,12 @@ class Recording(msgspec.Struct, frozen=True, dict=True):
         return self.median("step_time") / 1e6
 
     def median(self, metric: str, direction: Direction | None = None) -> float:
-        """Of the steps that a check judges, in the metric's unit."""
+        """Median of the steps that a check judges, in the metric's unit."""
         return statistics.median(series(of_steps(self.device), METRICS[metric], direction).numbers)
 
     @property
     def host_ms(self) -> float:
-        """How long the GPU is idle in a step while the host works for itself, the median."""
+        """Median idle time of the GPU in a step while the host works by itself."""
         samples = of_steps(self.device)
         return statistics.median(sample.figures.idle_by_cause.get("host-compute", 0) for sample in samples) / 1e6
 
@@ -136,7 +136,7 @@ def read(folder: Path) -> dict[str, list[Recording]]:
 
 
 def index(folder: Path, name: str) -> dict[str, Any]:
-    """What `benchmarks.repeats` noted of one set."""
+    """Index of one set, as `benchmarks.repeats` wrote it."""
     content: dict[str, Any] = json.loads((folder / "repeats" / name / "index.json").read_text())
     return content
 
@@ -155,7 +155,7 @@ def settings(name: str) -> Settings | None:
 
 
 def checked(before: Recording, after: Recording, name: str = "default") -> CheckResult:
-    """A check of one recording against another. Raises ValueError where it comes to no result."""
+    """Check a recording against another. Raises ValueError where it comes to no result."""
     result = check(after.report, settings(name), baseline=before.baseline)
     if result.outcome == "inconclusive":
         raise ValueError(f"{after.path}: {result.summary}")
@@ -169,7 +169,7 @@ def compared(before: Recording, after: Recording) -> DeviceDiff:
 
 
 def told_apart(before: Recording, after: Recording) -> bool:
-    """Whether the interval of the mean step's change leaves out zero."""
+    """Return whether the interval of the mean step's change excludes zero."""
     spans = [np.array(one.side.spans_ns, np.float64) for one in (before, after)]
     (change,) = Pair(before.side, after.side).changes([PairRow("span", "ns", spans[0], spans[1], floor=0.0)])
     return bool(change.beyond_noise)
@@ -197,10 +197,10 @@ def changes(node: object) -> Iterator[FigureChange]:
 
 
 class Repeated(msgspec.Struct, frozen=True):
-    """The clean recordings of one program among themselves."""
+    """The clean recordings of a program, compared with each other."""
 
     pairs: tuple[int, int]
-    """Ordered pairs: both of one set, and of two."""
+    """Ordered pairs: within a set, and across sets."""
     failed: Mapping[str, tuple[int, int]]
     """By settings: those of them that a check fails."""
     diffs: int
@@ -228,34 +228,34 @@ def repeated(recordings: Iterable[Recording]) -> Repeated:
 
 
 def _split(pairs: Sequence[tuple[Recording, Recording]]) -> tuple[int, int]:
-    """How many pairs are of one set, and how many of two."""
+    """Number of pairs within a set and across sets."""
     same = sum(one.set_name == other.set_name for one, other in pairs)
     return same, len(pairs) - same
 
 
 class Planted(msgspec.Struct, frozen=True):
-    """What became of one planted slowdown when it was compared with the clean recordings of its set."""
+    """A planted slowdown, compared with the clean recordings of its set."""
 
     program: str
     kind: str
     asked_pct: float | None
     planted_ms: float | None
     planted_pct: float | None
-    """Of the clean recordings' step."""
+    """Percentage of the clean recordings' step."""
     grown_pct: float
     """By how much the mean step is longer than theirs."""
     comparisons: int
     failed: Mapping[str, int]
     """By settings."""
     budgets: Mapping[str, int]
-    """How often each metric's budget fails at default settings."""
+    """Number of failures of each metric's budget at default settings."""
     step_beyond_noise: int
     others_beyond_noise: tuple[str, ...]
-    """What else a diff calls beyond noise in every comparison."""
+    """Other figures that a diff reports beyond noise in every comparison."""
 
 
 def planted(recordings: Sequence[Recording], *kinds: str) -> list[Planted]:
-    """All that was planted in one program, or some kinds of it."""
+    """Return all slowdowns planted in a program, or those of some kinds."""
     before = clean(recordings, "first")
     chosen = [one for one in recordings if one.kind in (kinds or KINDS)]
     chosen.sort(key=lambda one: (KINDS.index(one.kind), one.asked_pct or 0.0))
@@ -291,7 +291,7 @@ def _beyond_noise(device: DeviceDiff) -> list[str]:
 
 
 def least_found(rows: Iterable[Planted], name: str) -> Planted | None:
-    """Of one thing planted in several sizes the least that is found in every comparison, as is all that is larger."""
+    """Return the smallest size that is found in every comparison, as all larger ones are."""
     found = None
     for row in sorted(rows, key=lambda row: -(row.asked_pct or 0.0)):
         if row.failed[name] < row.comparisons:

@@ -1,4 +1,4 @@
-"""How long a large report of Nsight Systems takes to read, beside pandas' read of the same tables.
+"""Time to read a large report of Nsight Systems, beside pandas' read of the same tables.
 
     python -m benchmarks.nsys [--rows 10000000] docs/evaluation/performance-nsight-systems.md
 

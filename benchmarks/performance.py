@@ -77,7 +77,7 @@ def hta_load(python: str, trace: Path) -> Run:
 
 
 def staged(trace: Path, *options: str) -> Any:
-    """What `benchmarks.stages` finds, in a process of its own."""
+    """Run `benchmarks.stages` in a separate process."""
     return json.loads(run([sys.executable, "-m", "benchmarks.stages", str(trace), *options]).stdout)
 
 

@@ -1,4 +1,4 @@
-"""What is said of programs while nobody records them, beside what processes of their own were measured to do."""
+"""Plain steps as overlapscope reports them, beside the measurements of separate processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROCESSES = 2
 
 
 class Truth(Struct, frozen=True):
-    """What a step takes in processes that nobody records."""
+    """Step in processes without a recorder."""
 
     step_ns: int
     """Between the medians of the processes."""
@@ -30,7 +30,7 @@ class Truth(Struct, frozen=True):
     """The lowest of them, and the highest."""
     high_ns: int
     mean_ns: int
-    """Of all steps: more than the median where some steps wait for a loader and others do not."""
+    """Mean of all steps: more than the median if some steps wait for a loader."""
 
 
 class Predicted(Struct, frozen=True):
@@ -38,7 +38,7 @@ class Predicted(Struct, frozen=True):
 
     pair: Pair
     step_ns: Estimate | None
-    """Of the plain program; None where nothing is predicted."""
+    """Predicted step of the plain program; None without a prediction."""
     recorded_ns: Estimate | None
     """As predicted where the plain step is not known."""
     measured_ns: int
@@ -66,10 +66,10 @@ class Recorded(Struct, frozen=True):
     bound: str
     truth: Truth
     before_ns: int | None
-    """The recorder's own plain step, before the recording and behind it."""
+    """The recorder's plain step, before and after the recording."""
     after_ns: int | None
     busy_ns: int
-    """Of a recorded step, while the GPU worked."""
+    """Time of a recorded step in which the GPU worked."""
     plain: Plain | None
     untold: Plain | None
     """As estimated where the recorder has timed nothing."""
@@ -77,7 +77,7 @@ class Recorded(Struct, frozen=True):
 
     @property
     def idle_pct(self) -> float:
-        """In truth: what the GPU was not busy for, of a plain step."""
+        """True idle share: the part of a plain step in which the GPU was not busy."""
         return 100 * max(0.0, 1 - self.busy_ns / self.truth.step_ns)
 
     @property
@@ -109,7 +109,7 @@ def evaluate(folder: Path) -> list[Recorded]:
 
 
 def machine(folder: Path) -> Machine:
-    """What all was measured on. Raises IndexError where nothing was."""
+    """Return the machine of the measurements. Raises IndexError where nothing was."""
     return plain_runs.read(folder).runs[0].timed.machine
 
 

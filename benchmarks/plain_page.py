@@ -16,8 +16,8 @@ from overlapscope.base.words import clean
 TEXT = Path(__file__).with_name("plain_page.md")
 """The page around the tables."""
 MEASURED_PCT, IDLE_POINTS, INSIDE_PCT, MIDDLE_PCT = 3.0, 3.0, 90.0, 10.0
-"""What was asked for: of the plain step as measured, of the corrected idle time, and of the estimate where the step is
-not known: so many inside the interval, and its middle."""
+"""Goals: limits for the measured plain step, the corrected idle time, and the estimate without a plain step (share
+inside the interval, and its middle)."""
 MEDIAN_PCT, WORST_PCT = 5.0, 20.0
 """Of predictions."""
 
@@ -37,7 +37,7 @@ def page(rows: Sequence[Recorded], machine: Machine, processes: int) -> str:
 
 
 def data(rows: Sequence[Recorded]) -> dict[str, str]:
-    """Return the text of each CSV file by what its name ends with."""
+    """Return the text of each CSV file by the end of its name."""
     return {
         "": csv_text(PLAIN, map(_plain, rows)),
         "-idle": csv_text(IDLE, map(_idle, rows)),
@@ -221,7 +221,7 @@ def _pair(row: Recorded, one: Predicted) -> list[str]:
 
 
 def _saved_pct(row: Recorded, one: Predicted) -> tuple[float | None, float | None]:
-    """Of the plain step of the recorded process, as predicted; of the truth, as measured."""
+    """Return the saved share of the recorded process's plain step, as predicted, and of the true one, as measured."""
     said = None
     if one.step_ns is not None and row.plain is not None:
         said = 100 * (1 - one.step_ns.value / row.plain.step_ns)

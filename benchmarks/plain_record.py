@@ -2,10 +2,10 @@
 
     python -m benchmarks.plain_record --out DIR [--only NAME]... [--minutes M] [--device cpu]
 
-Writes `DIR/results.json` and `DIR/PROGRAM/VARIANT.trace.json.gz`; what is there already is not measured again. A round
+Writes `DIR/results.json` and `DIR/PROGRAM/VARIANT.trace.json.gz`; existing results are kept. A round
 times a program as it is and with each of its edits; the recordings lie between two rounds. Processes import by the
 dozen what their scripts do, then wait until it is their turn: none imports anything while another one is measured. To
-take what was written elsewhere:
+import results from elsewhere:
 
     cp -r DIR packed && gunzip -r packed && tar -C packed -c . | xz -T0 | split -b 15M - plain.tar.xz-
 
@@ -35,7 +35,7 @@ STEPS = 60
 IDLE_PROCESSES = 14
 """At most so many are started at once, and as many as there are cores to spare."""
 PATIENCE_S = 180.0
-"""For what one process does when it is its turn."""
+"""Time limit for the turn of one process."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Failed(Exception):
-    """A process did not do what it should; the text is what it said last."""
+    """A process failed; the text is its last output."""
 
 
 class Worker:
@@ -80,7 +80,7 @@ class Worker:
         )
 
     def wait_until_ready(self) -> None:
-        """What a script's imports print is passed over; one that dies of them is seen to when it is its turn."""
+        """Output of a script's imports is skipped; a script that fails in them is handled in its turn."""
         assert self._process.stdout is not None
         while self._process.stdout.readline() not in (f"{READY}\n", ""):
             pass
@@ -112,7 +112,7 @@ def runs_of(name: str, program: Program) -> Iterator[Run]:
 
 
 def wanted(out: Path, names: Sequence[str]) -> list[Run]:
-    """What is not there yet, of these programs."""
+    """Return the missing runs of these programs."""
     made = {(one.program, one.variant, one.number) for one in plain_runs.read(out).runs}
     programs = plain_runs.programs()
     every = [run for name in names or programs for run in runs_of(name, programs[name])]
@@ -159,7 +159,7 @@ def target_of(out: Path, folder: Path, run: Run) -> Path:
 
 
 def result_of(out: Path, worker: Worker) -> str:
-    """Have it run, keep what it measured, and say what that is in a few words."""
+    """Let it run, keep its measurements, and return them in a few words."""
     run = worker.run
     try:
         worker.go()

@@ -1,4 +1,4 @@
-"""Which programs are timed and recorded, and what was measured of them."""
+"""Programs to time and record, and their measurements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A script, as the list has it."""
 
     bound: str
-    """What decides its step."""
+    """Component that decides the step."""
     pairs: tuple[Pair, ...] = ()
     also: tuple[tuple[str, ...], ...] = ()
     """Edits that are recorded, too."""
@@ -34,7 +34,7 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What it was measured on."""
+    """Machine of the measurements."""
 
     gpu: str | None
     torch: str
@@ -51,17 +51,17 @@ class Timed(msgspec.Struct, frozen=True):
 
     @property
     def step_ns(self) -> tuple[int, ...]:
-        """By the device's clock where there is one: the host's says when steps were launched."""
+        """By the device's clock if there is a device: the host's shows when steps were launched."""
         return self.device_ns or self.host_ns
 
 
 class Plain(msgspec.Struct, frozen=True):
-    """One process of one variant."""
+    """A process of one variant."""
 
     program: str
     variant: str
     number: int
-    """1 before the recording, 2 behind it."""
+    """1 before the recording, 2 after it."""
     timed: Timed
 
 
@@ -77,17 +77,17 @@ def programs() -> dict[str, Program]:
 
 
 def variant_of(edits: tuple[str, ...]) -> str:
-    """What a program with these edits is called."""
+    """Name of a program with these edits."""
     return "+".join(edits) or BEFORE
 
 
 def trace_path(folder: Path, program: str, variant: str, way: str = "") -> Path:
-    """Where the recording is."""
+    """Path of the recording."""
     return folder / program / f"{variant}{'.' if way else ''}{way}.trace.json.gz"
 
 
 def read(folder: Path) -> Results:
-    """What was measured so far; nothing where there is no such file."""
+    """Return the measurements so far; empty if the file does not exist."""
     path = folder / RESULTS
     return msgspec.json.decode(path.read_bytes(), type=Results) if path.exists() else Results()
 

@@ -1,4 +1,4 @@
-"""A process that imports what its script does, says so, and runs it when told to.
+"""A process that imports the modules of its script, reports that, and runs it on request.
 
 python -m benchmarks.plain_worker time FILE SCRIPT [ARGUMENTS...]                     # without overlapscope
 python -m benchmarks.plain_worker record SCRIPT [OPTIONS...] SCRIPT [ARGUMENTS...]    # by overlapscope run
@@ -42,7 +42,7 @@ class Marks:
         self._host_ns.append(time.perf_counter_ns())
 
     def lengths(self) -> dict[str, list[int]]:
-        """Of the steps between the marks, but the first third."""
+        """Steps between the marks without the first third."""
         import torch
 
         if self._events:
@@ -88,7 +88,7 @@ def time_steps(target: Path, script: str, arguments: list[str]) -> None:
 
 
 def import_as(script: str) -> None:
-    """Import what a script does, but overlapscope, and what torch does when it makes an optimizer."""
+    """Import the modules of a script except overlapscope, and those that torch loads when it makes an optimizer."""
     for node in ast.parse(Path(script).read_text()).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]

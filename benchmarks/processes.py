@@ -28,12 +28,12 @@ class Run(Struct, frozen=True):
 
     seconds: float
     peak_mb: float
-    """Of it alone."""
+    """Peak of this process alone."""
     stdout: str = ""
 
 
 class Target(Struct, frozen=True):
-    """A figure that was asked for, and what was measured."""
+    """A goal and the measured figure."""
 
     what: str
     wanted: str
@@ -44,7 +44,7 @@ class Target(Struct, frozen=True):
 def run(command: Sequence[str | Path], **environment: str) -> Run:
     """Runs a command to its end, with bytecode cached. Raises CalledProcessError if it fails.
 
-    This process imports nothing big: Linux counts what a child shares with it before `exec` into the child's peak.
+    This process imports nothing big: Linux adds memory that a child shares with it before `exec` to the child's peak.
     """
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"} | environment
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
@@ -123,7 +123,7 @@ def spread(runs: Sequence[Run]) -> str:
 
 
 def machine(packages: dict[str, str]) -> str:
-    """What the figures were measured on, without naming it. `packages` are stated with their versions, each with the
+    """Describe the machine without naming it. `packages` are stated with their versions, each with the
     Python that has it.
     """
     versions = (f"{name} {run([python, '-c', VERSION_OF, name]).stdout.strip()}" for name, python in packages.items())

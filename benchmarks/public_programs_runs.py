@@ -226,7 +226,7 @@ def run(out: Path, name: str, way: Way, number: int, lane: Lane) -> Run:
         "recorded": ["-m", "overlapscope", "run", "--force", "-o", str(trace)],
     }[way]
     for wanted in program.data:
-        if wanted["make"] == "empty_folder":  # what an earlier run left there, such as a checkpoint, changes the next
+        if wanted["make"] == "empty_folder":  # files of an earlier run, such as a checkpoint, change the next run
             shutil.rmtree(folder / str(wanted["at"]), ignore_errors=True)
             (folder / str(wanted["at"])).mkdir(parents=True)
     command = [sys.executable, *leading, *_arguments(program, folder)]

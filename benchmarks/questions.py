@@ -2,7 +2,7 @@
 
     python -m benchmarks.questions docs/evaluation/questions.md      # half a minute
 
-The questions are those of `tests/questions/questions.yaml`, which says how each is asked and what is expected.
+`tests/questions/questions.yaml` has the questions with their calls and expected answers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     holds: Literal["equal", "inside", "contains"] = "equal"
     unknown: str = ""
     changed: str = ""
-    """What was missing when it was first asked."""
+    """Part that was missing when the question was first asked."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -61,10 +61,10 @@ class Asked(msgspec.Struct, frozen=True):
 
     question: Question
     answers: tuple[str, ...]
-    """JSON, or what the tool says against the call."""
+    """JSON, or the tool's error."""
     expected: Any
     wrong: tuple[str, ...]
-    """What is not as it should be, in words; empty where the answer is right."""
+    """Mistakes in words; empty if the answer is right."""
 
 
 def questions() -> tuple[Question, ...]:
@@ -77,7 +77,7 @@ def questions() -> tuple[Question, ...]:
 
 
 async def ask(made: Path) -> list[Asked]:
-    """Of one server that reads the bundled recordings, and the made files of a directory."""
+    """Ask one server that reads the bundled recordings and the made files of a directory."""
     server = StdioServerParameters(
         command=sys.executable,
         args=["-m", "overlapscope", "mcp", str(TRACES), str(made)],
@@ -143,11 +143,11 @@ def _ends(interval: Mapping[str, int]) -> tuple[int, int]:
     return low, high
 
 
-# -- where an answer stands, and what is said of it ---------------------------------------------------------
+# -- Paths, units and programs of an answer ------------------------------------------------------------------
 
 
 def at(answer: Any, path: str) -> Any:
-    """What stands at a path (`questions.yaml` says how they are written)."""
+    """Return the value at a path (`questions.yaml` explains paths)."""
     *_, last = _along(answer, path)
     return last
 
@@ -167,7 +167,7 @@ def _along(answer: Any, path: str) -> Iterable[Any]:
 
 
 def unit_at(answer: Mapping[str, Any], path: str) -> str | None:
-    """Which unit the answer says that a value has: beside it, in its column, or by its name."""
+    """Return the unit that the answer states for a value: beside it, in its column, or by its name."""
     *_, holder, value = _along(answer, path)
     if isinstance(holder, dict) and "unit" in holder:
         return _UNITS.get(holder["unit"])
@@ -180,7 +180,7 @@ def unit_at(answer: Mapping[str, Any], path: str) -> str | None:
 
 
 def of_at(answer: Mapping[str, Any], path: str) -> str | None:
-    """Which program the answer says that a value is of: the nearest that says so, else the whole answer."""
+    """Return the program that the answer states for a value: the nearest statement, else that of the whole answer."""
     for name in reversed(path.split("/")):
         if name in ("recorded", "plain_step"):
             return name.removesuffix("_step")
@@ -189,7 +189,7 @@ def of_at(answer: Mapping[str, Any], path: str) -> str | None:
     return "predicted" if "predicted" in of else of.pop() if len(of) == 1 else None
 
 
-# -- what is expected ---------------------------------------------------------------------------------------
+# -- Expected values -----------------------------------------------------------------------------------------
 
 
 def _expected(question: Question, made: Path) -> Any:
@@ -304,7 +304,7 @@ def _said(asked: Asked) -> str:
 
 
 def _raw_bytes(question: Question, made: Path) -> int:
-    """Of the recordings that a question is about, unpacked."""
+    """Return the unpacked size of a question's recordings."""
     names = {
         value
         for call in question.calls

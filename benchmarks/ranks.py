@@ -2,9 +2,9 @@
 
     python -m benchmarks.ranks [--ranks 8 64 512] [--workers N] [--large-mb 250]
 
-The jobs are made by `benchmarks.ranks_job` out of two real recordings. For a large rank, one of these recordings grown
-by `benchmarks.grow`, it is measured what a worker needs and what the trace is reduced to; what ten thousand of them
-need is calculated from that. Needs 2 GB of disk and some five minutes.
+The jobs are made by `benchmarks.ranks_job` out of two real recordings. For a large rank, a recording grown by
+`benchmarks.grow`, it measures the needs of a worker and the size of the reduced trace, and calculates those of ten
+thousand ranks. Needs 2 GB of disk and some five minutes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAGE = HERE.parent / "docs" / "evaluation" / "performance-ranks.md"
 RANKS = (8, 64, 512)
 LARGE_MB = 250
 JOINED = (250, 1000)
-"""How many ranks are joined, to see how that grows."""
+"""Numbers of ranks to join, to see the growth."""
 
 ONE_PROCESS = """
 import sys
@@ -149,7 +149,7 @@ def peak_mb(process: psutil.Process) -> float:
 
 
 def measure_large(folder: Path, megabytes: int) -> Large:
-    """What a rank of that size takes, alone on a worker, and what it is reduced to."""
+    """Measure a rank of that size alone on a worker, and its reduced size."""
     runs, sizes, pickles = [], [], []
     for recording in sorted(RECORDINGS.glob("rank*.json.gz")):
         name = recording.name.partition(".")[0]

@@ -1,7 +1,7 @@
 """Makes the traces of a large job out of the two of a small one: `python -m benchmarks.ranks_job FOLDER --ranks 64`.
 
 Rank N of the job is one of the two bundled recordings of a data-parallel training (`traces/ddp`), the even ranks the
-first, the odd ones the second. Its events stay as they were recorded. What is rewritten is what must differ:
+first, the odd ones the second. Its events stay as they were recorded. The rewritten parts are those that must differ:
 
 - `distributedInfo`, and in each collective the ranks and the size of the process group;
 - the clock: hosts of eight ranks each, and each host's clock reads `HOST_OFFSET_NS` more than the one's before it
@@ -33,7 +33,7 @@ _COLLECTIVE = re.compile(
 
 
 class Job(Struct, frozen=True):
-    """A job of many ranks, and what is true of it."""
+    """A job of many ranks with its known truth."""
 
     ranks: int
 
@@ -43,7 +43,7 @@ class Job(Struct, frozen=True):
         return self.ranks // 2
 
     def offset_ns(self, rank: int) -> int:
-        """What the clock of a rank's host reads more than that of rank 0."""
+        """Offset of the clock of a rank's host from that of rank 0."""
         return rank // RANKS_PER_HOST * HOST_OFFSET_NS
 
     def text(self, rank: int, recording: str) -> str:

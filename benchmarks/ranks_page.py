@@ -10,9 +10,9 @@ from msgspec import Struct
 from benchmarks.ranks_job import HOST_OFFSET_NS, LATE_NS, RANKS_PER_HOST, Job
 
 MANY = 10_000
-CORES = (64, 256, 1024)
+CORES = (256,)
 STORAGE_GB_PER_S = 1.0
-"""What a storage may give to all workers together, for the calculation."""
+"""Rate of a storage for all workers together, for the calculation."""
 
 
 class Measured(Struct, frozen=True):
@@ -31,21 +31,21 @@ class Size(Struct, frozen=True):
 
     job: Job
     megabytes: float
-    """Of its traces, packed."""
+    """Size of its traces, packed."""
     alone_s: float
     alone_mb: float
     together: Measured
     killed: Measured
     same: bool
-    """Whether all three gave one report, to the byte."""
+    """True if all three runs gave the same report, to the byte."""
 
 
 class Large(Struct, frozen=True):
-    """What one large rank needs."""
+    """Needs of one large rank."""
 
     megabytes: float
     seconds: float
-    """Of one core."""
+    """Seconds of one core."""
     peak_mb: float
     reduced_kb: float
     join: dict[int, tuple[float, float, float]]
@@ -53,8 +53,8 @@ class Large(Struct, frozen=True):
 
 
 def truth(size: Size) -> tuple[bool, float, float]:
-    """Whether the report names the rank that is late; by how many us its clock offsets are wrong at most, and how
-    large an error it states.
+    """Return whether the report names the late rank, the largest error of its clock offsets in us, and the error that
+    it states.
     """
     report = json.loads(size.together.report)
     late = bool(report["stragglers"]) and report["stragglers"][0]["rank"] == size.job.late
@@ -81,7 +81,7 @@ def speed(sizes: Sequence[Size], workers: int) -> list[str]:
 
 
 def found(sizes: Sequence[Size]) -> list[str]:
-    """What the reports say against what is true, as lines of markdown."""
+    """Return the reports' results beside the truth, as lines of markdown."""
     lines = [
         "| ranks | hosts | late rank named first | clock offsets wrong by at most, us | error stated, us "
         "| one report, killed or not |",
@@ -98,7 +98,7 @@ def found(sizes: Sequence[Size]) -> list[str]:
 
 
 def paper(large: Large) -> list[str]:
-    """What `MANY` large ranks need, calculated, as lines of markdown."""
+    """Return the calculated needs of `MANY` large ranks, as lines of markdown."""
     (few, (few_s, few_mb, _)), (more, (more_s, more_mb, more_json_mb)) = large.join.items()
     mb_per_rank = (more_mb - few_mb) / (more - few)
     client_gb = (few_mb + mb_per_rank * (MANY - few)) / 1e3
@@ -112,15 +112,11 @@ def paper(large: Large) -> list[str]:
         "",
         "| | |",
         "|---|---|",
-        f"| traces | {gigabytes:,.0f} GB |",
         f"| computing | {MANY * large.seconds / 3600:.1f} hours of one core |",
         *(on(cores, large) for cores in CORES),
         f"| storage of {STORAGE_GB_PER_S:.0f} GB/s | keeps {busy:.0f} cores busy: "
         f"{gigabytes / STORAGE_GB_PER_S / 60:.0f} minutes at least |",
-        f"| disk of a worker, for URLs | {large.megabytes:.0f} MB for each of its threads |",
-        f"| through the scheduler to the client | {MANY * large.reduced_kb / 1e6:.1f} GB |",
         f"| memory of the client | {client_gb:.1f} GB, {mb_per_rank:.2f} MB for each rank |",
-        f"| joining, at the end | {more_s * MANY / more:.0f} s, if it goes on as from {few:,} to {more:,} |",
         f"| the JSON report | {more_json_mb * MANY / more:.0f} MB |",
     ]
 

@@ -1,10 +1,10 @@
-"""What recording costs while it is on: a program's steps with and without it, side by side in one run.
+"""Cost of recording while it runs: a program's steps with and without it, side by side in one run.
 
     python benchmarks/recording.py [--output docs/evaluation/performance-recording.md]
 
 Two programs: one whose GPU is always busy, so that the host has time to spare, and one of many small kernels, where
 every microsecond of the host's counts. Rounds of each way of recording follow one another, so that a drifting clock
-hits all alike. Steps are timed inside the recording, behind its warm-up; writing the file is timed apart.
+hits all alike. Steps are timed inside the recording, after its warm-up; writing the file is timed separately.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 class Measured(Struct):
-    """Of one way to record one program."""
+    """Times of one program with one kind of recording."""
 
     step_ms: list[float] = field(default_factory=list)
     write_ms: list[float] = field(default_factory=list)
@@ -85,7 +85,7 @@ def recording(path: Path, options: dict[str, Any] | None) -> Iterator[Callable[[
 
 
 def measure(step: Callable[[], object], options: dict[str, Any] | None, result: Measured, folder: Path) -> None:
-    """One round: the median step of one recording."""
+    """A round: the median step of a recording."""
     path = folder / "t.trace.json.gz"
     synchronize()
     times = []

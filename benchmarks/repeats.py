@@ -3,18 +3,18 @@
     python -m benchmarks.repeats record OUTPUT_DIR [--seconds 360]      # on a GPU
 
 Each recording is made as CI makes it: in a process of its own, which imports torch, sets the program up, runs it warm
-and records `STEPS` steps with `overlapscope.record`. Rounds follow one another, with one recording of each program as
-it is in every round and the planted ones in between, so that whatever drifts on the machine hits all alike. No two
+and records `STEPS` steps with `overlapscope.record`. Each round has a recording of every unchanged program, with the
+planted ones in between, so that drift of the machine affects all alike. No two
 processes ever use the GPU at once, and none imports anything while another one records.
 
-What is planted is set once, at the start, against the recorded step time of the program as it is. `index.json` says
-what was asked for and, as measured in the recording itself, what it came to.
+Sizes of slowdowns are set once, at the start, as shares of the unchanged program's recorded step. `index.json` has the
+requested size and the size measured in the recording.
 
-Of each planted slowdown `TAKES` recordings are wanted. Those that do not fit into the given time are left out: first
+Each planted slowdown gets `TAKES` recordings. Those that do not fit into the given time are left out: first
 the third of each, then the second, then the first of what matters least. With `--seconds 0` nothing is planted.
 
 `tests/repeats.tar.xz` holds two such directories, `repeats/first` and, with nothing planted, `repeats/second`, each
-trace unpacked, as many that are alike are smaller that way. `benchmarks.noise` writes what they show.
+trace unpacked, as many that are alike are smaller that way. `benchmarks.noise` evaluates them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ PROGRAMS = ("prefetch", "offload", "decode", "training")
 REPEATS, TAKES = 8, 3
 SECONDS = 360.0
 SIZES_PCT = (2.0, 1.0, 5.0, 3.0, 0.5, 10.0)
-"""Of a step; what matters most comes first."""
+"""Shares of a step, the most important first."""
 COPY_SIZES_PCT = (2.0, 1.0, 5.0, 10.0)
 MOST_FAILURES = 5
 
@@ -73,7 +73,7 @@ def planted_variants() -> Iterator[tuple[str, Variant]]:
 
 
 def job_for(program: str, variant: Variant, number: int, calibration: Calibration, target: Path) -> Job:
-    """A recording, with its percentage made into what the plant is given."""
+    """Return a recording with its percentage converted into the plant's argument."""
     planted_ms = (variant.pct or 0.0) / 100 * calibration.step_ms
     per_ms = {"compute": calibration.cycles_per_ms, "copy": calibration.bytes_per_ms, "host": 1e6}
     path = target / program / f"{variant.name}.{number}.trace.json.gz"
@@ -81,7 +81,7 @@ def job_for(program: str, variant: Variant, number: int, calibration: Calibratio
 
 
 class Progress(Struct):
-    """What was recorded so far; `index.json` holds it at any time."""
+    """Return the recordings so far; `index.json` has them at any time."""
 
     target: Path
     calibrations: dict[str, Calibration] = field(default_factory=dict)

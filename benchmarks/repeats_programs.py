@@ -1,7 +1,7 @@
 """Four programs to record again and again, what can be changed about them, and what can be planted in them.
 
-Each function prepares its tensors and returns a step. `plant` is called once in it, where the device is on the way
-to the step's end and no copy or other kernel runs beside it: what it launches or does lengthens the step by itself.
+Each function prepares its tensors and returns a step. `plant` is called once in it, near the end of the step on the
+device, where no copy or other kernel runs: its work lengthens the step by itself.
 They are kept to a few kernels a step, so that many recordings can be stored.
 """
 
@@ -19,12 +19,12 @@ Step = Callable[[], object]
 Plant = Callable[[], None]
 
 SETTLING_S = 0.3
-"""How long a program runs before it is timed or recorded: kernels are chosen, memory is had, clocks are up."""
+"""Warm-up of a program before it is timed or recorded: kernels are chosen, memory is allocated, clocks are up."""
 MIB = 1 << 20
 
 
 class Changes(Struct, frozen=True):
-    """What a regression changes, each from right to wrong."""
+    """Settings that a regression changes, each from right to wrong."""
 
     pinned: bool = True
     side_stream: bool = True
@@ -42,7 +42,7 @@ def host_tensor(rows: int, width: int, dtype: torch.dtype, changes: Changes) -> 
 
 
 def square_weight(width: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """A matrix that keeps what it is multiplied with at its size."""
+    """A matrix that keeps the size of its products."""
     return torch.randn(width, width, dtype=dtype, device="cuda") / math.sqrt(width)
 
 
@@ -135,7 +135,7 @@ def offload(changes: Changes, plant: Plant) -> Step:
 def decode(changes: Changes, plant: Plant) -> Step:
     """One token after the other: kernels shorter than their launch, the token read back, and work on its text.
 
-    Bound by the host, so what the host is disturbed by, the step is. Takes no batches: only `synchronize` applies.
+    The host bounds it, so disturbances of the host lengthen the step. Takes no batches: only `synchronize` applies.
     """
     width, layers, vocabulary = 1024, 12, 32768
     embedding = torch.randn(vocabulary, width, device="cuda")
@@ -191,7 +191,7 @@ def training(changes: Changes, plant: Plant) -> Step:
 PROGRAMS: dict[str, Make] = {function.__name__: function for function in (prefetch, offload, decode, training)}
 
 
-# -- what is planted -------------------------------------------------------------------------------
+# -- Planted slowdowns ------------------------------------------------------------------------------
 
 
 def nothing() -> None:
@@ -237,7 +237,7 @@ def settle(step: Step) -> None:
 
 
 def gpu_ms(launch: Plant) -> float:
-    """How long something takes on the current stream, the median of nine."""
+    """Return the median of nine timings of an action on the current stream."""
     times: list[float] = []
     for _ in range(9):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -250,7 +250,7 @@ def gpu_ms(launch: Plant) -> float:
 
 
 def sleep_cycles_per_ms() -> float:
-    """Of `compute_of`; from two lengths, so that what a launch takes is left out."""
+    """The two lengths remove the cost of the launch from `compute_of`."""
     shorter, longer = 1_000_000, 3_000_000
     return (longer - shorter) / (gpu_ms(compute_of(longer)) - gpu_ms(compute_of(shorter)))
 

@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 WARM_UP, STEPS = 3, 20
 IDLE_PROCESSES = max(1, min(12, (os.cpu_count() or 2) - 2))
-"""So many import torch at once, while nothing is recorded, and then wait for their turns."""
+"""Number of processes that import torch at once, while nothing is recorded, and then wait for their turns."""
 PATIENCE_S = 90.0
-"""A process that takes longer than that for one thing is given up."""
+"""Time limit of a process for one task."""
 KERNEL = "spin_kernel"
-"""How the kernel of `torch.cuda._sleep` is called in a trace."""
+"""Name of the kernel of `torch.cuda._sleep` in a trace."""
 
 
 class Variant(Struct, frozen=True):
-    """A program as it is, or with one thing done to it."""
+    """A program, unchanged or with a single change."""
 
     name: str
     kind: str = "clean"
     """`clean`, `compute`, `copy` or `host`, of which `pct` is planted; or one of `CHANGES`."""
     pct: float | None = None
-    """Of a step of the clean program."""
+    """Share of a step of the clean program."""
 
 
 CHANGES: dict[str, dict[str, bool]] = {
@@ -53,24 +53,24 @@ class Calibration(Struct, frozen=True):
     """One program on this machine."""
 
     step_ms: float
-    """Of the program as it is, while it is recorded; the mean of `STEPS`."""
+    """Mean recorded step of the unchanged program over `STEPS`."""
     cycles_per_ms: float
     bytes_per_ms: float
 
 
 class Job(Struct, frozen=True):
-    """What one process is to do: record, or where there is no `path`, calibrate."""
+    """Task of a process: record, or calibrate without a `path`."""
 
     program: str
     path: Path | None = None
     variant: Variant = CLEAN
     planted_ms: float = 0.0
     amount: int = 0
-    """The same in what the plant is given: cycles, bytes or nanoseconds."""
+    """The same as an argument of the plant: cycles, bytes or nanoseconds."""
 
 
 class Outcome(Struct, frozen=True):
-    """What the process has to say of it."""
+    """Result that the process reports."""
 
     calibration: Calibration | None = None
     planted_ms: float | None = None
@@ -103,7 +103,7 @@ def work(connection: Connection) -> None:
 
 
 def calibrate(job: Job) -> Outcome:
-    """How long a step takes, and how much of what can be planted makes a millisecond."""
+    """Measure the step, and the amount of each plant that makes a millisecond."""
     import torch
 
     import overlapscope
@@ -147,7 +147,7 @@ def record_one(job: Job, path: Path, connection: Connection) -> Outcome:
 
 
 def planted(job: Job) -> Plant | None:
-    """What the job's variant adds to each step."""
+    """Return the addition of the job's variant to each step."""
     from benchmarks import repeats_programs as programs
 
     match job.variant.kind:
@@ -172,7 +172,7 @@ def record_steps(step: Step, path: Path) -> tuple[str, ...]:
 
 
 def measured_ms(job: Job, path: Path) -> float | None:
-    """How long what was planted took, the mean over all steps; host work takes what it is given."""
+    """Return the mean length of the planted work over all steps; host work takes its argument."""
     if job.variant.kind == "host":
         return job.planted_ms
     with gzip.open(path) as file:
@@ -182,7 +182,7 @@ def measured_ms(job: Job, path: Path) -> float | None:
 
 
 def is_planted(job: Job, event: dict[str, Any]) -> bool:
-    """Whether an event of the trace is the job's planted kernel or copy."""
+    """Return whether an event of the trace is the job's planted kernel or copy."""
     if job.variant.kind == "compute":
         return event.get("cat") == "kernel" and KERNEL in event["name"]
     return event.get("cat") == "gpu_memcpy" and "HtoD" in event["name"] and event["args"].get("bytes") == job.amount

@@ -1,4 +1,4 @@
-"""Where the time goes inside one process, stage by stage, and how far reading is from what the machine allows.
+"""Time of each stage inside one process, and the distance of reading from the machine's limit.
 
     python -m benchmarks.stages TRACE [--repeats N] [--profile reading|analysis]
 

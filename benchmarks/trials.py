@@ -4,8 +4,8 @@
     python -m benchmarks.trials page docs/evaluation/try.md [DIR]
 
 `run` takes each program of `tests/programs/trials` in turn: `overlapscope try`, then processes without overlapscope of
-the program as it is and as a person edited it, with the changes that `try` found best. It writes `DIR/NAME.json`; what
-is there already is not measured again. `page` reads DIR, by default the measurements that are kept.
+the program as it is and as a person edited it, with the changes that `try` found best. It writes `DIR/NAME.json` and
+keeps existing results. `page` reads DIR, by default the measurements that are kept.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from overlapscope.base.words import duration
 
 KEPT = SCRIPTS / "measured"
 BY_HAND_MINUTES = 0.7
-"""What the processes without overlapscope take."""
+"""Time for the processes without overlapscope."""
 
 
 def run(out: Path, names: list[str], minutes: float, steps: int) -> None:
-    """Measure what is not there yet, as far as there is time for it."""
+    """Measure missing programs, as far as the time suffices."""
     until = time.monotonic() + 60 * minutes
     out.mkdir(parents=True, exist_ok=True)
     known = programs()
@@ -55,7 +55,7 @@ def _told(measured: Measured) -> str:
 
 
 def read(folder: Path) -> list[Measured]:
-    """What was measured, in the order of the list."""
+    """Return the measurements, in the order of the list."""
     order = list(programs())
     found = [msgspec.json.decode(path.read_bytes(), type=Measured) for path in folder.glob("*.json")]
     return sorted(found, key=lambda measured: order.index(measured.program))

@@ -2,8 +2,8 @@
 
     python -m benchmarks.trials_luck docs/evaluation/try-intervals.md
 
-Runs differ from each other for no reason, and steps are like those before them. The
-simulation calls what the command calls: `measure.change` for two sets of runs, `search` for whole trials.
+Runs differ from each other for no reason, and steps are like those before them. The simulation calls the command's
+functions: `measure.change` for two sets of runs, `search` for whole trials.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def false_claims(source: random.Random, drift: float, runs: int) -> float:
 
 
 def recommends(source: random.Random, drift: float, truth: Mapping[str, float], budget: int) -> bool:
-    """Whether a trial of `budget` runs recommends something."""
+    """Return whether a trial of `budget` runs recommends something."""
     runs, kept = Runs(), AS_IS
 
     def make(planned: Planned) -> Run:

@@ -14,7 +14,7 @@ from overlapscope.trials.result import Tried
 TEXT = Path(__file__).with_name("trials_page.md")
 """The page around the tables."""
 POINTS = 3.0
-"""How far the gain by `try` may be from that of the edit by hand."""
+"""Largest distance of the gain by `try` from that of the edit by hand."""
 TIMES = 4.0
 """As long as the plain runs in it may the whole take."""
 
@@ -52,14 +52,14 @@ def _goals(measured: Sequence[Measured]) -> Iterator[tuple[str, ...]]:
 
 
 def points_apart(measured: Measured) -> float | None:
-    """Percentage points from the gain by hand to the gain by `try`; None where there is no edit."""
+    """Return percentage points from the gain by hand to the gain by `try`; None without an edit."""
     if measured.best is None or measured.best.measured_pct is None or measured.by_hand is None:
         return None
     return measured.best.measured_pct - measured.by_hand.change.pct
 
 
 def changes_of(tried: Tried | None) -> set[str]:
-    """Of a set, without their values."""
+    """Return the changes of a set without their values."""
     return set() if tried is None else {tried.change, *(text.partition(" ")[0] for text in tried.after)}
 
 
@@ -128,7 +128,7 @@ BY_HAND = ("program", "edits", "round", "as it is, ns", "edited, ns")
 
 
 def data(measured: Sequence[Measured]) -> dict[str, str]:
-    """Return the text of each CSV file by what its name ends with."""
+    """Return the text of each CSV file by the end of its name."""
     by_hand = [
         (one.program, one.by_hand.edits, str(number), str(before), str(after))
         for one in measured

@@ -23,9 +23,9 @@ from overlapscope.trials.result import Trial, Tried
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "tests" / "programs" / "trials"
 ROUNDS = 3
-"""Of the program as it is and as edited, in turn."""
+"""Number of runs of the original and of the edited program, in turn."""
 PATIENCE_S = 180.0
-"""For what one process does when it is its turn."""
+"""Time limit for the turn of one process."""
 _SETTING = re.compile(r"(\S+)(?: \((.+)\))?")
 
 
@@ -64,7 +64,7 @@ class Measured(msgspec.Struct, frozen=True):
     """None where no change is recommended, or where it failed."""
     failure: str = ""
     said: tuple[str, ...] = ()
-    """What the trial said meanwhile."""
+    """Output of the trial."""
 
     @property
     def best(self) -> Tried | None:
@@ -72,7 +72,7 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class Failed(Exception):
-    """A process did not do what it should; the text is what it said last."""
+    """A process failed; the text is its last output."""
 
 
 def programs() -> dict[str, Program]:
@@ -81,7 +81,7 @@ def programs() -> dict[str, Program]:
 
 
 def edits_of(tried: Tried) -> str:
-    """As the edited scripts are told: `workers=6,pin`."""
+    """Edits in the scripts' own notation: `workers=6,pin`."""
     own = f"{tried.change} ({tried.value})" if tried.value else tried.change
     found = (_SETTING.fullmatch(text) for text in (*tried.after, own))
     return ",".join("=".join(filter(None, match.groups())) for match in found if match)
@@ -108,7 +108,7 @@ def measure(name: str, steps: int) -> Measured:
     try:
         printed, told = process.communicate(timeout=60 * program.minutes + PATIENCE_S)
     except subprocess.TimeoutExpired:
-        # It ends what it has started, and says what is known so far.
+        # It ends its processes, and reports the results so far.
         process.send_signal(signal.SIGINT)
         printed, told = process.communicate()
     said = tuple(told.splitlines())
@@ -140,7 +140,7 @@ def _round(number: int, as_is: list[str], edited: list[str]) -> list[list[str]]:
 
 
 def _in_turn(turns: list[list[str]]) -> Iterator[tuple[str, int]]:
-    """Each script and its step. All import what they need first: none imports while another one is timed."""
+    """Each script and its step. All import first, so that no import runs while another process is timed."""
     waiting = [
         subprocess.Popen(
             [sys.executable, "-m", "benchmarks.plain_worker", "run", *turn],
@@ -167,7 +167,7 @@ def _in_turn(turns: list[list[str]]) -> Iterator[tuple[str, int]]:
 
 
 def _step_ns(process: subprocess.Popen[str]) -> int:
-    """Let it run, and take what it says of its step. Raises Failed."""
+    """Let it run, and return its step. Raises Failed."""
     try:
         said, _ = process.communicate("\n", timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""What it costs a program to be watched while nobody asks for a recording.
+"""Cost of being watched while no recording is requested.
 
 python -m benchmarks.waiting
 

@@ -1,11 +1,11 @@
-"""What watching costs: a training loop with and without it, by turns, in one process.
+"""Cost of watching: a training loop with and without it, by turns, in one process.
 
     python -m benchmarks.watching run DIR [--minutes 10] [--every 30s] [--block 60] [--size 4096]
     python -m benchmarks.watching page docs/evaluation/watching.md DIR...
 
 `run` trains for so many minutes in blocks of so many seconds. In every other block `overlapscope.watch(every=...)` is
 at work; which of two comes first changes from pair to pair, so that a drifting clock hits both alike. Figures come
-from these blocks: two processes differ by more than what is to be measured. It writes `DIR/watching.json`.
+from these blocks, because two processes differ by more than the effect. It writes `DIR/watching.json`.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What `run` found."""
+    """Results of `run`."""
 
     machine: str
     width: int
-    """Of the layers: it decides whether the GPU or the host bounds the program."""
+    """Width of the layers: it decides whether the GPU or the host bounds the program."""
     every_s: float
     steps_recorded: int
     blocks: tuple[Block, ...]
-    """In the order in which they ran: pairs of a watched one and one that is not."""
+    """In the order in which they ran: pairs of a watched block and an unwatched one."""
     stood_ns: tuple[int, ...]
-    """What each recording took of the program's time, as the watcher itself finds."""
+    """Program's time that each recording took, by the watcher's own measurement."""
     analysed: tuple[Analysed, ...]
 
 
@@ -64,7 +64,7 @@ def training(width: int) -> Callable[[], object]:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
-        # As many as there are cores would have to share them with the process that analyses.
+        # With a thread for every core, they would share cores with the process that analyses.
         torch.set_num_threads(1)
     model = torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(6)]).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -104,8 +104,8 @@ def block(step: Callable[[], object], seconds: float, *, watched: bool) -> Block
 
 
 def run(out: Path, *, minutes: float, every: str, block_s: float, width: int) -> Measured:
-    """Train by turns, and write what was measured."""
-    # Before anything opens it: what is measured belongs to no history.
+    """Train by turns, and write the measurements."""
+    # Set before any import opens it: the measurements belong in no history.
     with tempfile.TemporaryDirectory() as place:
         measured = _run(Path(place), minutes=minutes, every=every, block_s=block_s, width=width)
     out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""How right predictions are: each held against the recording of what it predicts.
+"""Errors of predictions, each compared with the recording that it predicts.
 
     python -m benchmarks.whatif [--experiment NAME]...   # prints the errors, the largest first
     python -m benchmarks.whatif docs/evaluation/whatif.md           # writes the page and its picture

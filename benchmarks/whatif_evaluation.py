@@ -22,9 +22,9 @@ LIST = Path(__file__).with_name("whatif_pairs.toml")
 REPEATS = "repeats"
 """Folder of the recordings that are packed (`tests/repeats.tar.xz`)."""
 RANKS = ".traces"
-"""How the folder of one program's ranks ends."""
+"""Ending of the folder of a program's ranks."""
 FURTHER, SECOND = TRACES / "further", TRACES / "second"
-"""Recorded without computing a prediction. What was predicted of the first has been looked at since."""
+"""Recorded without computing a prediction. Predictions of the first set have been looked at since."""
 PROCESSES = 2
 
 
@@ -45,7 +45,7 @@ class Unconnected(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Folder(msgspec.Struct, frozen=True):
-    """What is to be said of a folder of recordings."""
+    """Facts about a folder of recordings."""
 
     pairs: tuple[Connected, ...]
     unconnected: tuple[Unconnected, ...] = ()
@@ -65,7 +65,7 @@ class _FurtherList(msgspec.Struct, frozen=True):
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """Where the two recordings are, and what leads from one to the other."""
+    """Two recordings, and the interventions that lead from the first to the second."""
 
     experiment: str
     """The recordings' folder within `traces`, without what all have in common."""
@@ -79,12 +79,12 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A pair's prediction beside what was measured."""
+    """A pair's prediction beside the measured step."""
 
     pair: Pair
     prediction: WhatIf
     measured: WhatIf
-    """What is said of the recording predicted, with nothing changed."""
+    """Prediction of the recording without a change."""
 
     @property
     def measured_ns(self) -> int:
@@ -93,13 +93,13 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def error_pct(self) -> float | None:
-        """Of the predicted step; None where nothing is predicted."""
+        """Error of the predicted step; None without a prediction."""
         predicted = self.prediction.predicted_step_ns
         return None if predicted is None else 100 * (predicted.value / self.measured_ns - 1)
 
     @property
     def inside(self) -> bool | None:
-        """Whether what was measured lies in the interval."""
+        """True if the measured step lies in the interval."""
         predicted = self.prediction.predicted_step_ns
         return None if predicted is None else predicted.low <= self.measured_ns <= predicted.high
 
@@ -116,9 +116,9 @@ class Evaluation(msgspec.Struct, frozen=True):
 
     rows: list[Row]
     replayed: dict[Path, tuple[WhatIf, ...]]
-    """Of each recording, by device: its replay with nothing changed."""
+    """Unchanged replay of each recording, by device."""
     failures: list[str]
-    """What could not be computed, with the traceback."""
+    """Failures with their tracebacks."""
 
 
 def folders() -> dict[str, Folder]:
@@ -168,7 +168,7 @@ def place_of(path: Path) -> str:
 
 
 def experiment_of(folder: str) -> str:
-    """What a folder is called on the page."""
+    """Name of a folder on the page."""
     return folder.removeprefix("laboratory/")
 
 
@@ -212,8 +212,8 @@ def evaluate(asked: Sequence[Pair], others: Iterable[Path] = ()) -> Evaluation:
 
 
 def _answers(job: _Job) -> list[tuple[WhatIf, ...] | str]:
-    """What is said for each set of interventions of each device; or the traceback, since an exception loses it on its
-    way from another process."""
+    """Return the predictions for each set of interventions of each device; or the traceback, since an exception loses
+    it on its way from another process."""
     trace = load(job.path, progress=False, cache=False)
     answers: list[tuple[WhatIf, ...] | str] = []
     for interventions in job.asked:

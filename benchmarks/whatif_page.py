@@ -18,7 +18,7 @@ from overlapscope.prediction.result import WhatIf
 TEXT = Path(__file__).with_name("whatif_page.md")
 """The page around the tables."""
 MEDIAN_PCT, WORST_PCT, INSIDE_PCT = 5.0, 15.0, 90.0
-"""What was asked for: errors at most these, and at least so many of the measured steps inside the interval."""
+"""Goals: largest errors, and the least share of measured steps inside the interval."""
 BUILT = "used while building"
 """Name of the first set of pairs."""
 PAIR = (
@@ -58,7 +58,7 @@ def page(
 
 
 def data(built: Evaluation, further: Evaluation, second: Evaluation) -> dict[str, str]:
-    """Return the text of each CSV file by what its name ends with."""
+    """Return the text of each CSV file by the end of its name."""
     sets = {BUILT: built, "further": further, "second": second}
     pairs = [pair_cells(name, row) for name, one in sets.items() for row in one.rows]
     return {
@@ -77,7 +77,7 @@ def milliseconds(ns: int | None) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """How good the predictions of these pairs are, in a sentence."""
+    """Return the quality of these predictions in a sentence."""
     errors = [abs(row.error_pct) for row in rows if row.error_pct is not None]
     if not errors:
         return f"None of {len(rows)} pairs is predicted."
@@ -108,7 +108,7 @@ def pair_cells(name: str, row: Row) -> list[str]:
 
 
 def _goals(*sets: Sequence[Row]) -> str:
-    """The goals, and what is reached of them: with the pairs used while building, the further ones, the second set."""
+    """Return the goals and results for the pairs used while building, the further ones and the second set."""
     if not all(_errors(rows) for rows in sets):
         return ""
     lines = [
@@ -241,7 +241,7 @@ def _typical(errors_pct: Sequence[float]) -> str:
 
 
 def _unexplained_pct(one: WhatIf) -> float:
-    """Of the steps that the figures are the median of."""
+    """Share of the steps behind the median."""
     return 100 * one.replay.unexplained_ns / max(one.baseline_step_ns * max(one.steps, 1), 1)
 
 

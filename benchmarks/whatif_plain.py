@@ -1,4 +1,4 @@
-"""Predictions held against plain steps: what the laboratory's variants took before any profiler ran."""
+"""Predictions compared with plain steps, which the laboratory's variants took before any profiler ran."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PlainRow(Struct, frozen=True):
     prediction: WhatIf
     plain_ns: int
     recorded_error_pct: float | None
-    """Of the prediction where the plain step is not told."""
+    """Error of the prediction without the plain step."""
 
     @property
     def error_pct(self) -> float | None:
@@ -37,7 +37,7 @@ class PlainRow(Struct, frozen=True):
 
     @property
     def inside(self) -> bool | None:
-        """Whether the plain step lies in the interval."""
+        """True if the plain step lies in the interval."""
         predicted = self.prediction.predicted_step_ns
         return None if predicted is None else predicted.low <= self.plain_ns <= predicted.high
 
@@ -59,7 +59,7 @@ def plain_rows(pairs: Sequence[Pair]) -> list[PlainRow]:
 
 
 def _plain_steps() -> dict[Path, int]:
-    """What a step of each recorded variant took without a profiler (median)."""
+    """Return the median step of each recorded variant without a profiler."""
     found = {}
     place = TRACES / "laboratory"
     for experiment in store.read(place).experiments:
@@ -73,7 +73,7 @@ def _plain_steps() -> dict[Path, int]:
 
 
 def summary(rows: Sequence[PlainRow]) -> str:
-    """How good they are, in a sentence."""
+    """Return their quality in a sentence."""
     errors = [abs(row.error_pct) for row in rows if row.error_pct is not None]
     bare = [abs(row.recorded_error_pct) for row in rows if row.recorded_error_pct is not None]
     inside = sum(row.inside is True for row in rows)

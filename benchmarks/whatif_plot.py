@@ -15,7 +15,7 @@ WIDTH, HEIGHT = 760, 620
 
 
 def draw(seen: Sequence[Row], unseen: Sequence[Row], target: Path) -> None:
-    """Predicted steps with their intervals, and the steps before, against what was measured, as a PNG."""
+    """Draw predicted steps with their intervals and the steps before, against measured ones, as a PNG."""
     figure = go.Figure()
     rows = [*seen, *unseen]
     ends = [min(row.measured_ns for row in rows) / 2e6, max(row.measured_ns for row in rows) / 5e5]

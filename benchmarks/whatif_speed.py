@@ -1,4 +1,4 @@
-"""How long predictions take for a million GPU ops: `python -m benchmarks.whatif_speed OPS` prints seconds as JSON."""
+"""Time of predictions for a million GPU ops: `python -m benchmarks.whatif_speed OPS` prints seconds as JSON."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ OPS = 1_000_000
 REPLAY_S, PREDICTION_S = 0.5, 3.0
 RUNS = 3
 CHANGE = "pin"
-"""One that changes something in a made-up trace."""
+"""Change that affects a made-up trace."""
 
 
 def measured_speed() -> str:
-    """A paragraph: what was wanted, and the median of some processes of their own."""
+    """Return a paragraph with goals and the medians of some separate processes."""
     runs = [run([sys.executable, "-m", __spec__.name, str(OPS)]) for _ in range(RUNS)]
     each = [json.loads(one.stdout) for one in runs]
     seconds = {name: statistics.median(one[name] for one in each) for name in each[0]}
@@ -37,12 +37,12 @@ def measured_speed() -> str:
         f"A made-up trace of {OPS:,} GPU ops and as many launches ({hardware()}): building the graph takes "
         f"{seconds['graph']:.1f} s, replaying it {told['replay']}, and a whole prediction of `{CHANGE}`, with its "
         f"interval and its assumptions, {told['prediction']} and {max(one.peak_mb for one in runs) / 1000:.1f} GB; its "
-        f"timeline, which is made when somebody asks for it, takes {seconds['timeline']:.1f} s more."
+        f"timeline, made on request, takes {seconds['timeline']:.1f} s more."
     )
 
 
 def _consistent(ops: int) -> Trace:
-    """A trace whose times follow from its launches and streams: what a replay of a made-up one gives."""
+    """Return a trace whose times follow from its launches and streams: the replay of a made-up trace."""
     made = make(ops)
     graph = build(made, find_hardware(made, None).constants)
     return predicted_trace(graph, replay(graph))

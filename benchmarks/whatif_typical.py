@@ -1,7 +1,7 @@
-"""How far a recording follows from its dependency graph alone, with latencies as they mostly are.
+"""Deviation of a recording from its dependency graph alone, with typical latencies.
 
 The replay that predictions start from takes each latency as it was measured, so it has little to get wrong. Here each
-one is what it typically is on this hardware, so that a step's time follows from what waits for what.
+latency has its typical value on this hardware, so that a step's time follows from its dependencies.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ PROCESSES = 2
 
 
 def typical_errors_pct(paths: Sequence[Path]) -> list[float]:
-    """Of each recording's devices that replay well: |replayed - measured| / measured of the step time."""
+    """Return the relative error of the step time of each recording's devices that replay well: |replayed - measured| /
+    measured."""
     with ProcessPoolExecutor(PROCESSES) as pool:
         return [error for errors in pool.map(_errors_pct, paths) for error in errors]
 
@@ -45,8 +46,8 @@ def _errors_pct(path: Path) -> list[float]:
 def _typical(graph: Graph) -> Graph:
     """The graph with typical latencies.
 
-    What pageable copies take to begin and their calls to return is staging, and stays; so does by how much kernels of
-    several streams ran beside each other.
+    Start and return times of pageable copies are staging, and stay; so does the recorded overlap of kernels on several
+    streams.
     """
     items, orders, waits, known = graph.items, graph.orders, graph.waits, graph.constants
     staged = items.is_copy & (items.host_memory == Memory.PAGEABLE)

@@ -1,6 +1,6 @@
 """Writes the reference pages that follow from the code: `python -m docs.generate`, which `make docs` runs.
 
-What an option, a JSON field or a rule is, is said in the code alone; these pages are not kept in the repository.
+The code alone defines options, JSON fields and rules, so these pages are not kept in the repository.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from overlapscope.render import markdown
 
 HERE = Path(__file__).parent
 WIDTH: Final = 100
-"""Of the usage lines."""
+"""Width of the usage lines."""
 
 _CODE: Final = re.compile(r"\\`.*?\\`")
 """Code as the renderer escapes it."""

@@ -50,7 +50,7 @@ def timeline(page: Page, served: Served) -> None:
 
 
 def whatif(page: Page, served: Served) -> None:
-    """A pipeline on one stream, and what it would be on three."""
+    """A pipeline on one stream, and its prediction on three."""
     page.set_viewport_size({"width": WIDTH, "height": 1640})
     visit(page, served, "whatif", trace=TRACE.replace("two_streams", "one_stream"), change="side-stream")
     expect(page.locator("#whatif-timeline-after[data-exact=true]")).to_be_visible()
