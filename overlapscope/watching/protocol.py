@@ -73,6 +73,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     """Another recording is being made, or was just withdrawn."""
     too_late: bool = False
     """The step that it was to begin with is over."""
+    ended: bool = False
+    """The program ended before the recording was complete."""
     notes: tuple[str, ...] = ()
 
 
