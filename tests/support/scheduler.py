@@ -54,6 +54,8 @@ class RoomScheduling(LoadFileScheduling):  # type: ignore[misc]
         unfinished = [(file, test) for file, tests in work.items() for test, done in tests.items() if not done]
         if not unfinished:
             return None
+        file: str
+        crashed: str
         file, crashed = unfinished[0]
         work[file][crashed] = True
         self.workqueue.update({file: work[file] for file, _ in unfinished if not all(work[file].values())})
