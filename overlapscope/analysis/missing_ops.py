@@ -82,11 +82,11 @@ def launched_parts(trace: Trace, launches: Index) -> frozenset[Part]:
     return frozenset().union(*launched)
 
 
-def only_empty_memsets(trace: Trace, launches: Index, answered: Bool) -> bool:
-    """Return whether all launches without an op are memsets of no bytes, such as cuDNN makes.
+def only_memsets(trace: Trace, launches: Index, answered: Bool) -> bool:
+    """Return whether all launches without an op are probably memsets of no bytes, such as cuDNN makes.
 
-    The size of a memset is not in the trace. A profiler that drops ops or is stopped early loses kernels and other
-    memsets, too, so these must be complete.
+    A trace states the size of a memset only with its op. A profiler that drops ops or is stopped early loses kernels
+    and other memsets, too, so these must be complete.
     """
     memsets = call_kinds.named(trace.runtime_calls, _MEMSET)[launches]
     return bool(memsets[~answered].all() and memsets[answered].any() and not memsets[answered].all())

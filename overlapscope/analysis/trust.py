@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from overlapscope.analysis.missing_ops import launched_parts, only_empty_memsets, recorded_launches
+from overlapscope.analysis.missing_ops import launched_parts, only_memsets, recorded_launches
 from overlapscope.analysis.results import Check, Trust
 from overlapscope.base.kept import kept
 from overlapscope.base.words import plural
@@ -204,9 +204,12 @@ def _dropped(trace: Trace) -> Check:
     dropped = launches[~answered]
     if not len(trace.gpu_ops) or not len(dropped):
         return Check.ok("dropped-ops", "Every recorded launch has its GPU op.")
-    if only_empty_memsets(trace, launches, answered):
-        empty = plural(len(dropped), "memset")
-        return Check.ok("dropped-ops", f"Every recorded launch has its GPU op, except {empty} of no bytes.")
+    if only_memsets(trace, launches, answered):
+        return Check.ok(
+            "dropped-ops",
+            f"Every recorded launch has its GPU op, except {plural(len(dropped), 'memset')} of unknown size: a memset "
+            "of no bytes has none.",
+        )
     parts = launched_parts(trace, dropped)
     return Check.warn(
         "dropped-ops",
@@ -218,9 +221,13 @@ def _dropped(trace: Trace) -> Check:
 
 def _directions(trace: Trace) -> list[Check]:
     """Judge copies whose direction is unknown; traces without any get no check."""
-    names, counts = np.unique(trace.gpu_ops.name_id[trace.gpu_ops.kind == Kind.OTHER], return_counts=True)
-    unclear = [op_names.hides_direction(trace.gpu_ops.names[name]) for name in names.tolist()]
-    count = int(counts[unclear].sum())
+    ops, calls = trace.gpu_ops, trace.runtime_calls
+    unclear = (ops.kind == Kind.OTHER) & ops.named(op_names.hides_direction)
+    # ROCm copies by kernels; the call that launched one may state the direction.
+    stated = calls.named(op_names.states_device_copy)
+    launched = unclear & (ops.launch >= 0)
+    unclear[launched] = ~stated[ops.launch[launched]]
+    count = int(unclear.sum())
     if not count:
         return []
     return [

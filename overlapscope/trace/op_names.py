@@ -45,6 +45,9 @@ _SIDES = re.compile(r"\((.+?)\s*->\s*(.+)\)\s*$")
 
 # ROCm 7.1 records copies as kernels, under the name of the transfer or of the blit kernel that does it.
 _TRANSFER = re.compile(r"(?:MEMORY_COPY_|Copy)(Host|Device)_?To_?(Host|Device)$", re.IGNORECASE)
+_BLIT_COPY = re.compile(r"__amd_rocclr_copy")
+"""Kernels by which ROCm copies, within the device or between it and the host."""
+_WITHIN_DEVICE = re.compile(r"(?:hip|cu|cuda)Memcpy\w*(?:DtoD|Peer)")
 _BLIT = re.compile(r"__amd_rocclr_(?:copy|fill)|FillBuffer$")
 
 # Libraries whose kernels do nothing but communicate. Matched against the qualified name without template
@@ -126,11 +129,18 @@ def hides_direction(name: str) -> bool:
     """Return whether an op of `Kind.OTHER` may, by its name, be a copy between host and device."""
     name = name[:_JUDGED]
     direction = _COPY_NAME.match(name)
+    if _BLIT_COPY.match(name):
+        return True
     if _FILL_NAME.match(name) or _TRANSFER.match(name) or _BLIT.match(name):
         return False
     sides = set(memory_kinds("gpu_memcpy", name))
     stated = direction is not None and _KNOWN_DIRECTION.fullmatch(direction[1])
     return not stated and not sides <= _ON_HOST and not sides <= _ON_DEVICE
+
+
+def states_device_copy(call: str) -> bool:
+    """Return whether the name of a call says that it copies within or between devices: `hipMemcpyDtoDAsync`."""
+    return _WITHIN_DEVICE.match(call) is not None
 
 
 def _copy_kind(name: str) -> Kind:

@@ -177,7 +177,9 @@ class Continuous:
     def _recorded(self, outcome: RequestOutcome, turn: _Turn) -> None:
         """Have a recording analysed. Called on the thread of the steps, as a rule."""
         if outcome.path is None:
-            self._complain("recording", f"no recording was made: {outcome.failure}")
+            # Nobody asked for this recording, so nobody misses it when the program ends first.
+            if not outcome.ended:
+                self._complain("recording", f"no recording was made: {outcome.failure}")
             kept.remove(turn.directory)
             self._busy = False
             return

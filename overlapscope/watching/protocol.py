@@ -73,6 +73,8 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True, tag="outcome"):
     """True if another recording is under way, or was just cancelled."""
     too_late: bool = False
     """True if the step that it was to begin with is over."""
+    ended: bool = False
+    """True if the program ended before the recording was complete."""
     notes: tuple[str, ...] = ()
 
 

@@ -27,6 +27,7 @@ _AGAIN_S: Final = 0.05
 _PATIENCE_S: Final = 30.0
 """Time for the main thread to run Python code, in seconds."""
 _BUSY: Final = "The program is being recorded already; ask again when that is over."
+_ENDS: Final = "The program ends."
 
 _CUT_OFF: Final = "The program ended before its recording was complete."
 _WITHDRAWN: Final = "Nobody waits for it any more."
@@ -104,7 +105,7 @@ class Watcher:
             if not refused and not too_late:
                 self._wanted, self._withdrawn = (request, done), False
         if refused:
-            done(RequestOutcome(failure=refused, busy=refused == _BUSY))
+            done(RequestOutcome(failure=refused, busy=refused == _BUSY, ended=refused == _ENDS))
         elif too_late:
             done(self._too_late())
         elif request.seconds is not None:
@@ -126,7 +127,7 @@ class Watcher:
             self._finished = True
             wanted, self._wanted = self._wanted, None
         if wanted is not None:
-            wanted[1](RequestOutcome(failure="The program ended before its recording began."))
+            wanted[1](RequestOutcome(failure="The program ended before its recording began.", ended=True))
         self._guarded(self._end)
 
     @property
@@ -138,7 +139,7 @@ class Watcher:
         if "torch" not in sys.modules:
             return "The program has not imported torch, so there is nothing to record."
         if self._finished:
-            return "The program ends."
+            return _ENDS
         if self._wanted is not None or self._taken is not None:
             return _BUSY
         return ""
@@ -224,7 +225,8 @@ class Watcher:
         self._plain_step.interrupt()
         failure = asked.given_up or failure
         if failure or not asked.paths:
-            done(RequestOutcome(failure=failure or "Nothing was recorded.", begun=self._begun))
+            failure = failure or "Nothing was recorded."
+            done(RequestOutcome(failure=failure, begun=self._begun, ended=failure == _CUT_OFF))
             return
         self._recorded_at_ns = time.time_ns()
         done(RequestOutcome(path=str(asked.path), begun=self._begun, notes=asked.notes))

@@ -17,6 +17,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
+from tests.fuzz import other_files
 from tests.fuzz.corpus import Event, Origin, origins, saved
 
 Document = dict[str, Any]
@@ -30,6 +31,10 @@ PREDICTED = "predicted"
 """And of a predicted timeline."""
 SAVED = "saved"
 """And of a report or a baseline."""
+OTHER = "other source"
+"""And of a file that is no trace of torch.profiler."""
+SETTINGS = "settings"
+"""And of settings that are not a file."""
 BOMB = "bomb"
 """In `Case.how`: more than `LIMIT_BYTES` when unpacked."""
 
@@ -106,7 +111,7 @@ class Case(Struct):
     suffix: str = ".json"
     how: list[str] = field(default_factory=list)
     tells: set[str] = field(default_factory=set)
-    """What is known of it, whatever else was done: `COPIES_LOST`, `PREDICTED`, `SAVED`."""
+    """What is known of it, whatever else was done: `COPIES_LOST`, `PREDICTED`, `SAVED`, `OTHER`, `SETTINGS`."""
 
     @property
     def name(self) -> str:
@@ -434,6 +439,10 @@ def ties(rng: random.Random, document: Document) -> None:
 # -- what the trace tells
 
 
+_UNKNOWN_COPIES = ("", None, "Memcpy", "Memcpy ", "Memcpy <unknown> (Unknown -> Unknown)", "Copy", "\u0000")
+"""Names of copies that leave the direction open."""
+
+
 def lost_copies(rng: random.Random, document: Document) -> None:
     """The copies are gone, or when they ran is."""
     how = rng.randrange(6)
@@ -451,6 +460,30 @@ def lost_copies(rng: random.Random, document: Document) -> None:
             event["dur"] = rng.choice((None, [], {}, True))
         elif how == 5:
             event["ts"] = rng.choice((-event["ts"], raw("1e99999999"), raw("NaN"), "x"))
+
+
+def unknown_copies(rng: random.Random, document: Document) -> None:
+    """The direction of every copy is unknown."""
+    for event in _of(document, "gpu_memcpy"):
+        name = rng.choice(_UNKNOWN_COPIES)
+        event["name"] = name
+        if name is None and rng.random() < 0.5:
+            del event["name"]
+
+
+def swallowing_lead_in(rng: random.Random, document: Document) -> None:
+    """An op whose launch was not recorded runs near the end, so that nearly everything may be lead-in."""
+    ops = [one for one in _of(document, *CATEGORIES[:3]) if _is_number(one.get("ts")) and _is_number(one.get("dur"))]
+    if not ops:
+        return
+    if rng.random() < 0.4:
+        _leave_out(document, _of(document, "user_annotation"))
+    ids = [correlation for one in ops if isinstance(correlation := _args(one).get("correlation"), int)]
+    begin, end = min(one["ts"] for one in ops), max(one["ts"] + one["dur"] for one in ops)
+    args = _args(rng.choice(ops)) | {"correlation": min(ids, default=1) - rng.choice((1, 1, 0, -1000))}
+    at = begin + (end - begin) * rng.choice((0.5, 0.95, 0.99, 0.9999, 1))
+    kernel = {"ph": "X", "cat": "kernel", "name": "orphan", "pid": 0, "tid": 7, "ts": at, "dur": 1, "args": args}
+    document["traceEvents"].append(kernel)
 
 
 def negative(rng: random.Random, document: Document) -> None:
@@ -733,6 +766,7 @@ _OF_DOCUMENTS: tuple[tuple[int, Callable[[random.Random, Document], None]], ...]
     *((6, one) for one in (numbers_of_events, number_for_all)),
     *((3, one) for one in (numbers_of_metadata, own_metadata, job_metadata)),
     *((3, one) for one in (drop_keys, twin_keys, swap_values, wrong_types, drop_events, drop_category, double_events)),
+    *((2, one) for one in (swallowing_lead_in, unknown_copies)),
     *((2, one) for one in (no_events, nested, other_phase, other_category, other_names, other_texts, other_top)),
     *((3, one) for one in (shuffled, ties, negative, one_stream, many_lanes, other_clock, stretched, lost_launches)),
     *((3, one) for one in (same_correlations, huge_copies, far_away, other_steps, collectives, graphs, moved_in_time)),
@@ -746,6 +780,8 @@ def make(seed: int) -> Case:
     rng = random.Random(seed)
     if rng.random() < 0.04:
         return _saved_case(rng, seed)
+    if rng.random() < 0.02:
+        return _other_case(rng, seed)
     origin = rng.choice(origins())
     document = origin.document()
     case = Case(seed, origin, b"")
@@ -754,7 +790,7 @@ def make(seed: int) -> Case:
         case.tells.add(PREDICTED)
     elif rng.random() < 0.08 and _of(document, "gpu_memcpy") and _copies_are_launched(document):
         case.tells.add(COPIES_LOST)
-        _apply(rng, case, document, lost_copies)
+        _apply(rng, case, document, lost_copies if rng.random() < 0.7 else unknown_copies)
         if rng.random() < 0.5:
             _apply(rng, case, document, shuffled)
     else:
@@ -795,6 +831,16 @@ def _saved_case(rng: random.Random, seed: int) -> Case:
     if rng.random() < 0.2:
         case.data = rng.choice(_OF_BYTES)(rng, case.data)
     return case
+
+
+def _other_case(rng: random.Random, seed: int) -> Case:
+    """A file of another source, or settings that are not a file."""
+    if rng.random() < 0.1:
+        how = rng.choice(other_files.SETTINGS_KINDS)
+        return Case(seed, origins()[0], origins()[0].text, how=[how], tells={SETTINGS})
+    database = rng.random() < 0.5
+    origin, data, applied = (other_files.database_case if database else other_files.plane_case)(rng)
+    return Case(seed, origin, data, ".sqlite" if database else ".xplane.pb", applied, {OTHER})
 
 
 def _apply(rng: random.Random, case: Case, document: Document, one: Callable[[random.Random, Document], None]) -> None:

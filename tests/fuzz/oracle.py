@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
+import os
 import random
 import re
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -42,7 +45,7 @@ from overlapscope.ranks.document import document as ranks_document
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import Unreadable, reduce
 from overlapscope.ranks.result import to_json as ranks_json
-from overlapscope.reading import kineto
+from overlapscope.reading import kineto, load, parts
 from overlapscope.render import markdown, terminal
 from overlapscope.report.document import document
 from overlapscope.report.model import Report, build, from_json, to_json
@@ -50,7 +53,7 @@ from overlapscope.report.page import Page
 from overlapscope.trace.model import Trace
 from tests.fuzz import sweep
 from tests.fuzz.corpus import Origin, origins, report_of, trace_of
-from tests.fuzz.mutators import COPIES_LOST, LIMIT_BYTES, PREDICTED, SAVED, Case
+from tests.fuzz.mutators import COPIES_LOST, LIMIT_BYTES, OTHER, PREDICTED, SAVED, SETTINGS, Case
 
 PACKAGE = str(Path(lanes.__file__).parents[1])
 WIDTH = 100
@@ -71,6 +74,8 @@ INTERVENTIONS: tuple[list[str], ...] = (
 _SIGNED = frozenset({"start_ns", "end_ns", "gain_ns", "clock_offset_ns", "value", "low", "high"})
 """Times that may be negative: moments, and what is gained."""
 _ANY_PERCENTAGE = frozenset({"gain_pct", "step_error_pct"})
+_NEARLY_ALL = 0.95
+"""Share of the window."""
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -105,6 +110,14 @@ def examine(case: Case, path: Path) -> Iterator[Found]:
 
     if rng.random() < 0.01:
         tried("check command", lambda: _command(case, path))
+    if SETTINGS in case.tells:
+        tried("settings", lambda: _settings_that_are_no_file(case, path))
+        yield from found
+        return
+    if OTHER in case.tells:
+        tried("other source", lambda: _of_other_source(path))
+        yield from found
+        return
     if SAVED in case.tells:
         tried("read baseline", lambda: _against(path))
         report = tried("read report", lambda: read_report([path], limit_bytes=LIMIT_BYTES, cache=False))
@@ -343,6 +356,9 @@ def _check(case: Case, trace: Trace, report: Report) -> CheckResult:
         _must(not passed or all(one.status == "pass" for one in judged.verdicts), "passes though one is not passed")
         _must(not (passed and result.trust.verdict == "unusable"), "an unusable trace passes")
         _must(not (passed and trace.damage.truncated), "a trace that was cut passes")
+        for device in result.devices:
+            swallowed = device.lead_in_ns is not None and device.lead_in_ns > _NEARLY_ALL * device.span_ns
+            _must(not (passed and swallowed and not device.steps), "passes though nearly all is lead-in", device.device)
         if COPIES_LOST in case.tells:
             for one in judged.verdicts:
                 about = one.metric in ABOUT_COPIES and one.status == "pass"
@@ -369,6 +385,37 @@ def _command(case: Case, path: Path) -> None:
     _must(code == 2 or out.getvalue(), "check says nothing", code)
     _must(code != 2 or err.getvalue(), "wrong input is not told", code)
     _must(code != 0 or not {COPIES_LOST, PREDICTED} & case.tells, "an untrusted file passes", out.getvalue())
+
+
+def _settings_that_are_no_file(case: Case, path: Path) -> None:
+    """Settings that cannot be read are an error, whatever has their name."""
+    [kind] = case.how
+    with TemporaryDirectory() as folder:
+        settings = Path(folder) / "overlapscope.toml"
+        if kind == "directory":
+            settings.mkdir()
+        elif kind == "pipe":
+            os.mkfifo(settings)
+        else:
+            settings.symlink_to("/dev/zero" if kind == "device" else Path(folder) / "none")
+        # A pipe that is named may get its writer later.
+        named = ["--config", str(settings)] if kind != "pipe" and case.seed % 2 else []
+        with contextlib.chdir(folder), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as err:
+            code = main(["check", str(path), "--no-cache", *named])
+    _must(code == 2 and err.getvalue(), "settings that are not a file are passed over", code, kind)
+
+
+def _of_other_source(path: Path) -> None:
+    """Everything in a database or recording of another source holds what a trace must hold."""
+    for part in parts(path):
+        with suppress(OverlapscopeError):
+            trace = load(part, limit_bytes=LIMIT_BYTES, cache=False, progress=False)
+            analysis = analyze_trace(trace)
+            if analysis.result.devices:
+                _figures(trace, analysis)
+            report = build([analysis], replayed=False)
+            _report(report)
+            _shown(terminal.render(document(Page(report)), width=WIDTH))
 
 
 # -- what was saved
@@ -434,13 +481,13 @@ def _diff(rng: random.Random, origin: Origin, report: Report) -> None:
     json.loads(diff_json(found), parse_constant=_no_constant)
     for device in found.devices:
         figures = device.figures
-        for whole, parts in (
+        for whole, pieces in (
             (figures.span, figures.buckets),
             (_named(figures.buckets, "exposed copy"), figures.exposed_copy_by_cause),
             (_named(figures.buckets, "idle"), figures.idle_by_cause),
         ):
             for side in ("before", "after"):
-                added, stated = sum(getattr(one, side) for one in parts), getattr(whole, side)
+                added, stated = sum(getattr(one, side) for one in pieces), getattr(whole, side)
                 _must(
                     math.isclose(added, stated, rel_tol=1e-9, abs_tol=1), "a diff's parts do not add up", added, stated
                 )

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
+from overlapscope.errors import OverlapscopeError
+from overlapscope.reading import load
 from overlapscope.trace.model import Trace
-from tests.fuzz import campaign, once, oracle
-from tests.fuzz.mutators import Case, make
+from tests.fuzz import campaign, once, oracle, other_files
+from tests.fuzz.corpus import origins
+from tests.fuzz.mutators import OTHER, SETTINGS, Case, make, swallowing_lead_in, text, unknown_copies
 from tests.fuzz.oracle import Found
 
 
@@ -71,6 +79,44 @@ def test_a_sum_that_is_off_by_one_is_found(tmp_path: Path, monkeypatch: pytest.M
     seed = next(seed for seed in range(100) if not make(seed).how)
     kinds = [one.kind for one in once.judged(make(seed))]
     assert "figures: idle_ns is not what a sweep says" in kinds
+
+
+def test_files_of_other_sources_are_made_of_every_kind_and_some_can_be_read(tmp_path: Path) -> None:
+    made, readable = set[str](), Counter[str]()
+    for seed in range(30):
+        rng = random.Random(seed)
+        for suffix, new in ((".sqlite", other_files.database_case), (".xplane.pb", other_files.plane_case)):
+            origin, data, how = new(rng)
+            made.update(how)
+            case = Case(seed, origin, data, suffix, how, {OTHER})
+            assert campaign.judge(case, tmp_path) == []
+            path = tmp_path / case.name
+            path.write_bytes(data)
+            with suppress(OverlapscopeError):
+                readable[suffix] += len(load(path, cache=False).gpu_ops) > 0
+    assert made >= {"endless", "other_pages", "other_values", "without_table", "other_bytes", "many_planes", "planes"}
+    assert readable[".sqlite"] > 3 and readable[".xplane.pb"]
+
+
+@pytest.mark.parametrize("kind", other_files.SETTINGS_KINDS)
+def test_settings_that_are_passed_over_are_found(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    origin = origins()[0]
+    case = Case(1, origin, origin.text, how=[kind], tells={SETTINGS})
+    assert campaign.judge(case, tmp_path) == []
+    monkeypatch.setattr(oracle, "main", lambda line: 0)
+    assert [found.kind for found in campaign.judge(case, tmp_path)] == [
+        "settings: settings that are not a file are passed over"
+    ]
+
+
+@pytest.mark.parametrize("mutator", [unknown_copies, swallowing_lead_in])
+def test_copies_without_a_direction_and_a_long_lead_in_never_pass(
+    mutator: Callable[[random.Random, dict[str, Any]], None], tmp_path: Path
+) -> None:
+    for seed, origin in enumerate(origins()[:12]):
+        document = origin.document()
+        mutator(random.Random(seed), document)
+        assert campaign.judge(Case(seed, origin, text(document), how=[mutator.__name__]), tmp_path) == []
 
 
 def test_a_finding_is_shown_again_on_a_smaller_file(

@@ -38,7 +38,8 @@ class RoomScheduling(LoadFileScheduling):  # type: ignore[misc]
 
     def _next_file(self, node: WorkerController) -> str | None:
         waiting = next((file for file in self.workqueue if is_waiting(file)), None)
-        if node not in self.nodes[: cores()]:
+        running = [one for one in self.nodes if not one.shutting_down]
+        if node not in running[: cores()]:
             return waiting
         return next((file for file in self.workqueue if not is_waiting(file)), waiting)
 
@@ -47,7 +48,25 @@ class RoomScheduling(LoadFileScheduling):  # type: ignore[misc]
             self.workqueue.move_to_end(file, last=False)
             super()._assign_work_unit(node)
 
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Forget a worker that has ended, and return the test in which it died, which isn't run again."""
+        work = self.assigned_work.pop(node)
+        unfinished = [(file, test) for file, tests in work.items() for test, done in tests.items() if not done]
+        if not unfinished:
+            return None
+        file: str
+        crashed: str
+        file, crashed = unfinished[0]
+        work[file][crashed] = True
+        self.workqueue.update({file: work[file] for file, _ in unfinished if not all(work[file].values())})
+        for other in self.nodes:
+            self._reschedule(other)
+        return crashed
+
     def _reschedule(self, node: WorkerController) -> None:
+        if node not in self.registered_collections:
+            # It takes the place of one that died, and gets files once it has collected the tests.
+            return
         if self.workqueue and self._next_file(node) is None:
             # The rest is for fewer workers.
             node.shutdown()

@@ -310,3 +310,17 @@ record()
     )
     [recording] = watched(tmp_path)
     assert (recording / kept.REPORT).exists()
+
+
+@pytest.mark.parametrize("end", ["watcher.finish(); watching._ask()", "watching._ask(); sys.exit()"])
+def test_a_program_that_ends_before_a_recording_begins_is_told_nothing(end: str, run: Run) -> None:
+    done = run(
+        f"""
+api.watch(**asked)
+watcher, watching = api.watcher_of_this_process(), api._continuous[os.getpid()]
+# Asked for right before the end, where usually a step ends.
+train(20)
+{end}
+"""
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -229,9 +229,32 @@ def test_memsets_of_no_bytes_are_not_lost() -> None:
         Op(Kind.OTHER, 40, 45, launch=(20, 30), call="cudaMemsetAsync"),
     ]
     check = trust_check(make_trace(ops, calls=[Host("cudaMemsetAsync", 12, 15)]), "dropped-ops")
-    assert (check.status, check.detail) == ("ok", "Every recorded launch has its GPU op, except 1 memset of no bytes.")
+    assert (check.status, check.detail) == (
+        "ok",
+        ("Every recorded launch has its GPU op, except 1 memset of unknown size: a memset of no bytes has none."),
+    )
     kernel_lost = [Host("cudaMemsetAsync", 12, 15), Host("cudaLaunchKernel", 16, 18)]
     assert trust_check(make_trace(ops, calls=kernel_lost), "dropped-ops").status == "warn"
+
+
+@pytest.mark.parametrize(
+    ("call", "kernel", "checked"),
+    [
+        ("hipMemcpyAsync", "__amd_rocclr_copyBuffer", True),
+        ("hipMemcpyWithStream", "__amd_rocclr_copyBufferAligned.kd", True),
+        ("hipMemcpyDtoDAsync", "__amd_rocclr_copyBuffer", False),
+        ("hipMemsetAsync", "__amd_rocclr_fillBufferAligned", False),
+    ],
+)
+def test_a_kernel_by_which_rocm_copies_states_no_direction_unless_its_call_does(
+    call: str, kernel: str, checked: bool
+) -> None:
+    ops = [
+        Op(Kind.COMPUTE, 20, 30, launch=(0, 10)),
+        Op(Kind.OTHER, 40, 45, launch=(20, 30), call=call, name=kernel),
+    ]
+    checks = [check.id for check in analyze_trace(make_trace(ops)).result.trust.checks]
+    assert ("copy-directions" in checks) == checked
 
 
 def test_gpu_ops_without_times_are_not_called_absent(tmp_path: Path) -> None:

@@ -1,0 +1,158 @@
+"""Mutated files that are no traces of torch.profiler: databases of Nsight Systems, recordings of XLA's profiler, and
+settings that are not files."""
+
+from __future__ import annotations
+
+import lzma
+import random
+import sqlite3
+import struct
+from collections.abc import Callable
+from contextlib import closing, suppress
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from tests.fuzz.corpus import Origin
+from tests.support.endless_tables import make_endless
+from tests.support.helpers import TRACES
+from tests.support.xspace import Plane, xspace
+
+SETTINGS_KINDS: Final = ("dangling link", "directory", "pipe", "device")
+"""What can have the name of a settings file without being one."""
+_TABLES: Final = (
+    *("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY", "StringIds"),
+    *("TARGET_INFO_CUDA_STREAM", "TARGET_INFO_GPU", "sqlite_schema"),
+)
+_VALUES: Final = (None, 0, -1, 1 << 31, (1 << 63) - 1, -(1 << 63), 1.5, "", "x" * 3000, "\x1b[31m", b"\xff", 7 << 24)
+_PLANE_NAMES: Final = (
+    *("/host:CPU", "/device:GPU:0", "/device:GPU:1", "/device:TPU:0", "Task Environment", "", "/host:metadata"),
+    *("/device:GPU:" + "9" * 40, "/device:GPU:-1", "\x1b[31m"),
+)
+_EVENT_NAMES: Final = ("fusion", "MemcpyH2D", "MemcpyD2H", "Memset", "cuLaunchKernel", "PjitFunction(f)", "", "$x")
+_SIZES: Final = (0, 1, 7, 7, (1 << 63) - 1)
+_DETAILS: Final = (
+    *("kind_src:pageable kind_dst:device size:4096 dest:0 async:1", "kind_src:x size:-1", "size:99999999999999999999"),
+    *("kind:device size:4096 async:1", "kind:device size:", ""),
+)
+_STATISTICS: Final = {
+    "correlation_id": _SIZES,
+    "device_ordinal": _SIZES,
+    "memcpy_details": _DETAILS,
+    "memset_details": _DETAILS,
+    "hlo_op": ("fusion.1", "", "\x1b[31m"),
+    "kernel_details": ("regs:1", ""),
+}
+
+Mutator = Callable[[random.Random, Path], None]
+
+
+def database_case(rng: random.Random) -> tuple[Origin, bytes, list[str]]:
+    """Return a mutated database of Nsight Systems: its origin, its bytes, and the names of the mutators."""
+    origin = _database()
+    mutators = rng.choices((endless, other_pages, other_values, without_table, other_bytes), k=rng.choice((1, 1, 2)))
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "report.sqlite"
+        path.write_bytes(origin.text)
+        for mutator in mutators:
+            # A mutator may find the database already damaged.
+            with suppress(sqlite3.Error, AssertionError, struct.error, IndexError):
+                mutator(rng, path)
+        return origin, path.read_bytes(), [mutator.__name__ for mutator in mutators]
+
+
+@cache
+def _database() -> Origin:
+    return Origin("nsys/one_copy", lzma.decompress((TRACES / "nsys" / "one_copy.sqlite.xz").read_bytes()))
+
+
+def endless(rng: random.Random, path: Path) -> None:
+    """Have the pages of a table refer again and again to one page."""
+    make_endless(path, rng.choice(_TABLES), levels=rng.choice((1, 2, 3, 4, 6)))
+
+
+def other_pages(rng: random.Random, path: Path) -> None:
+    """Have pages refer to other pages, to themselves, or to none."""
+    data = bytearray(path.read_bytes())
+    (size,) = struct.unpack_from(">H", data, 16)
+    pages = len(data) // size
+    for _ in range(rng.choice((1, 2, 10))):
+        page = rng.randrange(1, pages) * size
+        data[page] = rng.choice((2, 5, 5, 10, 13, data[page]))
+        struct.pack_into(">I", data, page + 8, rng.choice((0, page // size + 1, rng.randrange(pages + 2), 1 << 31)))
+    path.write_bytes(data)
+
+
+def other_values(rng: random.Random, path: Path) -> None:
+    """Change a column of some rows."""
+    with closing(sqlite3.connect(path)) as database, database:
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        for table in rng.choices(tables, k=rng.choice((1, 1, 3))):
+            columns = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]
+            where = rng.choice(("", f"WHERE rowid % {rng.randrange(2, 9)} = 0"))
+            database.execute(f'UPDATE "{table}" SET "{rng.choice(columns)}" = ? {where}', (rng.choice(_VALUES),))
+
+
+def without_table(rng: random.Random, path: Path) -> None:
+    """Drop a table, or make it a view that never ends."""
+    table = rng.choice(_TABLES[:-1])
+    with closing(sqlite3.connect(path)) as database, database:
+        columns = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]
+        database.execute(f'DROP TABLE "{table}"')
+        if columns and rng.random() < 0.5:
+            values = ", ".join(f'n AS "{column}"' for column in columns)
+            endless_rows = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c)"
+            database.execute(f'CREATE VIEW "{table}" AS {endless_rows} SELECT {values} FROM c')
+
+
+def other_bytes(rng: random.Random, path: Path) -> None:
+    """Change some bytes, or cut the file."""
+    data = bytearray(path.read_bytes())
+    for _ in range(rng.choice((1, 10, 300))):
+        data[rng.randrange(100, len(data))] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
+    path.write_bytes(data if rng.random() < 0.8 else data[: rng.randrange(len(data))])
+
+
+def plane_case(rng: random.Random) -> tuple[Origin, bytes, list[str]]:
+    """Return a recording of XLA's profiler, made up or mutated: its origin, its bytes, and what was done."""
+    how = rng.randrange(4)
+    if how == 0:
+        origin = _recording(rng.choice(("late", "prefetched")))
+        data = bytearray(origin.text)
+        for _ in range(rng.choice((1, 5, 100))):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        return origin, bytes(data if rng.random() < 0.8 else data[: rng.randrange(len(data))]), ["other_bytes"]
+    planes = [_plane(rng) for _ in range(rng.choice((0, 1, 2, 5)))]
+    if how == 1:
+        planes += [Plane(rng.choice(_PLANE_NAMES), {(0, ""): []} if rng.random() < 0.5 else {})] * rng.choice(
+            (50, 5000)
+        )
+    data_ = xspace(Plane("/host:CPU"), *planes, warnings=("7 events dropped",) if rng.random() < 0.1 else ())
+    return Origin("made up by hand", b""), data_, ["many_planes" if how == 1 else "planes"]
+
+
+@cache
+def _recording(name: str) -> Origin:
+    return Origin(f"jax/{name}", (TRACES / "jax" / f"{name}.xplane.pb").read_bytes())
+
+
+def _plane(rng: random.Random) -> Plane:
+    lines = {}
+    for _ in range(rng.choice((0, 1, 3))):
+        title = rng.choice(("Stream #7(MemcpyH2D)", "Stream #13(Compute)", "python", "XLA Modules", "Steps", ""))
+        events = []
+        for number in range(rng.choice((0, 3, 30))):
+            statistics = _statistics(rng)
+            begin = rng.choice((number * 1000, 0, 1 << 50, (1 << 62) // 1000))
+            length = rng.choice((500, 0, 5000, (1 << 62) // 1000))
+            events.append((rng.choice(_EVENT_NAMES), begin, length, statistics))
+        lines[rng.randrange(1 << 40), title] = events
+    return Plane(rng.choice(_PLANE_NAMES), lines, {"clock_rate": rng.choice((1, 1 << 60))})
+
+
+def _statistics(rng: random.Random) -> dict[str, str | int]:
+    names = rng.sample(list(_STATISTICS), rng.randrange(4))
+    if rng.random() < 0.01:
+        return {name: rng.choice((*_SIZES, *_DETAILS)) for name in names}
+    return {name: rng.choice(_STATISTICS[name]) for name in names}
