@@ -295,7 +295,7 @@ at_import.start()
         OVERLAPSCOPE_HISTORY=str(tmp_path / "history.sqlite"),
     )
     assert done.stdout == "1\n"
-    assert done.stderr.startswith("overlapscope: OVERLAPSCOPE_WATCH is not heeded: 'often' is not a length of time")
+    assert done.stderr.startswith("overlapscope: OVERLAPSCOPE_WATCH is ignored: 'often' is not a length of time")
 
 
 def test_the_room_is_called_as_the_function_whatever_is_imported_first(run: Run, tmp_path: Path) -> None:
