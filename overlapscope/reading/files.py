@@ -274,7 +274,8 @@ def place(path: Path, limit_bytes: int) -> Path:
             _exports[path] = folder
         return Path(_exports[path].name) / "report.sqlite"
     if not is_pipe(path):
-        return path if path.stat().st_size else _special(path, limit_bytes)
+        is_empty = path.is_file() and not path.stat().st_size
+        return _special(path, limit_bytes) if is_empty else path
     if path not in _copies:
         _copies[path] = _copied(path, limit_bytes)
     return Path(_copies[path][1])

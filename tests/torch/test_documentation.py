@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -75,6 +76,25 @@ with torch.no_grad():
 """
 
 
+SERVE = """\
+import torch
+
+model = torch.nn.Linear(8, 8)
+for number in range(45):
+    with torch.profiler.record_function(f"request {number}"):
+        model(torch.ones(4, 8))
+"""
+PROGRAMS = {
+    "train.py": PROGRAM,
+    "launch.py": PROGRAM,
+    "ppo.py": PROGRAM,
+    "gan.py": GAN,
+    "sample.py": SAMPLE,
+    "serve.py": SERVE,
+    "train.ipynb": json.dumps({"cells": [{"cell_type": "code", "source": PROGRAM}]}),
+}
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=("slow", "fixed"))
 def test_a_script_of_the_tutorial_runs_and_is_recorded(script: str, tmp_path: Path) -> None:
     given = re.sub(r"^model, optimizer, batches = .*$", GIVEN, script, flags=re.MULTILINE).replace('"cuda"', '"cpu"')
@@ -87,7 +107,7 @@ def test_a_script_of_the_tutorial_runs_and_is_recorded(script: str, tmp_path: Pa
 @pytest.mark.parametrize("line", sorted(line for line in COMMANDS if not any(one in line for one in NOT_HERE)))
 def test_a_recording_is_made(line: str, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
-    for name, text in {"train.py": PROGRAM, "launch.py": PROGRAM, "gan.py": GAN, "sample.py": SAMPLE}.items():
+    for name, text in PROGRAMS.items():
         (tmp_path / name).write_text(text)
     done = forked.run(["-m", *shlex.split(line)], tmp_path)
     assert done.returncode == 0 and list(tmp_path.rglob("*.trace.json.gz")), done.stderr
