@@ -97,7 +97,7 @@ def _summary(measured: Measured) -> tuple[str, ...]:
         listed((*best.after, f"{best.change} ({best.value})" if best.value else best.change)),
         "" if said is None else _interval(said.value, (said.low, said.high)),
         _interval(best.measured_pct, _known(best.measured_low_pct, best.measured_high_pct)),
-        "" if by_hand is None else _interval(by_hand.change.pct, by_hand.change.over_runs),
+        measured.failure if by_hand is None else _interval(by_hand.change.pct, by_hand.change.over_runs),
         f"**{far}**" if apart is not None and abs(apart) > POINTS else far,
         time,
     )

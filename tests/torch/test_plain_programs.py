@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from benchmarks import plain_record, plain_runs
 from benchmarks.plain_evaluation import Truth, evaluate
-from benchmarks.plain_page import page
+from benchmarks.plain_page import data, page
 from overlapscope.export.chrome_trace import blocks
 from overlapscope.prediction.interventions import INTERVENTIONS
 from overlapscope.trace.model import PlainSteps, TimedSteps
@@ -85,4 +85,6 @@ def test_what_is_said_is_held_against_processes_of_their_own(tmp_path: Path) -> 
 
     text = page([row], machine, len(steps))
     assert "| plain step measured within 3% of the truth | all | 1 of 1 |" in text
-    assert "| conv | host | 1.005 | 1.000 to 1.010 | 1.005 | 1.020, 1.020 | +1.5 |" in text
+    files = data([row])
+    assert 'conv,host,1.005,1.000 to 1.010,1.005,"1.020, 1.020",+1.5,1.950,' in files[""]
+    assert "conv: graph,graph step,1.005," in files["-predictions"]

@@ -130,4 +130,4 @@ def test_the_page_says_how_far_each_gain_is_from_that_of_the_edit_by_hand() -> N
     assert (
         "| finetune | 10.0 ms | workers (6) and pin |  | -10.0% (-11.0 to -9.0) | -9.5% (-18.5 to +0.6) | 0.5 |" in text
     )
-    assert "By hand: not written by hand: fused" in text
+    assert "| not written by hand: fused |" in text
