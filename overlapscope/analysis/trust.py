@@ -18,7 +18,7 @@ from overlapscope.base.words import plural
 from overlapscope.catalog.recorders import recorder_by_id
 from overlapscope.trace import op_names
 from overlapscope.trace.lost import EVERYTHING, GPU_OPS, OF_KIND, WORDS, Part, in_order
-from overlapscope.trace.model import Index, Kind, Table, Trace
+from overlapscope.trace.model import Index, Kind, Trace, TraceTable
 
 CLOCK_TOLERANCE_NS = 50_000
 """CPU and GPU clocks are matched to some 10 us. A GPU op that begins before its launch by more than this is worth a
@@ -144,7 +144,7 @@ def _timeless(trace: Trace) -> Counter[Part]:
     for kind, part in OF_KIND.items():
         of_kind = ops.kind == kind
         timeless[part] += int((of_kind & none).sum()) if not coarse or none[of_kind].all() else 0
-    hosts: tuple[tuple[Part, Table], ...] = (
+    hosts: tuple[tuple[Part, TraceTable], ...] = (
         ("calls", trace.runtime_calls),
         ("ops", trace.cpu_ops),
         ("ranges", trace.annotations),

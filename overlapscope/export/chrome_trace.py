@@ -42,8 +42,8 @@ from overlapscope.trace.model import (
     Memory,
     PlainSteps,
     Sync,
-    Table,
     Trace,
+    TraceTable,
 )
 
 HOST_PID: Final = 1 << 22
@@ -267,7 +267,7 @@ class _ChromeEvents:
 
     def _complete(
         self,
-        table: Table,
+        table: TraceTable,
         rows: Index,
         category: Column,
         pid: Column,

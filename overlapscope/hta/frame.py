@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from overlapscope.trace.model import F64, I64, Bool, Index, Table, Trace
+from overlapscope.trace.model import F64, I64, Bool, Index, Trace, TraceTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +43,7 @@ _NONE = {
 class _Part(Struct, frozen=True):
     """Rows of a table. Unnamed values are missing."""
 
-    table: Table
+    table: TraceTable
     category: Callable[[str], str]
     """Function that returns the category of an event by its name."""
     pid: Any

@@ -13,9 +13,9 @@ from overlapscope.base.intervals import I64, Bool
 from overlapscope.prediction.base import Base
 from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.replay import Replay
-from overlapscope.trace.model import Collectives, GpuOps, HostEvents, Kind, Memory, Table, Trace
+from overlapscope.trace.model import Collectives, GpuOps, HostEvents, Kind, Memory, Trace, TraceTable
 
-T = TypeVar("T", bound=Table)
+T = TypeVar("T", bound=TraceTable)
 H = TypeVar("H", bound=HostEvents)
 
 
@@ -46,7 +46,7 @@ def predicted_trace(graph: Graph, replayed: Replay) -> Trace:
     )
     # All tables share one table of names.
     tables: dict[str, Any] = {
-        name: replace(part, names=names) for name, part in asdict(moved).items() if isinstance(part, Table)
+        name: replace(part, names=names) for name, part in asdict(moved).items() if isinstance(part, TraceTable)
     }
     return replace(moved, names=names, **tables)
 

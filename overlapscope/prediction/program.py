@@ -30,7 +30,7 @@ _COPY, _IDLE = "exposed_copy_ns", "idle_ns"
 _UNKNOWN = (_IDLE, "unknown")
 
 
-class Program(msgspec.Struct, frozen=True, eq=False):
+class PlainProgram(msgspec.Struct, frozen=True, eq=False):
     """The plain program of one trace."""
 
     step: PlainStep | None
@@ -84,7 +84,7 @@ def _of_few_lanes(trace: Trace) -> bool:
     return streams + len(distinct(trace.runtime_calls.thread)) <= _MOST_LANES
 
 
-def find_program(analysis: TraceAnalysis, user_step_ns: int | None, *, estimate: bool) -> Program | None:
+def find_program(analysis: TraceAnalysis, user_step_ns: int | None, *, estimate: bool) -> PlainProgram | None:
     """Return the plain program of an analysed recording.
 
     Args:
@@ -114,15 +114,15 @@ def find_program(analysis: TraceAnalysis, user_step_ns: int | None, *, estimate:
 
 
 @kept_in_session
-def _replayed(analysis: TraceAnalysis, user_step_ns: int | None, estimate: bool) -> Program | None:
+def _replayed(analysis: TraceAnalysis, user_step_ns: int | None, estimate: bool) -> PlainProgram | None:
     recorded = prepare(analysis.trace, None, None, with_shapes=False)
     step = known_step(recorded, user_step_ns)
     if step is None and not estimate:
         return None
     if step is None and analysis.trace.recorder != "kineto":
-        return Program(None, recorded, None, None)
+        return PlainProgram(None, recorded, None, None)
     if not recorded.fidelity.valid:
-        return None if step is None else Program(step, recorded, None, None)
+        return None if step is None else PlainProgram(step, recorded, None, None)
     if step is not None:
         base = as_plain(recorded, step)
     else:
@@ -131,11 +131,11 @@ def _replayed(analysis: TraceAnalysis, user_step_ns: int | None, estimate: bool)
         step = base.plain
     replayed = plain_trace(base)
     if step.decides:
-        return Program(step, recorded, base, analyze_trace(replayed))
-    return Program(step, recorded, base, None, divide_trace(replayed))
+        return PlainProgram(step, recorded, base, analyze_trace(replayed))
+    return PlainProgram(step, recorded, base, None, divide_trace(replayed))
 
 
-def summary(recorded: Device, program: Program) -> Plain | None:
+def summary(recorded: Device, program: PlainProgram) -> Plain | None:
     """Return the report's figures of a device without recording; None if the plain step is unknown."""
     device, step = program.device(recorded.device), program.step
     if step is None:

@@ -23,7 +23,7 @@ from overlapscope.base.columns import I64, Integers
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.query.tables import SqlTable, Type
 from overlapscope.report.model import Report, build
-from overlapscope.trace.model import Memory, Table, Trace
+from overlapscope.trace.model import Memory, Trace, TraceTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -178,11 +178,11 @@ def _names(trace: Trace, ids: Integers, text_of: Callable[[Trace, int], str | No
     return _words(np.where(ids < 0, -1, place), [text_of(trace, row) or "" for row in distinct.tolist()])
 
 
-def _times(table: Table | Pieces) -> Filled:
+def _times(table: TraceTable | Pieces) -> Filled:
     return {"start_ns": table.start_ns, "end_ns": table.end_ns, "duration_ns": table.end_ns - table.start_ns}
 
 
-def _events(trace: Trace, table: Table) -> Filled:
+def _events(trace: Trace, table: TraceTable) -> Filled:
     """Return all columns of a table of the trace, with names and enumerations as text."""
     filled: Filled = {"id": np.arange(len(table)), "name": _names(trace, table.name_id)}
     for column, values in asdict(table).items():

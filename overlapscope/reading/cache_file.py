@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlapscope.base.disk import regular
-from overlapscope.trace.model import Table, Trace
+from overlapscope.trace.model import Trace, TraceTable
 
 _END = struct.Struct("<QI16s")
 """Bytes of the JSON, its CRC-32, _MAGIC."""
@@ -190,13 +190,13 @@ def _name_columns(names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
 
 
 @cache
-def _layout() -> tuple[dict[str, type[Table]], type[msgspec.Struct]]:
+def _layout() -> tuple[dict[str, type[TraceTable]], type[msgspec.Struct]]:
     """Return the tables of a Trace, and a struct of its other fields, except the source and the names."""
     hints = get_type_hints(Trace)
-    tables = {name: kind for name, kind in hints.items() if isinstance(kind, type) and issubclass(kind, Table)}
+    tables = {name: kind for name, kind in hints.items() if isinstance(kind, type) and issubclass(kind, TraceTable)}
     rest = [(name, kind) for name, kind in hints.items() if name not in tables and name not in ("source", "names")]
     return tables, msgspec.defstruct("Scalars", rest, frozen=True, forbid_unknown_fields=True)
 
 
-def _column_names(table: type[Table]) -> list[str]:
+def _column_names(table: type[TraceTable]) -> list[str]:
     return [name for name in table.__struct_fields__ if name != "names"]

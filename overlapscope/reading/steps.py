@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import asdict, replace
 
 from overlapscope.errors import NotInTrace
-from overlapscope.trace.model import I64, Table, Trace
+from overlapscope.trace.model import I64, Trace, TraceTable
 
 STEP: Final = "ProfilerStep#"
 """Prefix of the names of steps; a number follows."""
@@ -95,6 +95,6 @@ def _as_steps(trace: Trace, rows: I64, named: str) -> Trace:
 def with_names(trace: Trace, names: tuple[str, ...]) -> Trace:
     """Return the trace with a longer table of names."""
     tables: dict[str, Any] = {
-        name: replace(part, names=names) for name, part in asdict(trace).items() if isinstance(part, Table)
+        name: replace(part, names=names) for name, part in asdict(trace).items() if isinstance(part, TraceTable)
     }
     return replace(trace, names=names, **tables)

@@ -11,7 +11,7 @@ from overlapscope.base.session import kept_in_session
 from overlapscope.base.words import duration
 from overlapscope.catalog.advice import in_words_of
 from overlapscope.prediction.base import Base
-from overlapscope.prediction.program import Program, replayed_unasked
+from overlapscope.prediction.program import PlainProgram, replayed_unasked
 from overlapscope.rules import Said, apply_all
 from overlapscope.rules._claims import Claims, share_out
 from overlapscope.rules.finding import CostFrom, Finding, costliest_first
@@ -29,7 +29,7 @@ MORE = 1.1
 
 def find_all(
     analyses: Sequence[TraceAnalysis],
-    programs: Sequence[Program | None] | None = None,
+    programs: Sequence[PlainProgram | None] | None = None,
     *,
     scope: str = "window",
     replayed: bool = True,
@@ -54,7 +54,7 @@ def find_all(
 
 @kept_in_session
 def _on_device(
-    analysis: TraceAnalysis, device: DeviceAnalysis, program: Program | None, scope: str, replayed: bool
+    analysis: TraceAnalysis, device: DeviceAnalysis, program: PlainProgram | None, scope: str, replayed: bool
 ) -> tuple[Finding, ...]:
     claims, ordinal = share_out(analysis, device), device.result.device
     spoken = of_recording = apply_all(claims)

@@ -17,7 +17,7 @@ from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.base.saved import Tool, decode, encode
 from overlapscope.base.shown import Shown
 from overlapscope.errors import UsageError
-from overlapscope.prediction.program import Program, find_program, summary
+from overlapscope.prediction.program import PlainProgram, find_program, summary
 from overlapscope.report.findings import find_all
 from overlapscope.rules.finding import Finding
 
@@ -72,7 +72,7 @@ def build(
 
 
 def joined(
-    analyses: Sequence[TraceAnalysis], programs: Sequence[Program | None], *, scope: str, replayed: bool
+    analyses: Sequence[TraceAnalysis], programs: Sequence[PlainProgram | None], *, scope: str, replayed: bool
 ) -> Report:
     """Join analysed traces whose plain programs are known already; otherwise as `build`."""
     findings = find_all(analyses, programs, scope=scope, replayed=replayed)
@@ -80,7 +80,7 @@ def joined(
     return Report(traces=tuple(map(_with_plain, results, programs)), findings=findings, notes=mixture(results))
 
 
-def _with_plain(result: TraceResult, program: Program | None) -> TraceResult:
+def _with_plain(result: TraceResult, program: PlainProgram | None) -> TraceResult:
     if program is None:
         return result
     devices = (msgspec.structs.replace(device, plain=summary(device, program)) for device in result.devices)

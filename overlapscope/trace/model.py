@@ -68,7 +68,7 @@ class Sync(IntEnum):
     CONTEXT = 3
 
 
-class Table(Columns, frozen=True, weakref=True):
+class TraceTable(Columns, frozen=True, weakref=True):
     """Columns that every table has."""
 
     labels: ClassVar[dict[str, type[IntEnum]]] = {}
@@ -126,7 +126,7 @@ def of_stream_key(key: int) -> tuple[int, int]:
 
 
 @kept()
-def _names_in(table: Table) -> list[int]:
+def _names_in(table: TraceTable) -> list[int]:
     """Return the distinct `name_id` values of a table, ascending."""
     used = np.zeros(len(table.names), np.bool_)
     used[table.name_id] = True
@@ -134,7 +134,7 @@ def _names_in(table: Table) -> list[int]:
     return ids
 
 
-class GpuOps(Table, frozen=True):
+class GpuOps(TraceTable, frozen=True):
     """Kernels, copies and memsets."""
 
     labels: ClassVar = {"kind": Kind, "source_kind": Memory, "target_kind": Memory}
@@ -169,7 +169,7 @@ class GpuOps(Table, frozen=True):
         return np.where(self.kind == Kind.H2D, self.source_kind, self.target_kind)
 
 
-class HostEvents(Table, frozen=True):
+class HostEvents(TraceTable, frozen=True):
     """CPU ops, `record_function` annotations, Python frames and profiler overhead, by thread."""
 
     thread: I64
@@ -183,7 +183,7 @@ class RuntimeCalls(HostEvents, frozen=True):
     """Correlation with GPU ops; -1 where missing."""
 
 
-class Syncs(Table, frozen=True):
+class Syncs(TraceTable, frozen=True):
     """Synchronization records (`cuda_sync`, `xpu_sync`): never work, always waiting."""
 
     labels: ClassVar = {"kind": Sync}
@@ -204,14 +204,14 @@ class Syncs(Table, frozen=True):
     """Correlation of the call that recorded the event; -1 where not recorded (CUDA 13)."""
 
 
-class DeviceAnnotations(Table, frozen=True):
+class DeviceAnnotations(TraceTable, frozen=True):
     """`record_function` ranges as the profiler copied them to the device's lanes: never work."""
 
     device: I32
     stream: I32
 
 
-class Collectives(Table, frozen=True):
+class Collectives(TraceTable, frozen=True):
     """Collectives of communication kernels, one row for each kernel that states its collective.
 
     `start_ns` and `end_ns` are the kernel's, `name_id` is the collective's name (`allreduce`). The keys come from

@@ -13,7 +13,7 @@ from msgspec.structs import fields
 
 from overlapscope.reading import load
 from overlapscope.reading.nsys import helper, host
-from overlapscope.trace.model import Table, Trace
+from overlapscope.trace.model import Trace, TraceTable
 from tests.support.helpers import TRACES
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has helpers")
@@ -25,7 +25,7 @@ def read(folder: Path) -> Trace:
     return load(f"{path}@0", cache=False)
 
 
-def told(table: Table, column: str) -> list[str]:
+def told(table: TraceTable, column: str) -> list[str]:
     if column == "name_id":
         return [table.name(row) for row in range(len(table))]
     return [str(value) for value in getattr(table, column).tolist()]
@@ -52,7 +52,7 @@ def test_a_helper_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert readers == ([] if end == "well" else [parent])
     for field in fields(Trace):
         one, other = getattr(helped, field.name), getattr(alone, field.name)
-        if not isinstance(one, Table):
+        if not isinstance(one, TraceTable):
             assert field.name == "names" or one == other
             continue
         for column in fields(one):

@@ -21,7 +21,7 @@ from msgspec.structs import fields
 from overlapscope.reading import _crew, files, kineto
 from overlapscope.reading._columns import EventColumns, Share
 from overlapscope.reading._crew import Crew
-from overlapscope.trace.model import Table, Trace
+from overlapscope.trace.model import Trace, TraceTable
 from tests.support.helpers import various
 
 RECORDINGS = various()
@@ -32,7 +32,7 @@ BASE_NS = 1_790_857_026_000_000_000
 def assert_identical(one: Trace, other: Trace) -> None:
     for field in fields(Trace):
         a, b = getattr(one, field.name), getattr(other, field.name)
-        if not isinstance(a, Table):
+        if not isinstance(a, TraceTable):
             assert a == b, field.name
             continue
         for column in fields(a):

@@ -35,7 +35,7 @@ from overlapscope.reading.cache_file import BrokenFile
 from overlapscope.reading.cache_folder import Folder
 from overlapscope.reading.source import ReadRequest
 from overlapscope.report.model import build, to_json
-from overlapscope.trace.model import Damage, Kind, Table, Trace
+from overlapscope.trace.model import Damage, Kind, Trace, TraceTable
 from tests.support.helpers import MS, TRACES, Host, Op, Wait, make_trace, recordings, tried
 from tests.support.kineto_files import kernel, write
 
@@ -62,7 +62,7 @@ def kept(cache: Cache, path: Path) -> Trace | None:
 def assert_equal(one: Trace, other: Trace) -> None:
     for field in fields(Trace):
         mine, theirs = getattr(one, field.name), getattr(other, field.name)
-        if not isinstance(mine, Table):
+        if not isinstance(mine, TraceTable):
             assert mine == theirs, field.name
             continue
         assert type(mine) is type(theirs) and mine.names is one.names

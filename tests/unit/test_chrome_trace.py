@@ -16,7 +16,7 @@ from msgspec.structs import fields, replace
 
 import overlapscope as ov
 from overlapscope.export import chrome_trace
-from overlapscope.trace.model import Table, Trace
+from overlapscope.trace.model import Trace, TraceTable
 from tests.support import kineto_files
 
 TRACES = Path(__file__).parents[2] / "traces"
@@ -39,7 +39,7 @@ def again(trace: Trace, path: Path) -> Trace:
 def assert_same(one: Trace, other: Trace) -> None:
     for field in fields(Trace):
         value, expected = getattr(one, field.name), getattr(other, field.name)
-        if isinstance(expected, Table):
+        if isinstance(expected, TraceTable):
             assert len(value) == len(expected), field.name
             for column in fields(expected):
                 if column.name not in ("names", "place"):
@@ -49,7 +49,7 @@ def assert_same(one: Trace, other: Trace) -> None:
             assert value == expected, field.name
 
 
-def told(table: Table, column: str) -> Any:
+def told(table: TraceTable, column: str) -> Any:
     values = getattr(table, column)
     return np.array([table.names[i] if i >= 0 else "" for i in values.tolist()]) if column in OF_A_TEXT else values
 

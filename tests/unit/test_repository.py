@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
 import shutil
 import tomllib
+from collections import Counter
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -113,3 +115,9 @@ def test_the_hook_for_stored_traces_takes_what_recorders_write(
     assert program in PROJECT["scripts"]
     assert main([*arguments, "train.trace.json.gz"]) == 1
     assert "copy-on-compute-stream" in capsys.readouterr().out
+
+
+def test_each_class_has_a_name_of_its_own() -> None:
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "overlapscope").rglob("*.py"))
+    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert [name for name, count in names.items() if count > 1] == []
