@@ -262,7 +262,10 @@ def _outcome(verdicts: tuple[BudgetVerdict, ...]) -> Outcome:
 
 
 def _summary(verdicts: tuple[BudgetVerdict, ...]) -> str:
-    """Return `2 of 5 budgets failed: efficiency_pct >= 80%, forbid pageable-copy.`"""
+    """Return the outcome of all budgets.
+
+    Example: `2 of 5 budgets failed: efficiency_pct >= 80%, forbid pageable-copy.`
+    """
     total = plural(len(verdicts), "budget")
     if all(verdict.status == "skipped" for verdict in verdicts):
         return "Nothing could be compared with the baseline." if verdicts else "There was nothing to judge."

@@ -1,5 +1,7 @@
-"""The server's answers while the application is being imported: a page that shows the verdict as soon as it is known,
-until the application's own page replaces it."""
+"""The server's answers while the application is being imported.
+
+A page shows the verdict as soon as it is known, until the application's own page replaces it.
+"""
 
 from __future__ import annotations
 

@@ -150,8 +150,9 @@ def open_browser(url: str) -> None:
 
 
 def show(job: Job, *, height: int = 800) -> None:
-    """Show the dashboard of a report's traces: in a notebook as a frame of that height, elsewhere in a browser until
-    Ctrl-C.
+    """Show the dashboard of a report's traces.
+
+    In a notebook it is a frame of that height, elsewhere a page in a browser until Ctrl-C.
 
     Raises:
         UsageError: A trace's file is gone.

@@ -169,10 +169,9 @@ class Library:
         return result if isinstance(result, tuple | Unreadable) else None
 
     def verdict(self, id: str) -> Verdict | OverlapscopeError | None:
-        """Return the verdict on a trace's first device or the reason why there is none; None until it is known, with a
-        request for it.
+        """Return the verdict on a trace's first device or the reason why there is none.
 
-        Nothing else of the trace is kept.
+        Return None, and request the verdict, until it is known. Nothing else of the trace is kept.
         """
         entry = self.entry(id)
         result = None if entry is None else self._beside(entry, "verdict")

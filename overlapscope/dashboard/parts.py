@@ -93,8 +93,10 @@ def answer(
     sign: str = "",
     subject: str = "",
 ) -> Component:
-    """Return the answer of a page: a word with its colour and sign, then a sentence. `ids` are those of word and
-    sentence."""
+    """Return the answer of a page: a word with its colour and sign, then a sentence.
+
+    `ids` are those of word and sentence.
+    """
     color = context.colors.get(tone, context.colors["muted"])
     head = dmc.Group(
         [

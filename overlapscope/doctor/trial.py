@@ -1,5 +1,7 @@
-"""A trial of PyTorch and its recording of GPUs, in another process, since a driver or build that does not fit may hang
-or end that process."""
+"""A trial of PyTorch and its recording of GPUs.
+
+It runs in another process, since a driver or build that does not fit may hang or end that process.
+"""
 
 from __future__ import annotations
 

@@ -257,8 +257,10 @@ def detail(what: str, blocks: Iterable[Block]) -> tuple[Section, ...]:
 
 
 def brief(document: Document) -> Document:
-    """Return the document without its details, ending with a hint of what `-v` adds. Findings keep their first line of
-    advice."""
+    """Return the document without its details, ending with a hint of what `-v` adds.
+
+    Findings keep their first line of advice.
+    """
     left_out: dict[str, None] = {}
     blocks = tuple(_without_detail(document.blocks, left_out))
     if left_out:

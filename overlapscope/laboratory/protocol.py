@@ -54,10 +54,14 @@ class RankStarted(msgspec.Struct, frozen=True, tag=True):
 
 
 class MachineDescribed(msgspec.Struct, frozen=True, tag=True):
+    """The machine, as the worker sees it."""
+
     machine: Machine
 
 
 class Began(msgspec.Struct, frozen=True, tag=True):
+    """A rank began a phase."""
+
     rank: int
     phase: Phase
 

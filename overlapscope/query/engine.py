@@ -153,8 +153,10 @@ def _tables_of(connection: duckdb.DuckDBPyConnection, statement: str) -> tuple[s
 
 
 def _references(parsed: Any) -> tuple[set[str], set[str], set[str]]:
-    """Return the names of tables used by a syntax tree, of those that it defines (WITH), and of table functions and
-    functions that read settings."""
+    """Return the names of tables and functions in a syntax tree.
+
+    They are the tables used, the tables that it defines (WITH), and table functions and functions that read settings.
+    """
     named, defined, shown, functions = set[str](), set[str](), set[str](), set[str]()
     pending = [parsed]
     while pending:

@@ -82,8 +82,9 @@ def _head(path: Path, limit_bytes: int) -> bytes:
 
 @cache
 def _others() -> tuple[Source, ...]:
-    """Return the sources of other packages. They come last, because finding them takes longer than reading a small
-    file.
+    """Return the sources of other packages.
+
+    They come last, because finding them takes longer than reading a small file.
     """
     from importlib.metadata import entry_points
 

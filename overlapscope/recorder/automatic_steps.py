@@ -57,8 +57,14 @@ class AutomaticSteps:
         at_once: bool,
         without: Collection[SourceKind] = (),
     ) -> None:
-        """`changed()` is called when other events are chosen. `by` is as of `--steps-by`, None to choose;
-        `at_once` is for whole programs; events of the kinds `without` are not watched.
+        """Prepare to find steps, without watching yet.
+
+        Args:
+            stepped: Called at the end of each step.
+            changed: Called when other events are chosen.
+            by: Events that end steps, as in `--steps-by`; None to choose them.
+            at_once: Whether the steps of the first optimizer count until steps are chosen; for whole programs.
+            without: Kinds of events that are not watched.
         """
         if by is not None and not by.strip():
             raise UsageError("steps_by is empty; name what a step is, such as optimizer or forward.")

@@ -144,8 +144,10 @@ _FEW = 4
 
 
 def drawn_steps(device: Device) -> I64:
-    """Return the numbers of the steps to draw: all of them, or up to `MOST_STEPS` at even distances and as many
-    outliers."""
+    """Return the numbers of the steps to draw.
+
+    They are all steps, or up to `MOST_STEPS` at even distances and as many outliers.
+    """
     count = len(device.steps)
     if count <= MOST_STEPS:
         return np.arange(count)

@@ -201,8 +201,10 @@ def _spread(values: Sequence[N]) -> tuple[N, N, N]:
 
 
 def checks(section: DeviceReport, *, passed: bool, effects: bool = False) -> Table:
-    """Return the checks of the trace that failed or warned, with `passed` also the others, with `effects` what each can
-    affect."""
+    """Return the checks of the trace that failed or warned.
+
+    With `passed` the others are included; with `effects` a column says what each check can affect.
+    """
     lines: list[tuple[str | Cell, ...]] = [
         (
             Cell(check.status, tone=_STATUS[check.status]),

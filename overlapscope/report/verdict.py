@@ -205,7 +205,10 @@ def _unjudged(lost: frozenset[Part]) -> str:
 
 
 def _doubt(section: DeviceReport) -> str:
-    """Return `Trust is degraded: clock-skew failed; launches and steps warned (overlapscope explain clock-skew).`"""
+    """Return the checks that failed or warned in a sentence.
+
+    Example: `Trust is degraded: clock-skew failed; launches and steps warned (overlapscope explain clock-skew).`
+    """
     trust = section.trace.trust
     if trust.verdict != "degraded":
         return ""
@@ -263,7 +266,10 @@ def _of_host(section: DeviceReport, host: HostUse, reasons: str) -> Verdict:
 
 
 def host_sentence(host: HostUse) -> str:
-    """Return e.g. `A step takes 12.3 ms on the host: 40.0% loading data, 55.0% in ops, 5.0% elsewhere.`"""
+    """Return the host's time in a sentence.
+
+    Example: `A step takes 12.3 ms on the host: 40.0% loading data, 55.0% in ops, 5.0% elsewhere.`
+    """
     total = sum(step.span_ns for step in host.steps)
     what = "A step takes" if host.by_steps else "The recording, in which no step is marked, takes"
     average = " on average" if len(host.steps) > 1 else ""

@@ -1,5 +1,7 @@
-"""A report as a single HTML file with timelines to zoom into. For each trace: verdict, findings, timeline, charts,
-tables."""
+"""A report as a single HTML file with timelines to zoom into.
+
+It has verdict, findings, timeline, charts and tables of each trace.
+"""
 
 from __future__ import annotations
 

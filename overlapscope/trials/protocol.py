@@ -108,6 +108,8 @@ class Reads(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
+    """An optimizer that the program made."""
+
     site: Site
     """Place that made it."""
     name: str

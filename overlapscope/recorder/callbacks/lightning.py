@@ -1,4 +1,4 @@
-"""Recording a PyTorch Lightning training:
+"""A callback that records a PyTorch Lightning training.
 
 from overlapscope.recorder.callbacks.lightning import Recorder
 

@@ -1,4 +1,4 @@
-"""Recording a training with the Trainer of Hugging Face:
+"""A callback that records a training with the Trainer of Hugging Face.
 
 from overlapscope.recorder.callbacks.transformers import Recorder
 

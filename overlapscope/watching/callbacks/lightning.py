@@ -1,4 +1,4 @@
-"""Watching a PyTorch Lightning training, with figures for the trainer's loggers:
+"""A callback that watches a PyTorch Lightning training, with figures for the trainer's loggers.
 
 from overlapscope.watching.callbacks.lightning import Watcher
 

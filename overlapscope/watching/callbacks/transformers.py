@@ -1,4 +1,4 @@
-"""Watching a training with the Trainer of Hugging Face, with figures for the tools that it reports to:
+"""A callback that watches a training with the Trainer of Hugging Face, with figures for its reporting tools.
 
 from overlapscope.watching.callbacks.transformers import Watcher
 
