@@ -79,8 +79,7 @@ def launch(
 
     Raises:
         UnreadableTrace: A source is missing.
-        UsageError: The address isn't available, the token is bad, there are not two traces to compare, or `history` has
-            none.
+        UsageError: The address, the token, the number of traces to compare, or `history` is wrong.
     """
     from overlapscope.dashboard.library import Library
     from overlapscope.dashboard.stored import find_stored
@@ -102,21 +101,26 @@ def launch(
     server_token = security.own_token() if token is None else token
     uploads = DroppedFiles(library, upload_bytes)
 
-    def body_bytes(request: Request, coming_bytes: int) -> int:
-        if security.refusal(request, server_token) is not None:
-            return 0
-        # A body slightly above the limit is read, so that the refusal can say why.
-        room = uploads.room_bytes - coming_bytes if uploads.brings(request) else 0
-        return max(room, 0) + _SMALL_BODY_BYTES
-
     make = functools.partial(_application, library, uploads, base=base, token=server_token)
     app = Beginning(library, make, base=base, token=server_token)
+    body_bytes = functools.partial(_body_bytes, uploads, server_token)
     listening = Listening(app, host=host, port=port, base=base, body_bytes=body_bytes)
     # Without traces, the page of the reports is the only one.
     alone = "ranks" if library.ranks_files() else "history" if history is not None else ""
     page = "compare" if compare else "" if entries else alone
     shown = {"trace": entries[0].id, "with": entries[1].id} if compare else {}
     return listening, f"{listening.url}{page}?{urlencode(shown | {'token': server_token})}"
+
+
+def _body_bytes(uploads: DroppedFiles, token: str, request: Request, coming_bytes: int) -> int:
+    """Return the size of the body to read; other uploads under way have `coming_bytes`."""
+    from overlapscope.dashboard import security
+
+    if security.refusal(request, token) is not None:
+        return 0
+    # A body slightly above the limit is read, so that the refusal can say why.
+    room = uploads.room_bytes - coming_bytes if uploads.brings(request) else 0
+    return max(room, 0) + _SMALL_BODY_BYTES
 
 
 def _application(library: Library, uploads: DroppedFiles, *, base: str, token: str) -> Flask:

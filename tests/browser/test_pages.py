@@ -127,7 +127,7 @@ def test_warnings_say_what_they_make_unknown(page: Page, dashboard: Served) -> N
     trust = page.locator("#overview-trust")
     expect(trust).to_contain_text("Trust: degraded")
     expect(trust).to_contain_text("step-skew")
-    expect(trust).to_contain_text("do not include copies that ran early for it")
+    expect(trust).to_contain_text("leave out copies that ran early for it")
 
 
 def test_a_click_on_a_copy_shows_it_in_the_timeline(page: Page, dashboard: Served) -> None:
