@@ -75,7 +75,7 @@ def replacing(target: Path, *, over: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def put_in_place(place: str | Path, temporary: str, mode: int = 0o666) -> Iterator[Path]:
-    """Yield an empty file that replaces `target` unconditionally, without flushing to the disk.
+    """Yield an empty file that replaces `place` unconditionally, without flushing to the disk.
 
     Until the block ends, the file has the name `temporary`, in the same directory.
 
@@ -184,7 +184,7 @@ def _place(target: Path) -> tuple[str | None, os.stat_result | None]:
         state = None
     if state is not None and not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
         return None, state
-    # The links are not circular, since `stat` succeeded.
+    # The links are not circular: `stat` would have raised ELOOP.
     while os.path.islink(path):
         directory = os.path.dirname(path)
         if os.path.realpath(directory).startswith(("/proc/", "/dev/fd")):

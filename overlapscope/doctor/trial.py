@@ -5,6 +5,7 @@ It runs in another process, since a driver or build that does not fit may hang o
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -38,13 +39,13 @@ def run() -> TorchTrial:
     """Run the trial. Takes a few seconds to import torch, and uses the first GPU briefly."""
     # The process uses the same modules as this process, however it found them.
     code = f"import sys; sys.path[:] = {sys.path!r}; from overlapscope.doctor.trial import main; main()"
-    child = Child([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
-        output, errors = child.communicate(timeout=_PATIENCE_S)
-    except subprocess.TimeoutExpired as expired:
-        return msgspec.structs.replace(_last_trial(expired.stdout), error=f"no answer within {_PATIENCE_S} s")
-    finally:
-        child.end()
+    with Child([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        try:
+            output, errors = child.communicate(timeout=_PATIENCE_S)
+        except subprocess.TimeoutExpired as expired:
+            return msgspec.structs.replace(_last_trial(expired.stdout), error=f"no answer within {_PATIENCE_S} s")
+        finally:
+            child.end()
     trial = _last_trial(output)
     if child.returncode == 0:
         return trial
@@ -61,6 +62,8 @@ def _last_trial(output: bytes | None) -> TorchTrial:
 
 def main() -> None:
     """Print the results on stdout after each part of the trial."""
+    # A signal that ends the parent does not reach this process, which may hang in the driver.
+    signal.alarm(2 * _PATIENCE_S)
     import torch
 
     from overlapscope.recorder import devices

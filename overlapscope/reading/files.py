@@ -273,7 +273,7 @@ def place(path: Path, limit_bytes: int) -> Path:
             _nsys_export.export(path, Path(folder.name) / "report.sqlite")
             _exports[path] = folder
         return Path(_exports[path].name) / "report.sqlite"
-    if not is_pipe(path):
+    if not is_pipe(path) and path not in _copies:
         is_empty = path.is_file() and not path.stat().st_size
         return _special(path, limit_bytes) if is_empty else path
     if path not in _copies:

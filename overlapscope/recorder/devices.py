@@ -47,7 +47,7 @@ def cuda_may_come_up() -> bool:
     """Return whether there is a GPU, but this process has not initialised CUDA yet.
 
     This asks the driver's management library, which changes nothing. The start of a profiler, even of the CPU alone,
-    initialises CUDA: CUDA_VISIBLE_DEVICES is not read any more, and forked children cannot use CUDA (torch 2.11).
+    settles this: CUDA_VISIBLE_DEVICES is not read any more, and forked children cannot use CUDA (torch 2.11).
     """
     import torch
 

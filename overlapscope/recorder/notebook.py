@@ -73,5 +73,7 @@ def _without_magic(line: str) -> str | None:
         # A block needs a statement; at the beginning of a line, `__future__` may follow.
         return f"{indent}pass  # {code}" if indent else f"# {code}"
     if assigned := _ASSIGNED.fullmatch(line):
+        if timed := _TIMED.fullmatch(assigned["magic"]):
+            return f"{assigned['target']}{timed['statement']}"
         return f"{assigned['target']}[]  # {assigned['magic']}"
     return None

@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from overlapscope.base.words import listed
 from overlapscope.errors import UsageError
@@ -67,12 +67,16 @@ def with_keywords(
     make: Callable[[str | os.PathLike[str], Options], Made], options: Callable[P, Options]
 ) -> Callable[Concatenate[str | os.PathLike[str], P], Made]:
     """Return `make` with the fields of `Options` as its keyword arguments, in place of a record of them."""
-
-    def made(path: str | os.PathLike[str], *args: P.args, **kwargs: P.kwargs) -> Made:
-        return make(path, options(*args, **kwargs))
-
     path_parameter = inspect.Parameter("path", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    keywords = (field.replace(kind=field.KEYWORD_ONLY) for field in inspect.signature(options).parameters.values())
-    made.__dict__["__signature__"] = inspect.Signature([path_parameter, *keywords])
-    made.__doc__ = make.__doc__
-    return made  # type: ignore[return-value]  # Callers may also name the path.
+    fields = (field.replace(kind=field.KEYWORD_ONLY) for field in inspect.signature(options).parameters.values())
+    signature = inspect.Signature([path_parameter, *fields])
+
+    def record(*args: Any, **kwargs: Any) -> Made:
+        given = signature.bind(*args, **kwargs).arguments
+        return make(given.pop("path"), options(**given))  # type: ignore[call-arg]  # `signature` has checked them.
+
+    record.__dict__["__signature__"] = signature
+    record.__doc__ = make.__doc__
+    # By these, it can be pickled.
+    record.__qualname__, record.__module__ = "record", make.__module__
+    return record

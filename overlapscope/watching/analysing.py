@@ -44,8 +44,8 @@ def _analyse(task: AnalysisTask) -> Analysed:
         # If it still runs, it ends when its stdin is closed.
         child.stdin.close()
         child.stdout.close()
-        child.ends_within(_LOOK_S)
-        child.end()
+        if not child.ends_within(_LOOK_S):
+            child.end()
     if answer is None:
         return Analysed(failures=("the program ended before its last recording was analysed.",))
     if not answer:

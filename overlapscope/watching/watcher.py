@@ -55,7 +55,7 @@ class Watcher:
         self._wanted: tuple[RecordingRequest, Done] | None = None
         self._running: tuple[AskedRecording, Done] | None = None
         self._taken: RecordingRequest | None = None
-        """RecordingRequest under way, from before the start of the profiler until the trace is written."""
+        """Request under way, from before the start of the profiler until the trace is written."""
         self._begun = 0
         self._withdrawn = False
         self._ending_now = False
@@ -254,7 +254,7 @@ class Watcher:
         self._guarded(lambda: self._begin(by_time=True))
 
     def _over_by_time(self) -> None:
-        """RecordingRequest the end, since the window closes in the middle of the recorder's work."""
+        """Request the end, since the window closes in the middle of the recorder's work."""
         self._ending.request()
 
     def _end_by_time(self) -> None:

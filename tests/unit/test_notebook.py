@@ -21,6 +21,7 @@ from overlapscope.recorder.notebook import compiled
         (["if True:\n    %time x = 4"], 4),
         (["%timeit -n 1 -r3 -q x = 6"], 6),
         (["%timeit\nx = 7"], 7),
+        (["x = %time 3 + 4"], 7),
         (["gpus = !nvidia-smi -L\nx = gpus"], []),
         (["%%bash\nls", "%%time\nx = 5"], 5),
     ],
