@@ -64,7 +64,11 @@ class Worker:
         self._commands.send(command)
 
     def events(self) -> Iterator[Event]:
-        """What it says, as it says it. Raises WorkerDied where it ends."""
+        """Yield the worker's events as they come.
+
+        Raises:
+            WorkerDied: The worker has ended.
+        """
         while True:
             ended = self._child.poll() is not None
             self._unread.extend(self._events.poll())

@@ -74,19 +74,20 @@ def _waiting(report: RanksReport) -> tuple[Level, str]:
     if straggler is not None:
         return "poor" if (straggler.lost_pct or 0) >= POOR_PCT else "fair", _straggler(report, straggler)
     if not report.matching.judged:
-        reason = f"Delays between ranks cannot be measured: {_lower(clean(report.clocks.reason, 500))}"
-        return "unknown", " ".join((reason, *_waited_for(rows)))
-    if unjudged := _unjudged(rows):
-        return "unknown", " ".join((unjudged, *_waited_for(rows)))
+        doubt = f"Delays between ranks cannot be measured: {_lower(clean(report.clocks.reason, 500))}"
+    else:
+        doubt = _unjudged(rows)
+    if doubt:
+        return "unknown", " ".join((doubt, *_waited_for(rows)))
     most = "".join(f"; rank {late.rank} delays them most, by {cost(report, late)}" for late in report.stragglers[:1])
     return "good", f"The {joined:,} ranks are balanced: no rank delays the others by 1% of their time{most}."
 
 
-def _unjudged(rows: Sequence[RankRow]) -> str | None:
-    """Return why ranks can't be called balanced: much exposed communication that could not be compared."""
+def _unjudged(rows: Sequence[RankRow]) -> str:
+    """Return why ranks can't be called balanced, since much exposed communication was not compared; else nothing."""
     most = max(rows, key=lambda row: row.unjudged_comm_pct)
     if most.unjudged_comm_pct < LEAST_PCT:
-        return None
+        return ""
     return (
         f"The balance of the {len(rows):,} ranks is not judged: exposed communication that could not be compared "
         f"between ranks takes up to {percent(most.unjudged_comm_pct)} of the time (rank {most.rank})."
