@@ -112,8 +112,9 @@ class CopyGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StallsByStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A host stall in each of `Device.steps`, in their order, cut at the steps' edges."""
+    """A host stall in each of `Device.steps`, in their order, cut at the steps' edges; calls count where they begin."""
 
+    count: tuple[int, ...]
     host_wait_ns: tuple[int, ...]
     idle_caused_ns: tuple[int, ...]
 
@@ -135,6 +136,14 @@ class HostStall(msgspec.Struct, frozen=True, kw_only=True):
     by_step: StallsByStep
 
 
+class EvidenceByStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of evidence in each of `Device.steps`, in their order; cases count where they begin."""
+
+    count: tuple[int, ...]
+    time_ns: tuple[int, ...]
+    """Time, cut at the steps' edges."""
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Origin of a cause's time: its calls, largest first, with the longest single case."""
 
@@ -154,6 +163,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """`rebuilt` if it is based on an event edge that the trace doesn't state."""
     example: Window
     """The longest single case."""
+    by_step: EvidenceByStep
 
 
 class Period(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +179,19 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
     idle_by_cause: dict[str, int]
     partial: bool
     """True if it began in the lead-in, so that a part of it was cut off."""
+
+
+class PerStep(msgspec.Struct, frozen=True, kw_only=True):
+    """An average step of a device: each length is the mean over the judged steps, each percentage a ratio of sums."""
+
+    steps: int
+    """Number of judged steps: whole ones, without a warm-up step at first and without the last step."""
+    span_ns: int
+    buckets: Buckets
+    engines: Engines
+    overlap: Overlap
+    exposed_copy_by_cause: dict[str, int]
+    idle_by_cause: dict[str, int]
 
 
 class KernelsByStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,6 +270,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     overlap: Overlap
     judged: Period | None
     """Figures without the lead-in; None if nothing is left."""
+    per_step: PerStep | None
+    """An average step; None if no step is whole, or a single step or range is analysed."""
     streams: tuple[StreamUse, ...]
     copies: tuple[CopyGroup, ...]
     exposed_copy_by_cause: dict[str, int]

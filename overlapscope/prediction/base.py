@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.plain_step import PlainStep
+from overlapscope.analysis.steps import begins_with_warm_up
 from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.analysis.trust import clocks_agree, judge_file
 from overlapscope.base.columns import quantile
@@ -59,7 +60,7 @@ class Base(Struct, frozen=True, eq=False):
     @property
     def step_ns(self) -> int:
         """Step time without changes."""
-        return self.real_ns(self.steps.median_ns)
+        return self.real_ns(self.steps.mean_ns)
 
     def real_ns(self, step_ns: int) -> int:
         """Return the real length of a replayed step.
@@ -69,7 +70,7 @@ class Base(Struct, frozen=True, eq=False):
         """
         if self.plain is None:
             return step_ns
-        return round(step_ns * self.plain.step_ns / max(1, self.steps.median_ns))
+        return round(step_ns * self.plain.step_ns / max(1, self.steps.mean_ns))
 
 
 def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *, with_shapes: bool = True) -> Base:
@@ -98,6 +99,9 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
     stream = timeline.main_stream
     numbers = find_steps(graph, chosen, stream, timeline.judged_from_ns)
     recorded = step_times(graph, chosen, stream, numbers, graph.items.start_ns, graph.items.end_ns)
+    if begins_with_warm_up((recorded.end_ns - recorded.start_ns).tolist()):
+        numbers = numbers[1:]
+        recorded = step_times(graph, chosen, stream, numbers, graph.items.start_ns, graph.items.end_ns)
     replayed, steps = None, recorded
     try:
         replayed = replay(graph)
@@ -112,7 +116,7 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
             launch_latency_ns=hardware.constants.launch_latency_ns or 0,
             unexplained_ns=0,
         )
-    return Base(trace, chosen, stream, numbers, hardware, graph, replayed, recorded, steps.median_ns, steps, fidelity)
+    return Base(trace, chosen, stream, numbers, hardware, graph, replayed, recorded, steps.mean_ns, steps, fidelity)
 
 
 def _busiest(trace: Trace) -> int:

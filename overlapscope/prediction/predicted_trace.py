@@ -15,6 +15,10 @@ from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.replay import Replay
 from overlapscope.trace.model import Collectives, GpuOps, HostEvents, Kind, Memory, Trace, TraceTable
 
+MOST_STRETCHED = 0.03
+"""Maximum factor, less 1, by which all times of a replay are stretched to the plain step; what lacks beyond that is
+idle time. Kernels and copies differ so much between runs."""
+
 T = TypeVar("T", bound=TraceTable)
 H = TypeVar("H", bound=HostEvents)
 
@@ -55,7 +59,8 @@ def plain_trace(base: Base) -> Trace:
     """Return the timeline of a recording's plain program.
 
     Nothing was moved to another stream, so records of synchronization stay, at their calls. Python frames, which only
-    state a place in the code, are left out.
+    state a place in the code, are left out. If the replayed step differs from the plain step, but hardly, all times
+    are scaled by the same factor.
     """
     assert base.replayed is not None
     trace = base.graph.trace
@@ -67,7 +72,27 @@ def plain_trace(base: Base) -> Trace:
     thread = pick(trace.runtime_calls.thread, call)
     moved = clock.host(HostEvents(syncs.names, syncs.start_ns, syncs.end_ns, syncs.name_id, syncs.place, thread))
     syncs = replace(syncs, start_ns=moved.start_ns, end_ns=moved.end_ns)
-    return replace(predicted_trace(graph, base.replayed), syncs=_sorted(syncs)[0])
+    plain = replace(predicted_trace(graph, base.replayed), syncs=_sorted(syncs)[0])
+    factor = base.real_ns(base.steps.mean_ns) / max(1, base.steps.mean_ns)
+    return plain if factor == 1 or factor > 1 + MOST_STRETCHED else _scaled(plain, factor)
+
+
+def _scaled(trace: Trace, factor: float) -> Trace:
+    """Return the trace with all its times scaled, from the start of its first GPU op."""
+    origin = int(trace.gpu_ops.start_ns[0])
+
+    def moved(at: I64) -> I64:
+        return origin + np.rint((at - origin) * factor).astype(np.int64)
+
+    tables: dict[str, Any] = {
+        name: replace(part, start_ns=moved(part.start_ns), end_ns=moved(part.end_ns))
+        for name, part in asdict(trace).items()
+        if isinstance(part, TraceTable)
+    }
+    instants = {
+        name: int(moved(np.array([at]))[0]) for name in ("start_ns", "end_ns") if (at := getattr(trace, name)) >= 0
+    }
+    return replace(trace, **tables, **instants)
 
 
 def _renamed(names: tuple[str, ...], ops: GpuOps, graph: Graph) -> tuple[tuple[str, ...], GpuOps]:

@@ -37,15 +37,14 @@ class StepTimes(Struct, frozen=True, eq=False):
         return int(length[aside]), int(length[len(length) - 1 - aside])
 
     @property
-    def median_ns(self) -> int:
-        """Step time."""
-        return lower_median(self.lengths_ns)
+    def mean_ns(self) -> int:
+        """Step time: that of an average step, as in `analysis.average`."""
+        return mean(self.lengths_ns)
 
 
-def lower_median(values: I64) -> int:
-    """Return the median; of two middle values the lower, so that it is a measured value."""
-    middle = (len(values) - 1) // 2
-    return int(np.partition(values, middle)[middle])
+def mean(values: I64) -> int:
+    """Return the mean of at least one length in whole nanoseconds."""
+    return int((2 * values.sum() + len(values)) // (2 * len(values)))
 
 
 def step_of_items(graph: Graph) -> I64:
@@ -118,7 +117,7 @@ def _launched_on(recorded: RecordedParts, stream: int) -> Bool:
 
 
 def engine_ns(graph: Graph, device: int, numbers: I64, start_ns: I64, end_ns: I64) -> int:
-    """Return the median time that the busier copy engine works per step, a lower bound for successive steps.
+    """Return the mean time that the busier copy engine works per step, a lower bound for successive steps.
 
     A short recording may not show it, if copies still run after its last kernel. 0 without steps.
     """
@@ -129,12 +128,12 @@ def engine_ns(graph: Graph, device: int, numbers: I64, start_ns: I64, end_ns: I6
         copies = working[items.kind[working] == kind]
         if len(copies):
             each = np.bincount(place[copies], end_ns[copies] - start_ns[copies], len(numbers))
-            longest = max(longest, int(np.median(each)))
+            longest = max(longest, mean(each))
     return longest
 
 
 def least_step_ns(graph: Graph, device: int, stream: int, numbers: I64) -> int:
-    """Return a lower bound of the step (`StepTimes.median_ns`, `engine_ns`) for any replay of the graph.
+    """Return a lower bound of the step (`StepTimes.mean_ns`, `engine_ns`) for any replay of the graph.
 
     The bound is the time of the step's copies, and the time of the main stream's ops and gaps between the beginnings of
     two steps. 0 if there is no such bound, as without steps.
@@ -171,4 +170,4 @@ def _least_between_begins(graph: Graph, device: int, stream: int, numbers: I64, 
     at = np.cumsum(items.queue_lag_ns[rows] + length[rows]) - length[rows]
     least = np.minimum.accumulate(at[::-1])[::-1]
     between: I64 = least[first[1:]] - at[first[:-1]]
-    return 0 if (between < 0).any() else lower_median(between)
+    return 0 if (between < 0).any() else mean(between)

@@ -33,7 +33,7 @@ from overlapscope.report.page import DeviceReport, Page, section_of
 from overlapscope.report.proof import proof
 from overlapscope.report.verdict import judge
 from overlapscope.rules import RULES
-from overlapscope.rules.finding import Finding, costliest_first
+from overlapscope.rules.finding import Finding, surest_first
 
 _LEAST_STEPS = 2
 """Minimum number of steps for a chart; a single step's bar would repeat the window's."""
@@ -258,5 +258,5 @@ def overview(page: Page) -> Iterator[Block]:
 def in_order(parts: Iterable[DeviceReport]) -> list[tuple[DeviceReport, Finding]]:
     """Return the findings of several devices, costliest first."""
     return sorted(
-        ((part, finding) for part in parts for finding in part.findings), key=lambda pair: costliest_first(pair[1])
+        ((part, finding) for part in parts for finding in part.findings), key=lambda pair: surest_first(pair[1])
     )

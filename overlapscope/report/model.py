@@ -87,20 +87,29 @@ def _with_plain(result: TraceResult, program: PlainProgram | None) -> TraceResul
     return msgspec.structs.replace(result, devices=tuple(devices))
 
 
-def of_program(report: Report) -> Report:
+def of_program(report: Report, *, estimated: bool = False) -> Report:
     """Return the report on the plain program, for judgement and comparison.
 
     `Device.plain.program` replaces the recording's figures, and plain bounds and examples replace those of recorded
     findings. Unless the plain step is measured or given by the user for every device of all traces, the report is
-    returned unchanged, so that like is compared with like.
+    returned unchanged, so that like is compared with like, and nothing is judged by an estimate.
+
+    Args:
+        report: The report on recordings.
+        estimated: Whether an estimated step will do.
     """
-    has_program = [device.plain is not None and device.plain.program is not None for device in report.devices]
-    if not has_program or not all(has_program):
+    known = [
+        device.plain is not None
+        and device.plain.program is not None
+        and (estimated or device.plain.origin != "estimated")
+        for device in report.devices
+    ]
+    if not known or not all(known):
         return report
     traces = [
         msgspec.structs.replace(
             trace,
-            devices=tuple(map(spoken, trace.devices)),
+            devices=tuple(map(of_plain, trace.devices)),
             # The plain program has no recorder, so its flags don't apply.
             environment=msgspec.structs.replace(trace.environment, flags={PLAIN: True}),
         )
@@ -115,8 +124,8 @@ def of_program(report: Report) -> Report:
     return msgspec.structs.replace(report, traces=tuple(traces), findings=tuple(findings))
 
 
-def spoken(device: Device) -> Device:
-    """Return the figures to report: the plain program's if its step is measured or given, otherwise the recording's."""
+def of_plain(device: Device) -> Device:
+    """Return the device in the plain program; the device in the recording if there is none."""
     plain = device.plain
     if plain is None or plain.program is None:
         return device

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
 from msgspec import Struct, field
-from msgspec.structs import replace
-
+from overlapscope.analysis.average import in_frame
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.analysis.strip import Strip
 from overlapscope.base.words import Unit, clean, unit_for
-from overlapscope.report.model import Report, spoken
+from overlapscope.report.model import Report, of_plain
 from overlapscope.rules.finding import Finding
 
 _SMALL = 100
@@ -25,14 +24,19 @@ class Page(Struct, frozen=True):
     scope: str = "window"
     """`window`, or the step or range that was analysed."""
     verbose: bool = False
+    recorded: bool = False
+    """Whether the figures are of the recording, even if those of the program without the profiler are known."""
     strips: Mapping[tuple[int, int], Strip] = field(default_factory=dict)
     """By number of the trace in the report, and device ordinal. A report read from JSON has none."""
 
     def sections(self) -> Iterator[DeviceReport]:
         """Yield a report for each device of each trace, and one without device for a trace that has none."""
         for number, trace in enumerate(self.report.traces):
-            for device in trace.devices or (None,):
-                yield DeviceReport(self, number, trace, device)
+            for device in trace.devices:
+                shown = device if self.recorded else of_plain(device)
+                yield DeviceReport(self, number, trace, in_frame(shown), device)
+            if not trace.devices:
+                yield DeviceReport(self, number, trace, None, None)
 
 
 class DeviceReport(Struct, frozen=True):
@@ -42,6 +46,10 @@ class DeviceReport(Struct, frozen=True):
     number: int
     trace: TraceResult
     device: Device | None
+    """The figures that people read: of an average step of the program without the profiler if it is known, else of the
+    recording. Without steps they are of the time after the lead-in."""
+    window: Device | None
+    """The figures of the whole window as recorded."""
 
     @property
     def usable(self) -> bool:
@@ -72,17 +80,19 @@ class DeviceReport(Struct, frozen=True):
         return tuple(f for f in self.page.report.findings if f.source == self.trace.source and f.device == device)
 
     @property
-    def judged_ns(self) -> int:
-        """Length of time that causes and costs are a share of, in nanoseconds; excludes the lead-in."""
-        if self.device is None:
-            return 0
-        lead_in = self.device.lead_in_ns or 0
-        return self.device.span_ns - (lead_in if self.page.scope == "window" else 0)
+    def steps(self) -> int:
+        """Number of steps that the figures are an average of; 0 if no step is judged."""
+        return 0 if self.device is None or self.device.per_step is None else self.device.per_step.steps
 
     @property
-    def spoken(self) -> DeviceReport:
-        """The same report with the figures to report (`model.spoken`), which verdict and findings are about."""
-        return self if self.device is None else replace(self, device=spoken(self.device))
+    def is_plain(self) -> bool:
+        """True if the figures are of the program without the profiler, as far as it is known."""
+        plain = None if self.device is None else self.device.plain
+        return plain is not None and plain.program is not None and not self.page.recorded
+
+    def per_step(self, ns: int) -> int:
+        """Return a length of all judged steps as one of an average step."""
+        return round(ns / max(1, self.steps))
 
     @property
     def label(self) -> str:

@@ -9,12 +9,12 @@ from msgspec import Struct
 
 from overlapscope.analysis import spread
 from overlapscope.analysis.results import Device, HostUse, TraceResult, copies_matter, missing_ns
-from overlapscope.base.words import between, clean, duration, listed, part_of, percent, plural, share
+from overlapscope.base.words import between, clean, duration, listed, percent, plural, share
 from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, Cause, CopyCause, IdleCause
 from overlapscope.report.page import DeviceReport
 from overlapscope.report.tables import HARDLY
 from overlapscope.rules import RULES
-from overlapscope.rules.finding import costliest_first
+from overlapscope.rules.finding import surest_first
 from overlapscope.trace.lost import CAUSES, Part, part_words
 from overlapscope.trace.model import OwnPeriod
 
@@ -25,7 +25,6 @@ GOOD_BELOW = 0.05
 POOR_FROM = 0.15
 WORTH_SAYING = 0.01
 """Share of the time below which a cost is not worth a sentence, as in the rules."""
-_NONE = "no overlap: "
 _CLAUSES = 2
 """Number of losses that the verdict names; the tables have all."""
 
@@ -64,8 +63,7 @@ class Verdict(Struct, frozen=True):
 
 
 def judge(section: DeviceReport) -> Verdict:
-    """Return the verdict on a device, about the plain program if its step is measured or given by the user."""
-    section = section.spoken
+    """Return the verdict on a device, about the figures that people read (`page.DeviceReport.device`)."""
     device, trust = section.device, section.trace.trust
     if device is None or trust.verdict == "unusable":
         reasons = [check.detail for check in trust.checks if check.status == "fail"]
@@ -73,8 +71,8 @@ def judge(section: DeviceReport) -> Verdict:
             return _of_host(section, section.trace.host, " ".join(reasons))
         lead, *rest = reasons or ["Nothing ran on a GPU."]
         return Verdict("unusable", section.title, lead, " ".join(rest))
-    lost = max(_lost_ns(device), max((finding.spoken_bound_ns for finding in section.findings), default=0))
-    part = lost / section.judged_ns if section.judged_ns > 0 else 0.0
+    largest = max((section.per_step(finding.spoken_bound_ns) for finding in section.findings), default=0)
+    part = max(_lost_ns(device), largest) / device.span_ns if device.span_ns > 0 else 0.0
     level = _level(part)
     lost_parts = trust.lost & CAUSES
     if level == "good" and (
@@ -84,15 +82,27 @@ def judge(section: DeviceReport) -> Verdict:
     # The largest losses come first.
     losses = sorted(_losses(device, lost="copies" in trust.lost), key=lambda loss: -loss[0])
     clauses = [clause for _, clause in losses[:_CLAUSES]]
+    lead = f"{_frame(section, device)} {' and '.join(clauses)}."
     fix = _fix(section, device)
     if level == "good":
-        little = "little to gain" if fix or clauses[0].startswith(_NONE) else "no overlap problems found"
-        clauses = [f"{little}: {clauses[0].removeprefix(_NONE)}"]
+        little = "Little to gain" if fix or losses[0][0] else "No overlap problems found"
+        lead = f"{little}: {lead[:1].lower()}{lead[1:]}"
         fix = fix or (f"Less than {100 * part + 0.05:.1f}% of the time could be saved." if part else "")
-    lead = "; ".join(clauses)
     doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts))))
     steps = steps_sentence(spread.of_device(device), section.trace) if section.page.scope == "window" else ""
-    return Verdict(level, section.title, f"{lead[:1].upper()}{lead[1:]}.", fix, plain_sentence(device), doubt, steps)
+    return Verdict(level, section.title, lead, fix, plain_sentence(section), doubt, steps)
+
+
+def _frame(section: DeviceReport, device: Device) -> str:
+    """Return what the figures are of: `In each step of about 16.8 ms (16.1 to 17.4 ms)`."""
+    plain, length = device.plain, duration(device.span_ns)
+    if section.is_plain and plain is not None and plain.origin == "estimated":
+        length = f"about {length} ({between(plain.low_ns, plain.high_ns)})"
+    if section.steps:
+        return f"In each step of {length},"
+    if section.page.scope != "window":
+        return f"In the {length} of {clean(section.page.scope, 60)},"
+    return f"In the {length} that were recorded," if section.trace.predicted_by is None else f"In {length},"
 
 
 def _level(part: float) -> Level:
@@ -132,8 +142,8 @@ def _losses(device: Device, *, lost: bool) -> list[tuple[int, str]]:
     if copies_matter(device):
         losses.append((buckets.exposed_copy_ns, _copies(device)))
     if buckets.exposed_comm_ns >= max(1, WORTH_SAYING * span):
-        clause = f"{part_of(buckets.exposed_comm_ns, device.engines.comm_ns)} of communication is exposed"
-        losses.append((buckets.exposed_comm_ns, clause))
+        clause = f"communication runs alone for {duration(buckets.exposed_comm_ns)}"
+        losses.append((buckets.exposed_comm_ns, f"{clause} ({share(buckets.exposed_comm_ns, span)})"))
     if idle >= max(1, GOOD_BELOW * span):
         explained = ((ns, cause) for cause, ns in device.idle_by_cause.items() if cause != IdleCause.MISSING_OPS)
         most, cause = max(explained, default=(0, "unknown"), key=lambda item: item[0])
@@ -153,40 +163,34 @@ def _copies(device: Device) -> str:
     if not overlap.copy_ns:
         return "nothing is copied between host and device"
     if not copies_matter(device):
-        return f"copies take only {duration(overlap.copy_ns)} of {duration(device.span_ns)}"
+        return f"copies take only {duration(overlap.copy_ns)}"
     if not exposed:
         return f"all {duration(overlap.copy_ns)} of copies are hidden under compute"
-    sentence = f"{part_of(exposed, overlap.copy_ns)} of copies are exposed"
-    if overlap.efficiency_pct:
-        sentence += f" (overlap efficiency {percent(overlap.efficiency_pct)})"
-    elif exposed == overlap.copy_ns:
-        sentence = f"{_NONE}{sentence}"
-    parts = (
-        (_supply_ns(device), "cannot be hidden because copies outlast compute"),
-        (device.exposed_copy_by_cause.get(CopyCause.LEAD_IN, 0), "ran in the lead-in, which is not judged"),
-    )
-    clauses = [f"{duration(ns)} {why}" for ns, why in parts if ns >= max(1, WORTH_SAYING * device.span_ns)]
-    return f"{sentence}, of which {' and '.join(clauses)}" if clauses else sentence
+    clause = f"copies run alone for {duration(exposed)} ({share(exposed, device.span_ns)})"
+    unhideable = _supply_ns(device)
+    if unhideable >= max(1, WORTH_SAYING * device.span_ns):
+        return f"{clause}, {duration(unhideable)} of it because they outlast compute"
+    return clause
 
 
 def _fix(section: DeviceReport, device: Device) -> str:
-    """Return what to fix first: the costliest finding or, without findings, the largest cause that has a remedy."""
-    judged = section.judged_ns
+    """Return what to fix first: the surest finding or, without findings, the largest cause that has a remedy."""
     costly = [finding for finding in section.findings if finding.spoken_bound_ns > 0]
     if costly:
-        first = min(costly, key=costliest_first)
-        if first.cost_ns < HARDLY * judged:
-            return f"By replay, fixing {first.rule} alone would save nothing."
+        first = min(costly, key=surest_first)
+        saved_ns = section.per_step(first.cost_ns)
+        if saved_ns < HARDLY * device.span_ns:
+            return f"Fixing {first.rule} alone would save nothing."
         about = "about" if first.cost_from == "replay" else "at most"
-        return f"Fixing {first.rule} would save {about} {duration(first.cost_ns)} ({share(first.cost_ns, judged)})."
+        return f"Fixing {first.rule} would save {about} {duration(saved_ns)} ({share(saved_ns, device.span_ns)})."
     recorder = section.trace.environment.recorder
     copy_ns, fix_copy = _largest_remedy(device.exposed_copy_by_cause, EXPOSED_COPY, recorder)
     idle_ns, fix_idle = _largest_remedy(device.idle_by_cause, IDLE, recorder)
-    if max(copy_ns, idle_ns) < max(1, WORTH_SAYING * judged):
+    if max(copy_ns, idle_ns) < max(1, WORTH_SAYING * device.span_ns):
         return ""
     if copy_ns > idle_ns:
         return f"{fix_copy} would hide at most {duration(copy_ns)} of copies under compute."
-    return f"{fix_idle} would save at most {duration(idle_ns)} ({share(idle_ns, judged)})."
+    return f"{fix_idle} would save at most {duration(idle_ns)} ({share(idle_ns, device.span_ns)})."
 
 
 def _largest_remedy(by_cause: Mapping[str, int], causes: Mapping[str, Cause], recorder: str) -> tuple[int, str]:
@@ -223,29 +227,28 @@ _STATUS = (("fail", "failed"), ("warn", "warned"))
 
 # -- The program without the profiler --------------------------------------------------------------
 
-_HOW = {"measured": "measured", "told": "as given", "estimated": "estimated"}
-
-_HARDLY = 0.02
+_HOW = {"measured": "measured", "told": "as given"}
 
 
-def plain_sentence(device: Device) -> str:
-    """Return the step time without the profiler, how it is known, and which program the figures are about."""
-    plain = device.plain
+def plain_sentence(section: DeviceReport) -> str:
+    """Return how the length of a step is known, and which program the figures are about."""
+    device = section.device
+    plain = None if device is None else device.plain
     if plain is None:
         return ""
-    recorded = f"in the recording it takes {duration(plain.recorded_step_ns)}"
-    interval = between(plain.low_ns, plain.high_ns)
-    what = "a step takes" if not all(step.partial for step in device.steps) else "all that was recorded takes"
-    if plain.origin == "estimated":
-        sentence = f"Without the profiler {what} {interval} ({_HOW[plain.origin]}); {recorded}."
-        if plain.step_ns >= (1 - _HARDLY) * plain.recorded_step_ns:
-            return sentence
-        return f"{sentence} All figures are of the recording; pass the real step as --plain-step."
-    spread = "" if plain.low_ns == plain.high_ns else f", {interval}"
-    sentence = f"Without the profiler {what} {duration(plain.step_ns)} ({_HOW[plain.origin]}{spread}); {recorded}."
-    if plain.program is None:
-        return f"{sentence} The recording cannot be replayed, so all figures are of the recording."
-    return f"{sentence} Verdict, findings and savings are of the program without the profiler."
+    what = "a step" if section.steps else "all that was recorded"
+    recorded = f"in the recording {what} takes {duration(plain.recorded_step_ns)}"
+    if section.is_plain and plain.origin == "estimated":
+        return (
+            f"This is the program without the profiler, estimated from the recording, where {what} takes "
+            f"{duration(plain.recorded_step_ns)}. If you know the real time, pass --plain-step."
+        )
+    interval = "" if plain.low_ns == plain.high_ns else f", {between(plain.low_ns, plain.high_ns)}"
+    known = f"{duration(plain.step_ns)} ({_HOW.get(plain.origin, plain.origin)}{interval})"
+    if section.is_plain:
+        return f"This is the program without the profiler, where {what} takes {known}; {recorded}."
+    why = "" if section.page.recorded else " The recording cannot be replayed."
+    return f"This is the recording. Without the profiler {what} takes {known}.{why}"
 
 
 # -- Programs without GPU activity -----------------------------------------------------------------

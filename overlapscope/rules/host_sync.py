@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from overlapscope.base.words import duration
 from overlapscope.rules._claims import ClaimedPieces, Claims
 from overlapscope.rules.rule import Draft, Rule, lost, on_claimed
 
 
 def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
     return Draft(
-        title=f"Host synchronization costs the GPU {duration(pieces.time_ns)}",
+        title=f"Host synchronization costs the GPU {claims.time_a_step(pieces.time_ns)}",
         detail="The host waited in a blocking call and launched the next work only after the call returned. "
-        f"Because of that, {lost(pieces)}.",
+        f"Because of that, {lost(claims, pieces)}.",
         afterword=" Record with stacks (with_stack=True) to see the Python line."
         * (not len(claims.trace.python_frames)),
         advice="Read values back less often: no .item(), .cpu() or print in the loop.\n"
@@ -54,5 +53,6 @@ for _ in range(100):
 losses = torch.stack(losses).tolist()
 """,
     check=on_claimed("host-sync", _draft),
+    effort="line",
     fixes=(("no-sync {call}",),),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from overlapscope.base.words import duration, plural
 from overlapscope.catalog.causes import CopyCause
 from overlapscope.rules._claims import Claims
 from overlapscope.rules.rule import Draft, Rule, claimed
@@ -52,8 +51,8 @@ def _check(claims: Claims) -> Iterator[Draft]:
             claims,
             pieces,
             Draft(
-                title=f"{title} {duration(pieces.time_ns)}",
-                detail=f"In {plural(len(pieces.copies), 'case')} the copy {seen} (cause {cause}).{doubt}",
+                title=f"{title} {claims.time_a_step(pieces.time_ns)}",
+                detail=f"In {claims.times_a_step(len(pieces.copies), 'case')} the copy {seen} (cause {cause}).{doubt}",
                 advice=advice,
                 # No intervention loosens an event wait or changes the order in a queue.
                 fixes=None if cause == CopyCause.LATE_ISSUE else (),

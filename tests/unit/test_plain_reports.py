@@ -18,7 +18,7 @@ from overlapscope.errors import UsageError
 from overlapscope.report.findings import counterparts, find_all
 from overlapscope.report.model import Report, build, from_json, of_program, spoken, to_json
 from overlapscope.rules import RULES
-from overlapscope.rules.finding import Finding, Where, costliest_first
+from overlapscope.rules.finding import Finding, Where, surest_first
 from overlapscope.rules.rule import Draft, Rule
 from overlapscope.trace.model import HostEvents, Trace
 from tests.support.helpers import MS, TRACES, US
@@ -83,7 +83,7 @@ def test_a_finding_that_only_the_recording_has_is_none() -> None:
 @pytest.mark.parametrize("plain_step_ns", [None, 30 * MS, 45 * MS])
 def test_findings_are_ordered_by_what_they_cost_the_program(plain_step_ns: int | None) -> None:
     findings = report(trace_of(GPT2), plain_step_ns).findings
-    assert list(findings) == sorted(findings, key=costliest_first)
+    assert list(findings) == sorted(findings, key=surest_first)
 
 
 def said(op: str | None, bound_ns: int, rule: int = 0) -> tuple[Rule, Draft]:

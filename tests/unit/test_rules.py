@@ -197,7 +197,7 @@ def test_a_pipeline_on_one_stream_says_what_cannot_be_hidden() -> None:
     assert "cannot be hidden in any order" in finding.detail
 
 
-def test_findings_come_costliest_first_and_good_news_last() -> None:
+def test_findings_come_surest_first_and_good_news_last() -> None:
     findings = find_all([analysis_of(recording) for recording in various()[:4]])
     costs = [finding.cost_ns for finding in findings]
     assert costs == sorted(costs, reverse=True)
