@@ -51,9 +51,14 @@ def comparable(numbers: Sequence[int], spans_ns: Sequence[int]) -> tuple[int, ..
         numbers: Numbers of the whole steps, ascending.
         spans_ns: Spans of all steps.
     """
-    warm_up = begins_with_warm_up([spans_ns[number] for number in numbers])
-    kept = tuple(numbers[1:] if warm_up else numbers)
+    kept = without_warm_up(numbers, spans_ns)
     return kept[:-1] if len(kept) > 1 else kept
+
+
+def without_warm_up(numbers: Sequence[int], spans_ns: Sequence[int]) -> tuple[int, ...]:
+    """Return the numbers without the first if that step is warm-up. `spans_ns` has the spans of all steps."""
+    warm_up = begins_with_warm_up([spans_ns[number] for number in numbers])
+    return tuple(numbers[1:] if warm_up else numbers)
 
 
 def judged_steps(steps: Sequence[Period], *, skip: int = 0) -> tuple[int, ...]:
@@ -63,6 +68,15 @@ def judged_steps(steps: Sequence[Period], *, skip: int = 0) -> tuple[int, ...]:
     """
     whole = [number for number, step in enumerate(steps) if number >= skip and not step.partial]
     return comparable(whole, [step.span_ns for step in steps])
+
+
+def judged_ranges(device: Device) -> tuple[Period, ...]:
+    """Return the occurrences of ranges that begin in judged steps; all of them if no step is judged."""
+    rows = judged_steps(device.steps)
+    if device.per_step is None or not rows:
+        return device.ranges
+    begin, end = device.steps[rows[0]].window.start_ns, device.steps[rows[-1]].window.end_ns
+    return tuple(period for period in device.ranges if begin <= period.window.start_ns < end)
 
 
 # -- Means of periods -------------------------------------------------------------------------------

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from itertools import chain
-from statistics import median
 from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET
 
+from overlapscope.analysis.average import comparable
 from overlapscope.analysis.jobs import mixture
 from overlapscope.analysis.results import Device, Environment, Period, TraceResult
 from overlapscope.base.saved import MOST, Tool, decode
@@ -26,7 +26,6 @@ from overlapscope.budgets.quantity import show
 from overlapscope.budgets.samples import Measurements, Series, series, step_sample
 from overlapscope.catalog.causes import COPY_CAUSES, IDLE_CAUSES
 from overlapscope.compare.environment import fingerprint
-from overlapscope.compare.figures import without_warm_up
 from overlapscope.compare.noise import FEWEST
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.report.model import Report, of_program
@@ -68,11 +67,13 @@ class BaselineSeries(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     scope: str
     """`steps`, or the name of a range."""
     typical: str
-    """The median as text, for reviewers of the file."""
+    """The mean as text, for reviewers of the file."""
     steps: tuple[int, ...] | None = None
     """Number of the step in which each occurrence of a range begins; None for steps."""
     values: tuple[float | None, ...]
     """Values in nanoseconds, percent or 1e9 bytes per second; null for a percentage of nothing."""
+    wholes: tuple[float, ...] | None = None
+    """Nanoseconds that each value is a share of; None for times, and in files of earlier versions."""
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -133,7 +134,8 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             line = lines.get((metric.id, direction, cause))
             # A series without anything to measure is not in the file. Its times are zero.
             nothing = 0.0 if metric.unit == "ns" else None
-            return Series(names, line.values if line else (nothing,) * len(spans), spans).take(kept)
+            wholes = (line and line.wholes) or (1.0,) * len(spans)
+            return Series(names, line.values if line else (nothing,) * len(spans), spans, wholes).take(kept)
 
         return read
 
@@ -146,7 +148,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             if (line.rank, line.device, line.scope, line.metric) == wanted
             for value in line.values
         ]
-        return without_warm_up([number for number in range(len(of.steps)) if of.first + number >= skip], spans)
+        return comparable([number for number in range(len(of.steps)) if of.first + number >= skip], spans)
 
 
 def of(report: Report, *, ranges: Iterable[str] = (), allow_predicted: bool = False) -> Baseline:
@@ -271,10 +273,9 @@ def _step_of(device: Device, period: Period) -> int:
 def _series(of: BaselineDevice, scope: str, samples: list[Sample], begun: list[int] | None) -> Iterator[BaselineSeries]:
     """Yield the series of every metric and cause that has values to keep."""
     for metric, direction, cause in _KEPT:
-        values = tuple(
-            None if value is None else whole(round(value, _DIGITS))
-            for value in series(samples, metric, direction, cause).values
-        )
+        measured = series(samples, metric, direction, cause)
+        values = tuple(None if value is None else whole(round(value, _DIGITS)) for value in measured.values)
+        wholes = tuple(map(whole, measured.wholes))
         numbers = [value for value in values if value is not None]
         # Times that are all zero need no line, unlike percentages.
         if (any(numbers) if metric.unit == "ns" else numbers) or metric.id == "step_time":
@@ -285,9 +286,10 @@ def _series(of: BaselineDevice, scope: str, samples: list[Sample], begun: list[i
                 direction=direction,
                 cause=cause,
                 scope=scope,
-                typical=show(median(numbers), metric.unit) if numbers else "unknown",
+                typical=show(measured.known().mean, metric.unit) if numbers else "unknown",
                 steps=None if begun is None else tuple(begun),
                 values=values,
+                wholes=wholes if {*wholes} != {1} else None,
             )
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
+from overlapscope.analysis.average import in_frame
 from overlapscope.analysis.results import Device
 from overlapscope.base.words import clean, duration, plural
 from overlapscope.budgets.missing import doubt
@@ -169,19 +170,24 @@ def _rulings(report: Report, rule: str, floor_pct: float) -> list[Ruling]:
 
 def _findings(report: Report, source: str, device: Device, rule: str, floor_pct: float) -> tuple[Finding, ...]:
     """Return a device's findings that cost enough. Findings of severity `info` count only if the rule has no others."""
-    least = floor_pct / 100 * (device.judged.span_ns if device.judged else 0)
+    least = floor_pct / 100 * in_frame(device).span_ns
     only_informs = RULES[rule].severity == "info"
     return tuple(
         finding
         for finding in report.findings
         if (finding.rule, finding.source, finding.device) == (rule, source, device.device)
         and (finding.severity != "info" or only_informs)
-        and finding.bound_ns >= least
+        and _bound_ns(finding) >= least
     )
 
 
 def _largest_ns(findings: Sequence[Finding]) -> int:
-    return max((finding.bound_ns for finding in findings), default=0)
+    return max(map(_bound_ns, findings), default=0)
+
+
+def _bound_ns(finding: Finding) -> int:
+    """Return the time that a finding explains in an average step, or in the scope if it has no steps."""
+    return round(finding.bound_ns / max(1, finding.steps))
 
 
 def _where(report: Report, finding: Finding) -> str:
@@ -203,5 +209,9 @@ def _message(report: Report, rule: str, worst: Ruling, findings: Sequence[Findin
     there_are, largest = "There is 1 finding", ", which"
     if len(findings) > 1:
         there_are, largest = f"There are {plural(len(findings), 'finding')}", "; the largest"
-    cost = f"{largest} costs at most {duration(costliest.bound_ns)}" if costliest.bound_ns else ""
+    cost = (
+        f"{largest} costs at most {duration(_bound_ns(costliest))}{' a step' if costliest.steps else ''}"
+        if costliest.bound_ns
+        else ""
+    )
     return f"{there_are} of {rule}{cost}{on}. {worst.exception}".rstrip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, clean, size
+from overlapscope.base.words import NOTHING, Unit, bandwidth, bare_percent, clean, each, size
 from overlapscope.documents.table import Cell, Column
 
 NAME_LIMIT = 200
@@ -33,9 +33,14 @@ def text(title: str, say: Callable[[T], str | None], *, when: bool = True, **fie
     return (_column(title, fields, number=False), cell) if when else None
 
 
-def count(title: str, say: Callable[[T], int], **fields: Any) -> ColumnOf[T]:
-    """Return a column of counts."""
-    return _column(title, fields, width=_NUMBER_WIDTH), lambda item: Cell(f"{say(item):,}", say(item))
+def count(title: str, say: Callable[[T], int], *, among: int = 1, **fields: Any) -> ColumnOf[T]:
+    """Return a column of counts. Counts over several steps, `among` of them, are shown as those of an average step."""
+    steps = max(1, among)
+
+    def cell(item: T) -> Cell:
+        return Cell(each(say(item), steps), say(item) / steps)
+
+    return _column(title, fields, width=_NUMBER_WIDTH), cell
 
 
 def number(title: str, say: Callable[[T], int], **fields: Any) -> ColumnOf[T]:

@@ -38,7 +38,7 @@ _SCALARS: Final = {"ns": ("_time", "_ms", 1e-6), "gb_per_s": ("_bandwidth", "_gb
 def figures(report: Report) -> tuple[HistoryFigure, ...]:
     """Return all figures of a report: of the plain program if its step time is known, otherwise of the recording.
 
-    A metric's value is the median of the steps that a budget judges. Causes of idle time and of exposed copies have
+    A metric's value is the mean of the steps that a budget judges. Causes of idle time and of exposed copies have
     their own figures, even if they are 0. A device without steps has percentages and bandwidths of its window, but no
     times, since the length of a recording says nothing about the program.
     """
@@ -63,8 +63,8 @@ def _of_metric(report: Report, metric: Metric) -> Iterator[HistoryFigure]:
 
 
 def _figure(place: JudgedPlace, metric: Metric, values: Series, cause: str | None) -> HistoryFigure:
-    numbers = values.numbers
-    value = place.budget.combine(numbers)
+    known = values.known()
+    numbers, value = known.numbers, place.budget.combine(known)
     return HistoryFigure(
         metric=metric.id if cause is None else f"{metric.id}/{cause}",
         rank=place.subject.rank,

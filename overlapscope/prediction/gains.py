@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.prediction.base import Base, prepare
 from overlapscope.prediction.calibration import Calibration
-from overlapscope.prediction.graph import Graph
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import INTERVENTIONS, Choice, in_order, parse
 from overlapscope.prediction.interventions.intervention import Applied
@@ -28,7 +27,7 @@ from overlapscope.prediction.predict import (
     outcomes,
     replayed_as,
 )
-from overlapscope.prediction.replay import Deadlock, Replay, replay
+from overlapscope.prediction.replay import Deadlock
 from overlapscope.prediction.result import Estimate, Rung
 from overlapscope.prediction.steps import least_step_ns
 from overlapscope.trace.model import Bool, Kind, Trace

@@ -128,8 +128,8 @@ def predict(
     """Predict the step time with interventions such as `pin`, `side-stream` or `no-sync cudaStreamSynchronize`.
 
     The step is the plain program's if the recorder timed it, the user passed `plain_step_ns` or it can be estimated;
-    otherwise the recording's. `device` defaults to the busiest. Constants of the hardware come from a calibration of the trace's GPU,
-    then the trace, then the shipped table of an H200.
+    otherwise the recording's. `device` defaults to the busiest. Constants of the hardware come from a calibration of
+    the trace's GPU, then the trace, then the shipped table of an H200.
 
     Raises:
         UsageError: An intervention does not exist or lacks its argument, or the trace has no GPU activity or no such

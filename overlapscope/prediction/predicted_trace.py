@@ -82,7 +82,8 @@ def _scaled(trace: Trace, factor: float) -> Trace:
     origin = int(trace.gpu_ops.start_ns[0])
 
     def moved(at: I64) -> I64:
-        return origin + np.rint((at - origin) * factor).astype(np.int64)
+        scaled: I64 = origin + np.rint((at - origin) * factor).astype(np.int64)
+        return scaled
 
     tables: dict[str, Any] = {
         name: replace(part, start_ns=moved(part.start_ns), end_ns=moved(part.end_ns))

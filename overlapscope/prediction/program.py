@@ -15,7 +15,8 @@ from overlapscope.prediction.plain import known_step, of_few_lanes, plain_progra
 from overlapscope.prediction.predicted_trace import plain_trace
 from overlapscope.trace.model import PlainSteps
 
-P = TypeVar("P", Device, Period, PerStep)
+P = TypeVar("P", bound=Device | Period | PerStep)
+
 
 class PlainProgram(msgspec.Struct, frozen=True, eq=False):
     """The plain program of one trace."""

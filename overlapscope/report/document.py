@@ -87,7 +87,7 @@ def _filled(candidates: Iterable[Table]) -> Iterator[Table]:
 def _details(part: DeviceReport, device: Device) -> Iterator[Block]:
     """Yield the tables that support the answer, as details."""
     engines = columns([tables.figures(part, device)]), columns(tables.cause_tables(part, device))
-    yield from detail("engines", chain(_filled([tables.plain_step(part, device)]), *engines))
+    yield from detail("engines", chain(*engines, _filled([tables.window(part)])))
     yield from detail("copies", _filled([lists.copies(part, device)]))
     yield from detail("stalls", _filled([lists.stalls(part, device)]))
     if part.page.scope == "window":
@@ -97,11 +97,11 @@ def _details(part: DeviceReport, device: Device) -> Iterator[Block]:
 
 def _device_tables(part: DeviceReport, device: Device) -> Iterator[Block]:
     """Yield a device's tables for a file; short tables that belong together stand side by side."""
-    yield from _filled([tables.plain_step(part, device)])
     yield from columns([tables.buckets(part, device), tables.figures(part, device)])
     yield from _filled([lists.copies(part, device)])
     yield from columns(tables.cause_tables(part, device))
     yield from _filled([lists.stalls(part, device)])
+    yield from _filled([tables.window(part)])
     if part.page.scope == "window":
         yield from _filled([tables.steps(part, device)])
         if part.page.verbose:
@@ -188,9 +188,8 @@ def head(part: DeviceReport, *, titled: bool) -> Section:
     # The title is above already.
     blocks: list[Block] = [Text(clean(verdict.answer), badge=verdict.level)]
     blocks += map(Text, verdict.notes)
-    spoken = part.spoken
-    if spoken.device is not None and part.usable:
-        blocks += [model.Cards(headlines(spoken, spoken.device)), _bar(spoken, spoken.device)]
+    if part.device is not None and part.usable:
+        blocks += [model.Cards(headlines(part, part.device)), _bar(part, part.device)]
     answer = Section(tuple(blocks), kind="verdict")
     return Section((Heading(part.title), answer) if titled else (answer,))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
 from msgspec import Struct, field
+
 from overlapscope.analysis.average import in_frame
 from overlapscope.analysis.results import Device, TraceResult
 from overlapscope.analysis.strip import Strip

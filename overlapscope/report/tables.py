@@ -9,7 +9,6 @@ from typing import TypeVar
 
 from overlapscope.analysis.results import (
     Device,
-    Plain,
     TraceResult,
     efficiency_shown,
     hidden_copy_shown,
@@ -22,6 +21,7 @@ from overlapscope.base.words import (
     bare_percent,
     bare_share,
     bare_shares,
+    between,
     clean,
     duration,
     percent,
@@ -70,10 +70,11 @@ def summary(page: Page) -> Table:
             row += [unit.number(device.span_ns), bare_percent(efficiency_shown(device))]
             row += [unit.number(ns) for ns in (b.exposed_copy_ns, b.exposed_comm_ns, b.idle_ns - missing_ns(device))]
         lines.append((*row, trace.trust.verdict))
+    what = "step" if all(section.steps for section in sections if section.device) else "time"
     columns = [words("trace", flexible=True, heads=True)]
     columns += [Column("rank")] if ranked else []
     columns += [Column("device")] if by_device else []
-    columns += map(Column, (f"span {unit.name}", "eff. %", "exp. copy", "exp. comm", "idle"))
+    columns += map(Column, (f"{what} {unit.name}", "eff. %", "exp. copy", "exp. comm", "idle"))
     return Table("Traces", (*columns, words("trust")), rows(lines))
 
 
@@ -85,40 +86,29 @@ def source_name(page: Page, trace: TraceResult) -> str:
 
 
 def buckets(section: DeviceReport, device: Device) -> Table:
-    """Return the partition of the window."""
-    unit, parts = section.unit, partition(device)
+    """Return the partition of a step, or of the time that was judged if there are no steps."""
+    title, whole = ("Where a step goes", "step") if section.steps else ("Where the time goes", "all")
+    return _partition(title, whole, section.unit, device)
+
+
+def window(section: DeviceReport) -> Table:
+    """Return the partition of the whole window as recorded, lead-in included."""
+    title, device = "The whole window, as recorded", section.window
+    return Table(title, ()) if device is None else _partition(title, "window", unit_for(device.span_ns), device)
+
+
+def _partition(title: str, whole: str, unit: Unit, device: Device) -> Table:
+    parts = partition(device)
     shares = bare_shares(list(parts.values()), device.span_ns)
     lines = [(name, unit.number(ns), part) for (name, ns), part in zip(parts.items(), shares, strict=True) if ns]
-    lines.append(("span", unit.number(device.span_ns), "100"))
-    title = "Where the time goes"
+    lines.append((whole, unit.number(device.span_ns), "100"))
     return Table(title, (words(title.lower(), heads=True), Column(unit.name), Column("%")), rows(lines), total=True)
-
-
-def plain_step(section: DeviceReport, device: Device) -> Table:
-    """Return the parts of a plain step, with the causes of lost time.
-
-    Empty if the step is unknown; an estimated step shows only on verbose pages.
-    """
-    plain, title = device.plain, "A step without the profiler"
-    if plain is None or plain.buckets is None or not (plain.program or section.page.verbose):
-        return Table(title, ())
-    of = plain_unit(plain)
-    parts = plain.buckets.named()
-    causes = {"exposed copy": plain.exposed_copy_by_cause, "idle": plain.idle_by_cause}
-    lines = []
-    for (name, ns), part in zip(parts.items(), bare_shares(list(parts.values()), plain.step_ns), strict=True):
-        lines.append((name, of.number(ns), part))
-        most = sorted(causes.get(name, {}).items(), key=lambda cause: -cause[1])
-        lines += [(f"  {cause}", of.number(time), "") for cause, time in most[:2] if time and ns]
-    lines.append(("step", of.number(plain.step_ns), "100"))
-    columns = (words(title.lower(), heads=True), Column(of.name), Column("%"))
-    return Table(title, columns, rows(lines), total=True)
 
 
 def figures(section: DeviceReport, device: Device) -> Table:
     """Return the headline figures and their components."""
     unit, overlap, engines = section.unit, device.overlap, device.engines
-    lead_in = "unknown" if device.lead_in_ns is None else unit.text(device.lead_in_ns)
+    lead_in = "unknown" if device.lead_in_ns is None else duration(device.lead_in_ns)
     both = (engines.h2d_ns, engines.d2h_ns, overlap.h2d_d2h_ns)
     lines = (
         ("efficiency", percent(efficiency_shown(device))),
@@ -232,18 +222,22 @@ def cost(section: DeviceReport | None, finding: Finding) -> str:
     """Return the saving of a finding's fix with its origin; empty if the finding costs nothing."""
     if section is None or not finding.spoken_bound_ns:
         return ""
-    section = section.spoken
-    saved = f"{duration(finding.cost_ns)} ({share(finding.cost_ns, section.judged_ns)})"
+    cost_ns, of_ns = section.per_step(finding.cost_ns), section.device.span_ns if section.device else 0
+    saved = f"{duration(cost_ns)}{' a step' if section.steps else ''} ({share(cost_ns, of_ns)})"
     if finding.cost_from == "bound":
         return f"saves at most {saved}"
-    if not finding.cost_ns:
-        return "saves nothing by itself, by replay"
-    if finding.cost_ns < HARDLY * section.judged_ns:
-        return "saves almost nothing by itself, by replay"
-    if finding.doubt:
-        # The saving is larger than the finding, as the evidence states.
-        return f"saves about {saved}, knock-on effects included"
-    return f"saves about {saved}, by replay"
+    if cost_ns < HARDLY * of_ns:
+        return "saves nothing by itself"
+    low_ns, high_ns = section.per_step(finding.low_ns), section.per_step(finding.high_ns)
+    return f"saves about {saved}{_interval(low_ns, cost_ns, high_ns)}"
+
+
+def _interval(low_ns: int, value_ns: int, high_ns: int) -> str:
+    """Return `, at least 6.12 ms`, or both ends; empty if they look like the value."""
+    low, value, high = duration(low_ns), duration(value_ns), duration(high_ns)
+    if low == value == high:
+        return ""
+    return f", at least {low}" if high == value else f", {between(low_ns, high_ns)}"
 
 
 def evidence(finding: Finding) -> list[str]:
@@ -270,11 +264,6 @@ def places(finding: Finding) -> list[str]:
         return []
     parts = [clean(part, 200) for part in (finding.where.line, finding.where.op, finding.where.call) if part]
     return [", ".join(parts)] if parts else []
-
-
-def plain_unit(plain: Plain) -> Unit:
-    """Return the unit for the longer of the plain and the recorded step."""
-    return unit_for(max(plain.high_ns, plain.recorded_step_ns))
 
 
 # -- Traces without GPU activity -------------------------------------------------------------------

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from overlapscope.analysis import spread
 from overlapscope.analysis.results import Device, HostUse, TraceResult, copies_matter, missing_ns
-from overlapscope.base.words import between, clean, duration, listed, percent, plural, share
+from overlapscope.base.words import between, clean, duration, listed, plural, share
 from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, Cause, CopyCause, IdleCause
 from overlapscope.report.page import DeviceReport
 from overlapscope.report.tables import HARDLY
@@ -166,6 +166,8 @@ def _copies(device: Device) -> str:
         return f"copies take only {duration(overlap.copy_ns)}"
     if not exposed:
         return f"all {duration(overlap.copy_ns)} of copies are hidden under compute"
+    if exposed < WORTH_SAYING * device.span_ns:
+        return f"copies are hidden under compute but for {duration(exposed)}"
     clause = f"copies run alone for {duration(exposed)} ({share(exposed, device.span_ns)})"
     unhideable = _supply_ns(device)
     if unhideable >= max(1, WORTH_SAYING * device.span_ns):

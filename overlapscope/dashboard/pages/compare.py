@@ -14,6 +14,7 @@ from dash import Input, Output, dcc, html
 from dash.development.base_component import Component
 from msgspec.structs import replace
 
+from overlapscope.analysis.average import judged_steps
 from overlapscope.analysis.results import Device, Window
 from overlapscope.analysis.steps import median_step
 from overlapscope.base.words import clean
@@ -21,7 +22,6 @@ from overlapscope.compare import tables
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import Basis, DeviceDiff, Diff
 from overlapscope.compare.document import before_after
-from overlapscope.compare.figures import averaged
 from overlapscope.compare.words import doubt_words, finding_standing, standing, unit_of
 from overlapscope.dashboard import parts, render
 from overlapscope.dashboard.callbacks import Callbacks
@@ -247,7 +247,7 @@ def _timelines(before: PageContext, after: PageContext, device: DeviceDiff) -> C
 
 def _stands_for(device: Device, basis: Basis) -> Window:
     """Return the window of a side: its compared step of median length, if steps are compared."""
-    step = median_step([device.steps[number] for number in averaged(device)]) if basis == "step" else None
+    step = median_step([device.steps[number] for number in judged_steps(device.steps)]) if basis == "step" else None
     return device.window if step is None else step.window
 
 
