@@ -196,6 +196,9 @@ def in_frame(device: Device) -> Device:
         judged = device.judged
         return device if judged is None else _with_figures(device, judged)
     framed = _with_figures(device, average_step)
+    if not rows:
+        # Large reports are kept without the figures of each step.
+        return replace(framed, copies=(), host_stalls=(), kernels=(), evidence=())
     copies = [_copies(group, rows) for group in device.copies]
     stalls = [_stall(stall, rows) for stall in device.host_stalls]
     kernels = [_kernels(group, rows) for group in device.kernels]

@@ -209,9 +209,6 @@ def _message(report: Report, rule: str, worst: Ruling, findings: Sequence[Findin
     there_are, largest = "There is 1 finding", ", which"
     if len(findings) > 1:
         there_are, largest = f"There are {plural(len(findings), 'finding')}", "; the largest"
-    cost = (
-        f"{largest} costs at most {duration(_bound_ns(costliest))}{' a step' if costliest.steps else ''}"
-        if costliest.bound_ns
-        else ""
-    )
+    a_step = " a step" if costliest.steps else ""
+    cost = f"{largest} costs at most {duration(_bound_ns(costliest))}{a_step}" if costliest.bound_ns else ""
     return f"{there_are} of {rule}{cost}{on}. {worst.exception}".rstrip()

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from overlapscope.analysis.results import CopiesByStep, Device, StallsByStep
+from overlapscope.analysis.results import CopiesByStep, Device, EvidenceByStep, StallsByStep
 from overlapscope.base.words import clean, listed
 from overlapscope.budgets.metrics import METRICS, Metric
 from overlapscope.budgets.missing import doubt, lacking
@@ -193,12 +193,14 @@ def _without(report: Report, cut: Callable[[Device], Device]) -> Report:
 
 def _without_steps(device: Device) -> Device:
     copies = CopiesByStep(count=(), bytes=(), duration_ns=(), time_ns=(), exposed_ns=())
-    stalls = StallsByStep(host_wait_ns=(), idle_caused_ns=())
+    stalls = StallsByStep(count=(), host_wait_ns=(), idle_caused_ns=())
+    cases = EvidenceByStep(count=(), time_ns=())
     return replace(
         device,
         steps=(),
         copies=tuple(replace(group, by_step=copies) for group in device.copies),
         host_stalls=tuple(replace(stall, by_step=stalls) for stall in device.host_stalls),
+        evidence=tuple(replace(case, by_step=cases) for case in device.evidence),
     )
 
 
