@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.plain_step import PlainStep
@@ -41,7 +44,9 @@ class Base(Struct, frozen=True, eq=False):
     device: int
     main_stream: int
     numbers: I64
-    """Numbers of the judged steps."""
+    """Numbers of the judged steps, and of the last one."""
+    warm_up: bool
+    """True if a step before them is left out as warm-up, because of its length in the recording."""
     hardware: Hardware
     graph: Graph
     replayed: Replay | None
@@ -73,33 +78,29 @@ class Base(Struct, frozen=True, eq=False):
         return round(step_ns * self.plain.step_ns / max(1, self.steps.mean_ns))
 
 
-def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *, with_shapes: bool = True) -> Base:
-    """Build and replay a recording's graph.
-
-    Args:
-        with_shapes: Allow reading the shapes of inputs from the recording's file.
+def prepare(trace: Trace, calibration: Calibration | None) -> Base:
+    """Build and replay a recording's graph, for the steps of its busiest device.
 
     Raises:
-        NotInTrace: The trace has no such device.
-        UsageError: The trace has no GPU activity.
+        UsageError: The trace has no GPU activity, or the calibration is of another GPU.
     """
     if not len(trace.gpu_ops):
         raise UsageError(f"{trace.source}: there is no GPU activity to predict from.")
-    check_device(trace.source, device, trace.devices)
     named = set(trace.device_names.values())
     if calibration is not None and named and calibration.gpu not in named:
         raise UsageError(
             f"the calibration is of an {calibration.gpu}, but {trace.source} was recorded on "
             f"{', '.join(sorted(named))}; leave it out, or make one on that GPU."
         )
-    chosen = _busiest(trace) if device is None else device
+    chosen = _busiest(trace)
     hardware = find_hardware(trace, calibration)
-    graph = build(trace, hardware.constants, with_shapes=with_shapes)
+    graph = build(trace, hardware.constants)
     timeline = build_timeline(trace, chosen)
     stream = timeline.main_stream
     numbers = find_steps(graph, chosen, stream, timeline.judged_from_ns)
     recorded = step_times(graph, chosen, stream, numbers, graph.items.start_ns, graph.items.end_ns)
-    if begins_with_warm_up((recorded.end_ns - recorded.start_ns).tolist()):
+    warm_up = begins_with_warm_up((recorded.end_ns - recorded.start_ns).tolist())
+    if warm_up:
         numbers = numbers[1:]
         recorded = step_times(graph, chosen, stream, numbers, graph.items.start_ns, graph.items.end_ns)
     replayed, steps = None, recorded
@@ -116,7 +117,45 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
             launch_latency_ns=hardware.constants.launch_latency_ns or 0,
             unexplained_ns=0,
         )
-    return Base(trace, chosen, stream, numbers, hardware, graph, replayed, recorded, steps.mean_ns, steps, fidelity)
+    return Base(
+        trace, chosen, stream, numbers, warm_up, hardware, graph, replayed, recorded, steps.mean_ns, steps, fidelity
+    )
+
+
+def on_device(base: Base, device: int | None) -> Base:
+    """Return the base for the steps of another device of the same trace.
+
+    The busiest device sets the plain program of all devices.
+
+    Raises:
+        NotInTrace: The trace has no such device.
+    """
+    check_device(base.trace.source, device, base.trace.devices)
+    if device is None or device == base.device:
+        return base
+    timeline, graph = build_timeline(base.trace, device), base.graph
+    numbers = find_steps(graph, device, timeline.main_stream, timeline.judged_from_ns)
+    times = partial(step_times, graph, device, timeline.main_stream, numbers)
+    replayed, plain = base.replayed, base.plain
+    recorded = times(graph.items.start_ns, graph.items.end_ns)
+    steps = recorded if replayed is None else times(replayed.start_ns, replayed.end_ns)
+    if plain is not None:
+        low, value, high = (
+            round(steps.mean_ns * ns / max(1, base.steps.mean_ns))
+            for ns in (plain.low_ns, plain.step_ns, plain.high_ns)
+        )
+        plain = PlainStep(value, low, high, plain.origin)
+    replayed_ns = round(base.replayed_step_ns * recorded.mean_ns / max(1, base.recorded.mean_ns))
+    return replace(
+        base,
+        device=device,
+        main_stream=timeline.main_stream,
+        numbers=numbers,
+        recorded=recorded,
+        replayed_step_ns=replayed_ns,
+        steps=steps,
+        plain=plain,
+    )
 
 
 def _busiest(trace: Trace) -> int:

@@ -9,7 +9,17 @@ from typing import Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from overlapscope.base.words import Unit, bare_percent, bare_share, clean, clean_lines, duration, percent, unit_for
+from overlapscope.base.words import (
+    Unit,
+    bare_percent,
+    bare_share,
+    between,
+    clean,
+    clean_lines,
+    duration,
+    percent,
+    unit_for,
+)
 from overlapscope.documents.model import Block, Document, Heading, Items, Section, Text, detail, panel, with_code
 from overlapscope.documents.table import Column, Table, Tone, prose, rows, words
 from overlapscope.prediction.result import AppliedChange, Constant, Estimate, Percentage, WhatIf
@@ -86,7 +96,7 @@ def remarks(result: WhatIf) -> Iterator[Text]:
 def changes(result: WhatIf) -> Iterator[Section]:
     """Yield a section for each change, in the order in which to make them."""
     for number, change in enumerate(in_order(result), 1):
-        blocks: list[Block] = [Text(clean_lines(change.what))]
+        blocks: list[Block] = [Text(clean_lines(f"In the recording: {change.what}" if change.touched else change.what))]
         if change.touched:
             what, _, how = clean_lines(change.advice).partition("\n")
             blocks.append(Text(with_code(what), "accent"))
@@ -130,14 +140,16 @@ def headline(result: WhatIf) -> Headline:
     if not changes_anything(result):
         return Headline(f"{period} would take as long as now: these changes do not apply to this recording.", "muted")
     value, was = of.number(predicted.value), of.text(result.unchanged_step_ns)
-    between = _between(predicted, of)
+    reach = _between(predicted, of)
     if was == f"{value} {of.name}":
-        return Headline(f"{period} would take as long as now, {was}{f' ({between})' if between else ''}.", "muted")
+        return Headline(f"{period} would take as long as now, {was}{f' ({reach})' if reach else ''}.", "muted")
     more = "less" if gain.value > 0 else "more"
     share = f"{percent(abs(result.gain_pct))} {more}" if result.gain_pct is not None else more
-    details = f"{share}; {between}" if between else share
+    if gain.value > 0 and duration(gain.low) != duration(gain.high):
+        share += f"; saves {between(gain.low, gain.high)}"
+    about = "about " if result.plain is not None and result.plain.origin == "estimated" else ""
     level: Level = "muted" if abs(result.gain_pct or 0) < _WORTH_PCT else "good" if gain.value > 0 else "poor"
-    return Headline(f"{period} would take {value} {of.name} instead of {was} ({details}).", level)
+    return Headline(f"{period} would take {value} {of.name} instead of {about}{was} ({share}).", level)
 
 
 def changes_anything(result: WhatIf) -> bool:
@@ -163,7 +175,7 @@ def subject(result: WhatIf) -> str:
     subject = ", ".join(clean(name, _NAME_LIMIT) for name in named)
     if not result.replay.valid:
         return subject
-    what = f"median of {result.steps:,} steps" if result.steps > 1 else "one step"
+    what = f"average of {result.steps:,} steps" if result.steps > 1 else "one step"
     what = what if result.steps else "without steps: the whole window"
     return f"{subject}; {what}"
 
@@ -236,7 +248,7 @@ def replay(result: WhatIf) -> Iterator[str]:
 
 
 def buckets(result: WhatIf) -> Table:
-    """Return the buckets of the step, measured and predicted."""
+    """Return the buckets of the step, now and predicted."""
     of = unit(result)
     lines = [
         (bucket(name), of.number(change.measured), *_estimate(change.predicted, of))
@@ -244,9 +256,15 @@ def buckets(result: WhatIf) -> Table:
         if change.measured or change.predicted.high
     ]
     if lines and result.predicted_step_ns is not None:
-        lines.append(("total", of.number(result.baseline_step_ns), *_estimate(result.predicted_step_ns, of)))
-    columns = (words(""), Column(f"measured {of.name}"), Column("predicted"), _BETWEEN)
-    title = "Where a step's time goes" if result.steps else "Where the time goes"
+        lines.append(
+            (
+                "step" if result.steps else "all",
+                of.number(result.baseline_step_ns),
+                *_estimate(result.predicted_step_ns, of),
+            )
+        )
+    columns = (words(""), Column(f"now {of.name}"), Column("predicted"), _BETWEEN)
+    title = "Where a step goes" if result.steps else "Where the time goes"
     return Table(title, columns, rows(lines), total=True)
 
 
@@ -254,7 +272,7 @@ def overlap(result: WhatIf) -> Table:
     """Return the percentages of hidden copies."""
     percentages = (("hidden copies", result.hidden_copy_pct), ("overlap efficiency", result.efficiency_pct))
     lines = [(name, *_percentages(part)) for name, part in percentages if part is not None]
-    return Table("Overlap", (_WRAPPED, Column("measured %"), Column("predicted"), _BETWEEN), rows(lines))
+    return Table("Overlap", (_WRAPPED, Column("now %"), Column("predicted"), _BETWEEN), rows(lines))
 
 
 def ladder(result: WhatIf) -> Table:

@@ -11,7 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
-from overlapscope.prediction.base import Base, prepare
+from overlapscope.prediction.base import Base, on_device, prepare
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import INTERVENTIONS, Choice, in_order, parse
@@ -22,6 +22,7 @@ from overlapscope.prediction.predict import (
     Prediction,
     apply,
     conclude,
+    gain,
     interval,
     outcome,
     outcomes,
@@ -50,8 +51,9 @@ def best(
     Starting without changes, the intervention that gains most is added, or the best pair if no single intervention
     gains anything, until nothing gains another 1% of the step. Raises the same errors as `predict`.
     """
-    recorded = prepare(trace, device, calibration)
-    base = plain_program(recorded, plain_step_ns) or recorded
+    prepared = prepare(trace, calibration)
+    base = on_device(plain_program(prepared, plain_step_ns) or prepared, device)
+    recorded = on_device(prepared, device)
     if not recorded.fidelity.valid:
         return conclude(recorded, base, ())
     was = base.step_ns
@@ -178,10 +180,7 @@ class Savings:
 
     @cached_property
     def _base(self) -> Base | None:
-        base = self._ready
-        if base is None or base.device != self._device:
-            # An analysis reads its trace only once.
-            base = prepare(self._trace, self._device, None, with_shapes=False)
+        base = on_device(self._ready or prepare(self._trace, None), self._device)
         return base if base.fidelity.valid else None
 
     @cached_property
@@ -202,17 +201,8 @@ class Savings:
             expected = outcome(base, choices)
             if base.replayed is None or not all(change.touched for change in expected.applied):
                 return None
-            value = _saved(base, expected)
-            others = [_saved(base, each) for each in outcomes(base, choices, expected).values()]
-            if self._fastest is not None:
-                # Most of what an estimated step may be shorter by is time that the profiler added to the host's work.
-                faster = self._fastest
-                others.append(_saved(faster, outcome(faster, choices)) * faster.step_ns / max(1, base.step_ns))
+            saved = gain(base, self._fastest, choices, outcomes(base, choices, expected))
         except Deadlock:
             return None
-        return Saving(value, min(value, *others), max(value, *others), fix)
-
-
-def _saved(base: Base, reached: Outcome) -> float:
-    """Return the fraction of a step that is saved; 0 if nothing is."""
-    return max(0.0, 1 - reached.step_ns / max(1, base.step_ns))
+        low, value, high = (max(0.0, ns / max(1, base.step_ns)) for ns in (saved.low, saved.value, saved.high))
+        return Saving(value, low, high, fix)

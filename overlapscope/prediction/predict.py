@@ -20,7 +20,7 @@ from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
 from overlapscope.catalog.advice import in_words_of
 from overlapscope.catalog.causes import CopyCause, IdleCause
-from overlapscope.prediction.base import Base, prepare
+from overlapscope.prediction.base import Base, on_device, prepare
 from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.data_dependencies import BY_SHAPES
 from overlapscope.prediction.graph import Graph
@@ -28,7 +28,7 @@ from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import Choice, parse
 from overlapscope.prediction.interventions.intervention import Applied, Request
 from overlapscope.prediction.noise import spread
-from overlapscope.prediction.plain import plain_program
+from overlapscope.prediction.plain import fastest, plain_program
 from overlapscope.prediction.predicted_trace import predicted_times, predicted_trace
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import (
@@ -135,8 +135,9 @@ def predict(
         UsageError: An intervention does not exist or lacks its argument, or the trace has no GPU activity or no such
             device.
     """
-    recorded = prepare(trace, device, calibration)
-    return conclude(recorded, plain_program(recorded, plain_step_ns) or recorded, parse(interventions))
+    recorded = prepare(trace, calibration)
+    base = plain_program(recorded, plain_step_ns) or recorded
+    return conclude(on_device(recorded, device), on_device(base, device), parse(interventions))
 
 
 def outcomes(base: Base, choices: Sequence[Choice], expected: Outcome | None = None) -> dict[Stance, Outcome]:
@@ -175,7 +176,7 @@ def _concluded(recorded: Base, base: Base, choices: Sequence[Choice], taken: Map
     result = msgspec.structs.replace(
         _unpredicted(base),
         predicted_step_ns=step,
-        gain_ns=Estimate(value=was - step.value, low=was - step.high, high=was - step.low),
+        gain_ns=gain(base, fastest(base), choices, taken),
         gain_pct=100 * (was - step.value) / was if was else None,
         recorded_predicted_step_ns=_of_recording(recorded, base, choices, expected),
         buckets=_compared_buckets(before, after),
@@ -205,6 +206,23 @@ def interval(base: Base, taken: Mapping[Stance, Outcome]) -> Estimate:
             least, most = (end / base.plain.step_ns for end in (base.plain.low_ns, base.plain.high_ns))
         times += [round(taken[Stance.BEST].step_ns * least), round(taken[Stance.WORST].step_ns * most)]
     return Estimate(value=expected.step_ns, low=min(times), high=max(times))
+
+
+def gain(base: Base, faster: Base | None, choices: Sequence[Choice], taken: Mapping[Stance, Outcome]) -> Estimate:
+    """Return by how much a step becomes shorter.
+
+    Args:
+        base: Program without the changes.
+        faster: The fastest program that an estimate allows (`plain.fastest`), if the step is estimated. Most of what a
+            step may be shorter by is time that the profiler added to the host's work, which no change can save.
+        choices: The changes.
+        taken: Outcomes of the changes by stance.
+    """
+    value = base.step_ns - taken[Stance.EXPECTED].step_ns
+    others = [base.step_ns - each.step_ns for each in taken.values()]
+    if faster is not None and any(done.touched for done in taken[Stance.EXPECTED].applied):
+        others.append(faster.step_ns - outcome(faster, choices).step_ns)
+    return Estimate(value=value, low=min(value, *others), high=max(value, *others))
 
 
 def _of_recording(recorded: Base, base: Base, choices: Sequence[Choice], expected: Outcome) -> int:

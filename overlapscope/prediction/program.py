@@ -32,13 +32,13 @@ class PlainProgram(msgspec.Struct, frozen=True, eq=False):
 
     def device(self, ordinal: int) -> Device | None:
         """Return a device's figures in the replay, with missing step time added (`Base.real_ns`)."""
-        devices = self.analysis.devices if self.analysis is not None else ()
-        result = next((device.result for device in devices if device.result.device == ordinal), None)
-        if result is None or self.step is None:
+        if self.analysis is None or self.base is None or self.step is None:
             return None
-        step_ns = result.span_ns if result.per_step is None else result.per_step.span_ns
-        lacking_ns = self.step.step_ns - step_ns
-        return result if abs(lacking_ns) <= _ROUNDED_NS else _longer(result, lacking_ns)
+        devices = {device.result.device: device.result for device in self.analysis.devices}
+        decisive = devices[self.base.device]
+        lacking_ns = self.step.step_ns - (decisive.per_step or decisive).span_ns
+        result = devices.get(ordinal)
+        return result if result is None or abs(lacking_ns) <= _ROUNDED_NS else _longer(result, lacking_ns)
 
 
 _ROUNDED_NS = 2
@@ -96,7 +96,7 @@ def find_program(analysis: TraceAnalysis, user_step_ns: int | None, *, estimate:
 
 @kept_in_session
 def _replayed(analysis: TraceAnalysis, user_step_ns: int | None) -> PlainProgram:
-    recorded = prepare(analysis.trace, None, None, with_shapes=False)
+    recorded = prepare(analysis.trace, None)
     base = plain_program(recorded, user_step_ns)
     if base is None:
         return PlainProgram(known_step(recorded, user_step_ns), recorded, None, None)

@@ -20,6 +20,7 @@ from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
 from overlapscope.catalog.causes import COPY_CAUSES, STALL_CAUSES, Subject
+from overlapscope.catalog.ops import op_words
 from overlapscope.documents import columns as column
 from overlapscope.documents.table import Table, table_of
 from overlapscope.report.page import DeviceReport
@@ -80,7 +81,7 @@ def worst_copies(section: DeviceReport, copies: EachCopy, rows: I64, issuers: Se
         column.time("exposed", unit, lambda copy: int(copies.exposed_ns[copy.row])),
         column.text("cause", lambda copy: COPY_CAUSES[copies.cause[copy.row]], width=145),
         column.text("where", lambda copy: copy.issuer.line, when=any(issuer.line for issuer in issuers), **_LINE),
-        column.text("launched by", lambda copy: copy.issuer.op, id="op", width=130),
+        column.text("launched by", lambda copy: op_words(copy.issuer.op), id="op", width=130),
         column.time("time", unit, lambda copy: int(copies.duration_ns[copy.row])),
         column.bytes_of("size", lambda copy: copy.bytes, id="bytes", long="bytes"),
         column.rate(lambda copy: None if copy.bytes is None else float(copies.gb_per_s[copy.row])),
@@ -109,7 +110,7 @@ def evidence(section: DeviceReport, device: Device, subject: Subject) -> Table:
         column.time("time", unit, lambda case: case.time_ns),
         column.share("%", lambda case: case.time_ns, lambda _: whole_ns, id="share", width=70),
         column.text("where", lambda case: case.where, when=any(case.where for case in cases), **_LINE),
-        column.text("op", lambda case: case.op, width=130),
+        column.text("op", lambda case: op_words(case.op), width=130),
         column.text("call", lambda case: case.call, width=140),
         column.text("copies", moved, when=subject == "exposed-copy", width=140),
         column.count("cases", lambda case: case.count, among=section.steps, id="count"),
@@ -148,7 +149,7 @@ def stalls(section: DeviceReport, device: Device) -> Table:
             flexible=True,
             heads=True,
         ),
-        column.text("in", lambda stall: stall.op, id="op", long="in op", width=130, flexible=True),
+        column.text("in", lambda stall: op_words(stall.op), id="op", long="in op", width=130, flexible=True),
         column.count("count", lambda stall: stall.count, among=section.steps),
         column.time("host waits", unit, lambda stall: stall.host_wait_ns, id="wait"),
         column.time("idle caused", unit, lambda stall: stall.idle_caused_ns, id="idle", short=f"GPU idle {unit.name}"),

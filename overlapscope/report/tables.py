@@ -31,6 +31,7 @@ from overlapscope.base.words import (
 )
 from overlapscope.catalog.causes import IdleCause
 from overlapscope.catalog.checks import check_by_id
+from overlapscope.catalog.ops import op_words
 from overlapscope.documents.columns import NAME_LIMIT
 from overlapscope.documents.table import Cell, Column, Table, Tone, prose, rows, words
 from overlapscope.report.lists import FEW
@@ -262,7 +263,9 @@ def places(finding: Finding) -> list[str]:
     """Return the place of a finding in one line, outermost part first; empty if unknown."""
     if finding.where is None:
         return []
-    parts = [clean(part, 200) for part in (finding.where.line, finding.where.op, finding.where.call) if part]
+    where = finding.where
+    op = op_words(where.op) if where.op else None
+    parts = [clean(part, 200) for part in (where.line, op, where.call) if part]
     return [", ".join(parts)] if parts else []
 
 

@@ -28,10 +28,10 @@ def _draft(claims: Claims, pieces: ClaimedPieces) -> Draft:
         "and "
         f"the host was launching without a pause. {claims.times(len(kernels), 'compute kernel')} "
         f"ran{typical}.{inflated}",
-        advice="Launch less often: use torch.compile, or a CUDA graph of a whole step.\n"
-        "torch.compile(model) fuses small kernels; torch.compile(mode='reduce-overhead') or torch.cuda.graph replays a "
-        "whole step with one launch. Fused or foreach optimizers (fused=True), larger batches, channels-last and lower "
-        "precision help only if there are fewer kernels or less Python.",
+        advice="Launch less often: torch.compile(model, mode='reduce-overhead').\n"
+        "It replays forward and backward as CUDA graphs; the default mode only joins small kernels. torch.cuda.graph "
+        "does the same by hand for a whole step. Pass fused=True to the optimizer. Larger batches and lower precision "
+        "help only if there are fewer kernels or less Python.",
     )
 
 

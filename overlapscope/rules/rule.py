@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis.results import Window
 from overlapscope.base.words import listed, share
+from overlapscope.catalog.ops import op_words
 from overlapscope.rules._claims import ClaimedPieces, Claims, Place
 from overlapscope.rules.finding import Effort, Severity, Where
 from overlapscope.trace.lost import CAUSES, Part
@@ -124,7 +125,8 @@ def place(where: Where) -> str:
     """Return a place as text, such as `cudaStreamSynchronize in aten::item at train.py:12`; empty if unknown."""
     parts = [name(where.call)] if where.call else []
     if where.op:
-        parts.append(f"in {name(where.op)}" if parts else name(where.op))
+        op = name(op_words(where.op))
+        parts.append(f"in {op}" if parts else op)
     if where.line:
         parts.append(f"at {name(where.line)}")
     return " ".join(parts)

@@ -318,7 +318,7 @@ def test_a_step_that_cannot_be_is_refused(step_ns: Any) -> None:
 )
 def test_the_plain_timeline_has_the_recordings_ops(path: str) -> None:
     trace = trace_of(TRACES / f"{path}.json.gz")
-    base = prepare(trace, None, None, with_shapes=False)
+    base = prepare(trace, None)
     plain = plain_trace(as_plain(base, told(round(0.8 * base.recorded.median_ns))))
 
     def ops(of: Trace) -> list[tuple[Any, ...]]:
