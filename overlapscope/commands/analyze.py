@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from overlapscope.base import registry
 from overlapscope.base.output import tell
-from overlapscope.base.words import listed, plural
+from overlapscope.base.words import listed
 from overlapscope.commands import DONE
 from overlapscope.commands._options import add_analysis, add_format, add_output, add_traces, add_verbose, size_limit
 from overlapscope.commands._output import check_output, present
@@ -94,9 +94,7 @@ def _activity(count: int) -> Iterator[Callable[[str], None]]:
         yield progress.now
 
 
-def _read(
-    args: argparse.Namespace, files: Sequence[Path], now: Callable[[str], None]
-) -> tuple[list[Trace], list[str]]:
+def _read(args: argparse.Namespace, files: Sequence[Path], now: Callable[[str], None]) -> tuple[list[Trace], list[str]]:
     """Read the traces. Return them with sentences about unreadable files in directories and patterns.
 
     Raises:

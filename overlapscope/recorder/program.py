@@ -105,7 +105,9 @@ class ProgramRecording(Recording):
         Work under way on another thread is waited for, as long as `within_s`.
         """
         driver = self._driver
-        return self._recorder is not None and driver.in_this_process and driver.settles_within(within_s) and driver.may_end
+        return (
+            self._recorder is not None and driver.in_this_process and driver.settles_within(within_s) and driver.may_end
+        )
 
     def begin(self) -> None:
         super().begin()

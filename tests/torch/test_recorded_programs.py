@@ -73,7 +73,7 @@ PROGRAMS = {
     "_exit behind the recording": Program("train(45); os._exit(7)", 7, f"wrote {TRACE}, analyze with"),
     "_exit on another thread, while the trace is written": Program(
         "def leave():\n"
-        "    while not any('.trace.json.gz.' in name and name.startswith('.') for name in os.listdir()): time.sleep(0)\n"
+        "    while not any('.trace.json.gz.' in name and name[0] == '.' for name in os.listdir()): time.sleep(0)\n"
         "    os._exit(6)\n"
         "if 'overlapscope.recorder' in sys.modules: threading.Thread(target=leave, daemon=True).start()\n"
         "train(45); os._exit(6)",
