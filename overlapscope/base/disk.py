@@ -168,7 +168,7 @@ def is_device(file: IO[bytes]) -> bool:
 def is_planted(path: str | Path) -> bool:
     """Return whether another user put this, perhaps a link, into a folder that everybody may write to, such as /tmp.
 
-    Linux can be told to follow no such links (`fs.protected_symlinks`), but not every system is.
+    Linux follows no such links where `fs.protected_symlinks` is set, but not every system sets it.
     """
     try:
         state, folder = os.lstat(path), os.stat(os.path.dirname(os.path.abspath(path)))

@@ -72,7 +72,7 @@ def connect(path: Path, *, read_only: bool, alone: bool = False) -> sqlite3.Conn
     """
     try:
         for name in (path, *(f"{path}{suffix}" for suffix in _BESIDE)):
-            # A regular file may be shared on purpose, but SQLite also believes what is in those beside it.
+            # A regular file may be shared on purpose, but SQLite also trusts the files beside it.
             if name != path or path.is_symlink():
                 disk.refuse_planted(name)
         if not read_only:
