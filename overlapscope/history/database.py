@@ -71,10 +71,9 @@ def connect(path: Path, *, read_only: bool, alone: bool = False) -> sqlite3.Conn
     `alone`: whether to assume that no other process writes to the file.
     """
     try:
-        for name in (path, *(f"{path}{suffix}" for suffix in _BESIDE)):
-            # A regular file may be shared on purpose, but SQLite also trusts the files beside it.
-            if name != path or path.is_symlink():
-                disk.refuse_planted(name)
+        # A regular file may be shared on purpose, but SQLite also trusts the files beside it.
+        for suffix in (*([""] if path.is_symlink() else []), *_BESIDE):
+            disk.refuse_planted(f"{path}{suffix}")
         if not read_only:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Other users may read names of branches and hosts only if this user changes the permissions.
