@@ -234,7 +234,7 @@ def connected(address: str) -> Iterator[Cluster]:
     """
     _require_dask()
     from distributed import Client
-    from distributed.comm import parse_address
+    from distributed.comm.addressing import parse_address
     from distributed.comm.registry import get_backend
 
     with _silence():

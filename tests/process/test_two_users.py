@@ -119,20 +119,33 @@ def alice(line: str, shared: Path) -> tuple[int, str]:
 
 
 def mallory(do: Callable[[], object], shared: Path) -> None:
-    assert as_user(MALLORY, lambda: do() and None, said=shared.parent / "said" / "mallory") == 0
+    def work() -> None:
+        do()
+
+    assert as_user(MALLORY, work, said=shared.parent / "said" / "mallory") == 0
 
 
 def contents(home: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
 
 
+def _open_folder(path: Path, home: Path) -> None:
+    path.mkdir()
+    path.chmod(0o777)
+
+
+def _open_file(path: Path, home: Path) -> None:
+    path.write_text("{}")
+    path.chmod(0o666)
+
+
 PLANTS: dict[str, Callable[[Path, Path], object]] = {
     "a link to a file": lambda path, home: path.symlink_to(home / "precious"),
     "a link to nothing": lambda path, home: path.symlink_to(home / "new"),
     "a link to a folder": lambda path, home: path.symlink_to(home),
-    "a folder": lambda path, home: (path.mkdir(), path.chmod(0o777)),
+    "a folder": _open_folder,
     "a pipe": lambda path, home: os.mkfifo(path, 0o666),
-    "a file": lambda path, home: (path.write_text("{}"), path.chmod(0o666)),
+    "a file": _open_file,
 }
 WRITERS = {
     "a report": ("analyze good.json.gz --format json -f -o SHARED/x.json", "x.json"),
@@ -256,7 +269,7 @@ def test_a_socket_is_neither_made_nor_asked_where_another_user_has_put_something
 HOMES: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
     "read-only": lambda home, monkeypatch: home.chmod(0o555),
     "missing": lambda home, monkeypatch: monkeypatch.setenv("HOME", "/nonexistent"),
-    "root's": lambda home, monkeypatch: (os.chown(home, 0, 0), home.chmod(0o755)),
+    "root's": lambda home, monkeypatch: os.chown(home, 0, 0),
     "unnamed": lambda home, monkeypatch: monkeypatch.delenv("HOME"),
     "relative": lambda home, monkeypatch: monkeypatch.setenv("HOME", "nowhere"),
 }
