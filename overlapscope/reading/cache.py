@@ -129,13 +129,13 @@ class Cache(msgspec.Struct, frozen=True):
 
 
 def of_user() -> Cache | None:
-    """Return the cache of this user; None if the user has no home folder.
+    """Return the cache of this user; None if the user has no home folder, or another user could write to the cache.
 
     Raises:
         UsageError: An environment variable of the cache has an invalid value.
     """
     path = cache_folder.default_folder()
-    return None if path is None else Cache(Folder(path), cache_folder.limit_bytes())
+    return None if path is None or cache_folder.planted(path) else Cache(Folder(path), cache_folder.limit_bytes())
 
 
 class Opening:

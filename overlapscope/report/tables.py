@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import TypeVar
@@ -56,11 +57,12 @@ def summary(page: Page) -> Table:
     unit = unit_for(max((section.device.span_ns for section in sections if section.device), default=0))
     ranked = any(section.trace.rank is not None for section in sections)
     by_device = any(len(trace.devices) > 1 or trace.rank is None for trace in page.report.traces)
+    names = source_names(page)
     lines = []
     for section in sections:
         device, trace = section.device, section.trace
         # All are traces, so the ending adds nothing, and names fit better without it.
-        row = [_ENDING.sub("", source_name(page, trace))]
+        row = [_ENDING.sub("", names[section.number])]
         row += [str(trace.rank) if trace.rank is not None else NOTHING] if ranked else []
         row += [str(device.device) if device else NOTHING] if by_device else []
         if device is None:
@@ -77,11 +79,14 @@ def summary(page: Page) -> Table:
     return Table("Traces", (*columns, words("trust")), rows(lines))
 
 
-def source_name(page: Page, trace: TraceResult) -> str:
-    """Return the file's name, or its path if several files have that name."""
-    name = PurePath(trace.source).name
-    alike = sum(1 for other in page.report.traces if PurePath(other.source).name == name)
-    return clean(trace.source if alike > 1 else name, NAME_LIMIT)
+def source_names(page: Page) -> tuple[str, ...]:
+    """Return the name of each trace's file, or its path if several files have that name."""
+    sources = [trace.source for trace in page.report.traces]
+    names = [PurePath(source).name for source in sources]
+    count = Counter(names)
+    return tuple(
+        clean(source if count[name] > 1 else name, NAME_LIMIT) for source, name in zip(sources, names, strict=True)
+    )
 
 
 def buckets(section: DeviceReport, device: Device) -> Table:
@@ -163,16 +168,17 @@ def _largest(causes: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
 
 def _summary_of_hosts(page: Page) -> Table:
     """Return one row for each trace of a program that used no GPU: an average step of each, in one unit."""
-    hosts = [(trace, trace.host) for trace in page.report.traces if trace.host is not None]
+    names = zip(source_names(page), page.report.traces, strict=True)
+    hosts = [(name, trace.host) for name, trace in names if trace.host is not None]
     unit = unit_for(max(sum(step.span_ns for step in host.steps) // len(host.steps) for _, host in hosts))
     lines = []
-    for trace, host in hosts:
+    for name, host in hosts:
         count = len(host.steps)
         parts = (
             [getattr(step, part) for step in host.steps] for part in ("span_ns", "loading_ns", "ops_ns", "rest_ns")
         )
-        name = _ENDING.sub("", source_name(page, trace))
-        lines.append((name, str(count) if host.by_steps else NOTHING, *(unit.number(sum(ns) // count) for ns in parts)))
+        steps = str(count) if host.by_steps else NOTHING
+        lines.append((_ENDING.sub("", name), steps, *(unit.number(sum(ns) // count) for ns in parts)))
     titles = ("steps", f"step {unit.name}", "loading", "ops", "neither")
     return Table("Traces", (words("trace", flexible=True, heads=True), *map(Column, titles)), rows(lines))
 

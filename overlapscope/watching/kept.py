@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from overlapscope.base import disk
+
 TRACE, REPORT = "recording.trace.json.gz", "report.html"
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z-\d+")
 _NO_NAME = re.compile(r"[^\w.-]+")
@@ -22,6 +24,8 @@ def place(history: Path, job: str) -> Path:
 
 def begin(directory: Path) -> Path:
     """Create a directory for a recording that only this user can read. Raises OSError."""
+    for folder in (directory, directory.parent):
+        disk.refuse_planted(folder)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     now_ms = time.time_ns() // 1_000_000
     second = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now_ms // 1000))

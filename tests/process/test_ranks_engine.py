@@ -20,6 +20,7 @@ from benchmarks.ranks_job import Job
 from overlapscope.base.extras import how_to_install
 from overlapscope.commands import main
 from overlapscope.errors import ClusterFailed
+from overlapscope.ranks.clusters import connected
 from overlapscope.ranks.engine import Outcome, reduce_all, reduce_one
 from overlapscope.ranks.files import Location, expand_urls
 from overlapscope.ranks.join import Joined
@@ -231,6 +232,26 @@ def test_where_no_scheduler_is_the_address_is_named(address: str, capsys: pytest
     assert said.count("\n") == 1
 
 
+def test_an_address_that_cannot_be_one_starts_no_thread() -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(ClusterFailed, match="unknown address scheme"), connected("nonsense://127.0.0.1:8786"):
+        pass
+    assert set(threading.enumerate()) == before
+
+
+@pytest.mark.parametrize("address", [None, "tcp://127.0.0.1:1"])
+def test_a_machine_too_busy_to_start_dask_is_told_in_a_sentence(
+    address: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(runner: object) -> None:
+        # As Dask does if its thread has not begun after 10 s.
+        raise AssertionError
+
+    monkeypatch.setattr("distributed.utils.LoopRunner.start", start)
+    with pytest.raises(ClusterFailed, match="too busy; try again"):
+        list(reduce_all(expand_urls(DDP), scheduler=address))
+
+
 # The command
 
 
@@ -323,3 +344,20 @@ def test_without_dask_or_fsspec_the_extra_is_named(options: list[str]) -> None:
     done = without_dask(*options)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert how_to_install("cluster") in done.stderr
+
+
+def test_a_terminal_shows_what_analyze_does_with_many_traces_and_nothing_else_does(tmp_path: Path) -> None:
+    for number in range(9):
+        shutil.copy(DDP / "rank0.json.gz", tmp_path / f"rank{number}.json.gz")
+    command = [sys.executable, "-m", "overlapscope", "analyze", str(tmp_path), "--format", "json"]
+    terminal, theirs = os.openpty()
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=theirs, env=os.environ | {"TERM": "xterm"}
+    ) as process:
+        os.close(theirs)
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    shown = os.read(terminal, 1 << 16)
+    os.close(terminal)
+    assert process.returncode == 0 and b"looking for savings in 9 traces" in shown
+    quiet = subprocess.run(command, capture_output=True, check=True)
+    assert (quiet.stdout, quiet.stderr) == (output, b"")

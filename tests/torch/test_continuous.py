@@ -233,6 +233,23 @@ print("trained", len(turns))
     assert done.stderr.startswith(f"overlapscope: {said}") and done.stderr.count("\n") == 1
 
 
+def test_a_disk_that_is_full_when_the_program_ends_is_told_once(run: Run, tmp_path: Path) -> None:
+    done = run(
+        """
+api.watch(**asked)
+now_ns += 600_000_000_000
+while not any(here.glob("watched/*/*")):
+    train()
+train(2)
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
+"""
+    )
+    assert done.stderr.startswith("overlapscope: no recording was made: ") and done.stderr.count("\n") == 1
+    assert "File too large" in done.stderr or "the disk may be full" in done.stderr
+    assert watched(tmp_path) == []
+
+
 def test_a_sink_that_raises_is_told_once(run: Run, tmp_path: Path) -> None:
     done = run(
         """

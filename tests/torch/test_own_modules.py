@@ -31,6 +31,7 @@ def test_a_program_gets_its_own_modules(program: list[str], folder: Path) -> Non
     alone, run = execute([sys.executable, *program], folder), execute([*RUN, *program], folder)
     assert alone.stdout.startswith("[1, 1, 1, 1]\n1 1 <")
     assert (run.returncode, run.stdout) == (alone.returncode, alone.stdout), run.stderr
+    assert "started Python processes" not in run.stderr
 
 
 @pytest.mark.parametrize("started", [False, True])

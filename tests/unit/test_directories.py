@@ -194,3 +194,13 @@ def test_listing_a_directory_takes_time_in_proportion_to_its_files(
     monkeypatch.setattr(Path, "__hash__", counting)
     assert len(look(tmp_path).files) == len(look(str(tmp_path / "*.json")).files) == files
     assert counted["hashes"] < 20 * files
+
+
+def test_more_traces_than_a_report_holds_are_refused_before_any_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(2_049):
+        (tmp_path / f"rank{number}.json").touch()
+    assert main(["analyze", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "2,049 traces are too many for one report" in said and "`overlapscope ranks`" in said

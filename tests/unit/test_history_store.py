@@ -25,9 +25,9 @@ from overlapscope.errors import NotInTrace, UnreadableTrace, UsageError
 from overlapscope.history import database
 from overlapscope.history.document import predictions
 from overlapscope.history.drop import pull, put
-from overlapscope.history.entry import Entry, HistoryFigure, digest, pack, unpack
+from overlapscope.history.entry import Entry, HistoryFigure, Origin, digest, pack, unpack
+from overlapscope.history.figures import contradicted, figures, scalars
 from overlapscope.history.figures import entry as kept
-from overlapscope.history.figures import figures, scalars
 from overlapscope.history.origin import of_report, origin
 from overlapscope.history.predictions import Belief, StoredPrediction, beliefs
 from overlapscope.history.store import HistoryRow, Point, Query, Store
@@ -367,8 +367,8 @@ def test_what_was_predicted_is_held_against_what_was_measured_on_each_gpu(tmp_pa
 
 
 def test_a_drop_gives_what_is_new_and_names_what_is_bad(tmp_path: Path) -> None:
-    drop = tmp_path / "drop"
-    good = [made(at_ns, [figure("step_time", float(at_ns))]) for at_ns in range(5)]
+    drop, report = tmp_path / "drop", report_of(recordings()[0])
+    good = [kept(report, Origin(at_ns=at_ns, job="train.py")) for at_ns in range(5)]
     for one in good:
         put(one, drop)
     (drop / "notes.txt").write_text("nobody's business")
@@ -390,7 +390,7 @@ def test_a_drop_gives_what_is_new_and_names_what_is_bad(tmp_path: Path) -> None:
         assert (again.added, again.known) == (0, 5)
 
 
-@pytest.mark.parametrize("change", ["value", "missing", "samples", "gpu", "plain"])
+@pytest.mark.parametrize("change", ["value", "missing", "samples", "spread", "floor", "gpu", "plain"])
 def test_a_dropped_entry_whose_figures_contradict_its_report_is_refused(change: str, tmp_path: Path) -> None:
     report = report_of(recordings()[0])
     one = kept(report, of_report(report, otherwise_ns=1, job="j"))
@@ -399,6 +399,8 @@ def test_a_dropped_entry_whose_figures_contradict_its_report_is_refused(change: 
         "value": {"figures": (msgspec.structs.replace(first, value=first.value / 2), *one.figures[1:])},
         "missing": {"figures": one.figures[1:]},
         "samples": {"figures": (msgspec.structs.replace(first, samples=first.samples + 1), *one.figures[1:])},
+        "spread": {"figures": (msgspec.structs.replace(first, spread=1.0), *one.figures[1:])},
+        "floor": {"figures": (msgspec.structs.replace(first, floor=1e9), *one.figures[1:])},
         "gpu": {"gpu": "another"},
         "plain": {"plain": not one.plain, "id": digest(one.origin, report, plain=not one.plain)},
     }
@@ -427,6 +429,67 @@ def test_a_dropped_entry_without_steps_cannot_state_times_beyond_its_report(
         assert pull(store, tmp_path / "drop").added == 0
 
 
+def of_other_version(one: Entry) -> Entry:
+    tool = msgspec.structs.replace(one.report.tool, version="0.0.1")
+    return msgspec.structs.replace(one, report=msgspec.structs.replace(one.report, tool=tool))
+
+
+@pytest.mark.parametrize("name", [str(path.relative_to(TRACES)) for path in recordings()])
+def test_an_honest_entry_is_accepted_whichever_version_made_it_and_whatever_was_cut(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = report_of(TRACES / name)
+    origin = of_report(report, otherwise_ns=1, job="j")
+    whole = kept(report, origin)
+    monkeypatch.setattr("overlapscope.history.figures.KEPT_BYTES", 1)
+    cut = kept(report, origin)
+    assert not any(map(contradicted, (whole, cut, of_other_version(whole), of_other_version(cut))))
+
+
+_TURNED = {
+    "value": st.floats(max_value=-1e-3) | st.floats(1e12, 1e300),
+    "spread": st.floats(max_value=-1e-3) | st.floats(1e12, 1e300),
+    "floor": st.floats(max_value=-1e-3),
+    "samples": st.just(0),
+    "rank": st.integers(1_000_000, 2**31 - 1),
+    "device": st.integers(1_000, 2**31 - 1),
+}
+
+
+@given(data=st.data(), name=st.sampled_from(["launch_bound", "host_compute", "healthy_prefetch"]))
+def test_an_impossible_figure_is_refused_whichever_version_states_it_and_whatever_was_cut(
+    data: st.DataObject, name: str
+) -> None:
+    report = report_of(TRACES / "known_causes" / f"{name}.json.gz")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("overlapscope.history.figures.KEPT_BYTES", data.draw(st.sampled_from([1, 1 << 30])))
+        honest = kept(report, of_report(report, otherwise_ns=1, job="j"))
+    bounded = [number for number, figure in enumerate(honest.figures) if figure.metric != "copy_bandwidth"]
+    number, field = data.draw(st.sampled_from(bounded)), data.draw(st.sampled_from(sorted(_TURNED)))
+    turned = msgspec.structs.replace(honest.figures[number], **{field: data.draw(_TURNED[field])})
+    doctored = msgspec.structs.replace(
+        honest, figures=(*honest.figures[:number], turned, *honest.figures[number + 1 :])
+    )
+    assert contradicted(doctored) and contradicted(of_other_version(doctored))
+
+
+def test_a_dropped_entry_that_says_its_steps_were_cut_is_judged_by_those_it_has(tmp_path: Path) -> None:
+    report = report_of(recordings()[0])
+    noted = msgspec.structs.replace(report, notes=(*report.notes, "The history keeps no steps of this report."))
+    honest = kept(noted, of_report(noted, otherwise_ns=1, job="j"))
+    halved = tuple(msgspec.structs.replace(figure, value=figure.value / 2) for figure in honest.figures)
+    assert not contradicted(honest)
+    assert contradicted(msgspec.structs.replace(honest, figures=halved))
+
+
+def test_a_figure_that_this_version_does_not_know_is_left_to_the_version_that_does() -> None:
+    report = report_of(recordings()[0])
+    honest = kept(report, of_report(report, otherwise_ns=1, job="j"))
+    new = msgspec.structs.replace(honest.figures[0], metric="of_the_future_pct")
+    further = msgspec.structs.replace(honest, figures=(*honest.figures, new))
+    assert contradicted(further) and not contradicted(of_other_version(further))
+
+
 def test_what_unpacks_to_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from overlapscope.base import zstd
 
@@ -437,7 +500,8 @@ def test_what_unpacks_to_too_much_is_left_out(tmp_path: Path, monkeypatch: pytes
 
 def test_a_url_is_a_drop_too(tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
-    one = made(7)
+    report = report_of(recordings()[0])
+    one = kept(report, Origin(at_ns=7, job="train.py"))
     put(one, "memory://history-drop/inner")
     with Store.open(tmp_path / "h") as store:
         assert pull(store, "memory://history-drop/inner/").added == 1
