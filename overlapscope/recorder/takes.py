@@ -10,7 +10,7 @@ from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.memory_guard import MemoryGuard
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.schedule import StepWindow
-from overlapscope.recorder.session import Metadata, Session
+from overlapscope.recorder.session import Metadata, Session, thread_names
 
 if TYPE_CHECKING:
     from overlapscope.trace.model import TimedSteps
@@ -44,6 +44,8 @@ class Take:
         """True to keep it."""
         self.judged_ns: list[int] = []
         """Lengths of its judged steps by the host's clock, in nanoseconds."""
+        self.has_gpu_times: bool | None = None
+        """True if it has a GPU op with a time; None until it has stopped."""
         self.notes: list[str] = []
         self.session: Session | None
         """None once it is written, or if it could not be stopped."""
@@ -127,8 +129,9 @@ class Take:
         try:
             source = step_source if finished > self.window.first else None
             plain, origin = PlainSteps(before=before), self.session.origin
-            metadata = Metadata(self.window.warm_up_steps(finished), plain, origin, source)
+            metadata = Metadata(self.window.warm_up_steps(finished), plain, origin, source, thread_names())
             self.session.stop(metadata, unfinished=unfinished)
+            self.has_gpu_times = self.session.has_gpu_times
             self.notes += filter(None, [self.session.what_others_did])
         except Exception as error:
             self.session = None
