@@ -75,6 +75,7 @@ class WindowRecorder(RecorderState):
         on_too_much: Callable[[], None],
         step_source: Callable[[], str | None] = lambda: None,
         steps_are_settled: Callable[[], bool] = lambda: True,
+        awaits_first_step: Callable[[], bool] = lambda: False,
     ) -> None:
         """Prepare a recorder.
 
@@ -88,11 +89,13 @@ class WindowRecorder(RecorderState):
             step_source: Function that returns what ends steps, in words.
             steps_are_settled: Function that returns false while what ends steps may change. No recording that is timed
                 opens until then.
+            awaits_first_step: Function that returns whether the program seems to be in its first step.
         """
         super().__init__(options, TraceFiles(path, options.repeat, since_ns=since_ns))
         self._bounded = bounded
         self._on_too_much = on_too_much
         self._step_source, self._steps_are_settled = step_source, steps_are_settled
+        self.awaits_first_step = awaits_first_step
         self._ranges = OpenRanges()
         self._before: TimedSteps | None = None
         """Steps timed before the recording under way."""
