@@ -402,6 +402,14 @@ class ThreadUse(msgspec.Struct, frozen=True, kw_only=True):
     busy_ns: int
 
 
+class HostPlain(msgspec.Struct, frozen=True, kw_only=True):
+    """Length of a step without the profiler, timed by the recorder."""
+
+    step_ns: int
+    low_ns: int
+    high_ns: int
+
+
 class HostUse(msgspec.Struct, frozen=True, kw_only=True):
     """Host time of a program that runs nothing on a GPU."""
 
@@ -414,6 +422,8 @@ class HostUse(msgspec.Struct, frozen=True, kw_only=True):
     """Ops on that thread, in the steps, outside loading: the longest first, at most 20 names."""
     threads: tuple[ThreadUse, ...]
     """Threads in the steps: the thread of the steps first, then the busiest."""
+    plain: HostPlain | None = None
+    """None if the recorder timed too few steps."""
 
 
 class TraceResult(msgspec.Struct, frozen=True, kw_only=True):

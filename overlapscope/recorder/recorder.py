@@ -259,7 +259,8 @@ class WindowRecorder(RecorderState):
             with self._timer.pausing(self._steps):
                 self._ranges.look()
                 self._stop()
-                if self._takes.counting(self._steps) is take:
+                has_gpu_times = take.has_gpu_times
+                if self._takes.unmarked is None or has_gpu_times or not self._takes.unmarked.has_gpu_times:
                     self._takes.write(take)
                 take.session = None
             self._stage = Stage.BETWEEN
@@ -290,8 +291,8 @@ class WindowRecorder(RecorderState):
         with self._timer.pausing(self._steps):
             self._ranges.look()
             self._stop()
-            before = self._takes.unmarked
-            lost = before is not None and before.has_gpu_times and not take.has_gpu_times
+            before, has_gpu_times = self._takes.unmarked, take.has_gpu_times
+            lost = before is not None and before.has_gpu_times and not has_gpu_times
             if before is None or (take.session is not None and not take.session.empty and not lost):
                 self._takes.write(take)
                 self._takes.unmarked = take
@@ -342,8 +343,7 @@ class WindowRecorder(RecorderState):
     def _step_in_recording(self) -> None:
         take = self._takes.recording
         assert take is not None
-        rehearsal = self._takes.rehearsal
-        if rehearsal and not rehearsal.has_gpu_times and self._takes.counting(self._steps) is take:
+        if take.window.end is None and self._takes.counting(self._steps) is take:
             self._takes.rehearsal = None
         if self._slow is not None and self._steps > take.window.judged:
             slow = self._slow.judge(self._steps - 1, take.judged_ns[-1])

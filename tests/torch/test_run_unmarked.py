@@ -21,7 +21,8 @@ from tests.support.run_command import (
 pytest.importorskip("torch", reason="records with torch")
 UNMARKED = (
     "import sys\nimport overlapscope.recorder.triggers as triggers\nfrom overlapscope.commands import main\n"
-    "triggers.UNMARKED_S, triggers.START_UP_S, triggers.FIRST_STEP_S = {}\nsys.argv[0] = 'overlapscope'\nmain(sys.argv[1:])\n"
+    "triggers.UNMARKED_S, triggers.START_UP_S, triggers.FIRST_STEP_S = {}\n"
+    "sys.argv[0] = 'overlapscope'\nmain(sys.argv[1:])\n"
 )
 LOOPS = (
     "import os, time\nwhile {}: torch.ones(3) * 3; time.sleep(0.001)\n"
