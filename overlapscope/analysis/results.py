@@ -398,7 +398,7 @@ class ThreadUse(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     """Python's name of the thread; empty if the recording doesn't state it."""
     steps: bool
-    """True if it is the thread that marks the steps."""
+    """True if the steps run on it."""
     busy_ns: int
 
 
@@ -408,6 +408,8 @@ class HostPlain(msgspec.Struct, frozen=True, kw_only=True):
     step_ns: int
     low_ns: int
     high_ns: int
+    mean_ns: int
+    """Mean of all steps that were timed; the others are based on medians."""
 
 
 class HostUse(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from typing import Final
 
-from overlapscope.base.words import duration, listed
+from overlapscope.base.words import did_you_mean, duration, listed
 from overlapscope.errors import UsageError
 from overlapscope.recorder import devices
 from overlapscope.recorder.step_choice import CALLS, Log, SourceKind, StepChoice, StepSource, choose, named, single
@@ -115,9 +115,10 @@ class AutomaticSteps:
         if self._choice is not None or self._by in (None, MARKS):
             return self._offer
         events = (event for log in self._logs.values() for kind in log.events.values() for event in kind)
-        called = [name for name, _ in Counter(event.source.name for event in events).most_common(_SHOWN)]
-        seen = f"; the program calls {listed(called)}" if called else ""
-        return f"--steps-by {self._by} finds no steps{seen}."
+        called = [name for name, _ in Counter(event.source.name for event in events).most_common()]
+        seen = f"; the program calls {listed(called[:_SHOWN])}" if called else ""
+        hint = "" if self._by in _NAMES else did_you_mean(self._by, [*_NAMES, MARKS, *called])
+        return f"--steps-by {self._by} finds no steps{hint}{seen}."
 
     def start(self) -> None:
         """Begin to watch the program. Imports torch."""

@@ -53,6 +53,7 @@ def test_a_training_script_needs_no_change(tmp_path: Path) -> None:
     # The first 8 are rehearsed, 2 settle, 10 are timed.
     assert steps(trace) == [20, 21, 22, 23, 24]
     assert content(trace)["overlapscope"]["warm_up_steps"] == 2
+    assert "MainThread" in content(trace)["overlapscope"]["threads"].values()
     assert timed(trace) == (10, 10)
     events = content(trace)["traceEvents"]
     assert any(event.get("cat") == "python_function" for event in events)
