@@ -12,7 +12,7 @@ class TakeChoice:
 
     The recording counts as soon as it has a step and at least as many judged steps as the rehearsal. Until then the
     rehearsal does, or a recording without a step (`unmarked`) if neither has a step yet. If a take turns out to have no
-    GPU op with a time when it stops, an earlier one that has them counts instead.
+    GPU op with a time when it stops, an earlier take that has them counts instead.
     """
 
     def __init__(self, files: TraceFiles) -> None:
