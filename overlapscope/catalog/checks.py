@@ -69,7 +69,7 @@ CHECKS: Final = {
             affects="Everything is unknown.",
             remedy="Record with CUDA activities, as `overlapscope run` does. If no kernel appears, stop other "
             "profilers of the GPU, such as nsys.",
-            grave="no GPU activity was recorded",
+            grave="no GPU op can be judged",
         ),
         TrustCheck(
             "clock-skew",
