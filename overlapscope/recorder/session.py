@@ -164,7 +164,7 @@ class Session:
         results = getattr(self._profiler.profiler, "kineto_results", None)
         if results is None or not devices.cuda_is_up():
             return False
-        from torch.autograd import DeviceType
+        from torch._C._autograd import DeviceType  # `torch.autograd` has it, but does not export it.
 
         return any(event.device_type() != DeviceType.CPU and event.duration_ns() > 0 for event in results.events())
 

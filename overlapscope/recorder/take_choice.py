@@ -31,10 +31,10 @@ class TakeChoice:
     def counting(self, steps: int) -> Take | None:
         """Return the take that is written if nothing more comes, after this number of finished steps."""
         take = self.by_steps(steps)
-        others = [other for other in (self.rehearsal, self.unmarked) if other not in (None, take)]
+        others = [other for other in (self.rehearsal, self.unmarked) if other is not None and other is not take]
         if take is None or not others or take.has_gpu_times is not False:
             return take
-        return next((other for other in others if other is not None and other.has_gpu_times), take)
+        return next((other for other in others if other.has_gpu_times), take)
 
     def by_steps(self, steps: int) -> Take | None:
         """Return the take that counts by its steps."""
