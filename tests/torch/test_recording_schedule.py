@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 import overlapscope as ov
+from overlapscope.recorder import takes
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.recorder import WindowRecorder
-from overlapscope.recorder.session import profiler_running
+from overlapscope.recorder.session import Session, profiler_running
 from tests.support.recorded import names, steps, warm_up_steps, work
 
 torch = pytest.importorskip("torch", reason="records with torch")
@@ -76,7 +78,7 @@ class TestPlainSteps:
         assert ov.load(path).plain_steps == plain
         assert len(ov.load(path).plain_steps.after.host_ns) == 3
         times = rec.step_times
-        assert times is not None and times.before_ns == plain.before.host_ns and len(times.recorded_ns) == 2
+        assert times is not None and times.plain == plain and len(times.recorded_ns) == 2
 
     def test_steps_to_wait_for_pass_unrecorded_and_the_last_of_them_are_timed(self, path: Path) -> None:
         profiled = []
@@ -179,6 +181,77 @@ def put_off(path: Path, wait: int) -> WindowRecorder:
     )
     made.start(put_off=True)
     return made
+
+
+def pretend_gpu_times(has_gpu_times: Sequence[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Say of one session after the other whether torch.profiler recorded GPU ops with times; all else is real."""
+    made: list[Session] = []
+
+    class SessionWithGpu(Session):
+        def __init__(self, options: Options) -> None:
+            super().__init__(options)
+            made.append(self)
+
+        @property
+        def has_gpu_times(self) -> bool:
+            return has_gpu_times[made.index(self)]
+
+    monkeypatch.setattr(takes, "Session", SessionWithGpu)
+
+
+class TestGpuTimes:
+    """A recording whose GPU ops have no times, as PyTorch's profiler makes some, replaces none that has them."""
+
+    @pytest.mark.parametrize(
+        ("first", "rehearsal", "recording", "kept"),
+        [
+            (True, False, False, "first"),
+            (True, True, False, "rehearsal"),
+            (True, False, True, "recording"),
+            (False, True, False, "rehearsal"),
+            (False, False, False, "recording"),
+        ],
+    )
+    def test_the_latest_recording_with_gpu_times_is_kept(
+        self,
+        first: bool,
+        rehearsal: bool,
+        recording: bool,
+        kept: str,
+        path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        pretend_gpu_times([first, rehearsal, recording], monkeypatch)
+        made = WindowRecorder(
+            lambda: path, Options(active=2, plain_steps=3), since_ns=0, bounded=True, on_too_much=lambda: None
+        )
+        made.start()
+        work()
+        made.close()
+        for _ in range(20):
+            work()
+            made.step()
+        made.finish()
+        assert made.failure is None and made.complete
+        assert steps(path) == {"first": [], "rehearsal": [1, 2], "recording": [8, 9, 10]}[kept]
+        assert any("defect of torch.profiler" in note for note in made.notes) == (kept != "recording")
+
+    def test_a_later_window_without_gpu_times_does_not_replace_the_first(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pretend_gpu_times([True, False], monkeypatch)
+        made = WindowRecorder(
+            lambda: path, Options(active=2, plain_steps=3), since_ns=0, bounded=True, on_too_much=lambda: None
+        )
+        made.start()
+        work()
+        made.close()
+        assert made.open()
+        work()
+        work()
+        made.close()
+        made.finish()
+        assert names(path) == ["work"]
 
 
 class TestPuttingOff:
