@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from overlapscope.base.disk import read_regular
 from overlapscope.base.saved import decode
 from overlapscope.reading import cache_file, cache_folder, sources
-from overlapscope.reading._processes import usable_cores
+from overlapscope.reading._cores import usable_cores
 from overlapscope.reading._progress import Progress, ReadingBar
 from overlapscope.reading._scan import LIBRARY
 from overlapscope.reading.cache_folder import Folder, remove

@@ -13,7 +13,7 @@ import stat
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, Literal, get_args
@@ -84,7 +84,7 @@ class SourceFile:
             if self._head.startswith(magic):
                 raise UnreadableTrace(path, f"this is {what}.")
 
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Generator[bytes, None, None]:
         """Yield blocks of about BLOCK_BYTES at most.
 
         Raises:
@@ -120,7 +120,7 @@ class SourceFile:
     def stretch(self, begin: int, end: int) -> Iterator[bytes]:
         """Yield the blocks of a plain file between two places, once its first block has been read.
 
-        Any process may call this for any stretch, without effect on the position in the file.
+        Any thread may call this for any stretch, without effect on the position in the file.
         """
         try:
             while begin < end and (block := os.pread(self._descriptor, min(BLOCK_BYTES, end - begin), begin)):
