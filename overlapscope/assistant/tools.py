@@ -21,7 +21,8 @@ from overlapscope.inputs import read_baseline, read_report
 from overlapscope.query.rows import QueriedTraces
 from overlapscope.query.tables import OF, TABLES, unit_of
 from overlapscope.reading import load
-from overlapscope.reading.files import file_and_part, kind_of
+from overlapscope.reading.file_names import file_and_part
+from overlapscope.reading.kinds import kind_of
 from overlapscope.report.model import Report, build
 from overlapscope.report.page import Page
 from overlapscope.report.verdict import judge

@@ -72,7 +72,7 @@ def _read(args: argparse.Namespace, files: Sequence[Path]) -> tuple[list[Trace],
         UnreadableTrace: A file that the user named can't be read, or no file can.
     """
     from overlapscope.reading import load
-    from overlapscope.reading.files import named
+    from overlapscope.reading.pipes import named
 
     limit, named_files = size_limit(args), {*map(named, args.traces)}
     traces: list[Trace] = []

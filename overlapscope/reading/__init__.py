@@ -18,8 +18,10 @@ from overlapscope.errors import UnreadableTrace
 from overlapscope.reading import jax
 from overlapscope.reading._crew import Crew
 from overlapscope.reading._progress import Progress
-from overlapscope.reading.files import LIMIT_BYTES, file_and_part, is_pipe, named
+from overlapscope.reading.file_names import file_and_part
+from overlapscope.reading.files import LIMIT_BYTES
 from overlapscope.reading.own_period import periodic_steps
+from overlapscope.reading.pipes import is_pipe, named
 from overlapscope.reading.source import ReadRequest
 from overlapscope.reading.sources import SUFFIXES, is_trace_name, parts, read
 from overlapscope.reading.steps import named_steps

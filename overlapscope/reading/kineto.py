@@ -33,7 +33,8 @@ from overlapscope.reading._progress import Progress, ReadingBar
 from overlapscope.reading._stream import EventStream
 from overlapscope.reading._tables import Finished
 from overlapscope.reading._times import LARGEST_TOTAL_NS, UNREADABLE, possible, recording
-from overlapscope.reading.files import LIMIT_BYTES, SourceFile, rank_in_name, shown_source
+from overlapscope.reading.file_names import rank_in_name, shown_source
+from overlapscope.reading.files import LIMIT_BYTES, SourceFile
 from overlapscope.reading.source import ReadRequest, Source
 from overlapscope.trace.model import Damage, Trace
 
