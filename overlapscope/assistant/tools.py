@@ -101,7 +101,7 @@ class Tools(msgspec.Struct, frozen=True):
         report = self._report(path, plain_step_ns)
         sections = [
             section
-            for section in Page(report).sections()
+            for section in Page(report, plain_step_option="plain_step_ns").sections()
             if device is None or (section.device is not None and section.device.device == device)
         ]
         if not sections:
@@ -110,8 +110,7 @@ class Tools(msgspec.Struct, frozen=True):
         for section in sections:
             verdict = judge(section)
             result = {"rank": section.trace.rank, "level": verdict.level, "verdict": verdict.text}
-            plain = verdict.plain.replace("--plain-step", "plain_step_ns")
-            doubts = {"plain": plain, "steps": verdict.steps, "doubt": verdict.doubt}
+            doubts = {"plain": verdict.plain, "steps": verdict.steps, "doubt": verdict.doubt}
             measured = {} if section.device is None else _figures(section.device)
             items.append({**result, **{name: text for name, text in doubts.items() if text}, **measured})
         figures = "of the recording under recorded, of a step without the profiler under plain_step"

@@ -28,7 +28,6 @@ from overlapscope.version import __version__
 KEPT_BYTES: Final = 16 << 10
 """Maximum size of a packed entry in bytes. Parts that make it larger are left out."""
 
-_LEFT_OUT: Final = "The history keeps no"
 _ROUNDED: Final = 1e-9
 _PARTS: Final = {"idle_time": IDLE_CAUSES, "exposed_copy_time": COPY_CAUSES}
 _SCALARS: Final = {"ns": ("_time", "_ms", 1e-6), "gb_per_s": ("_bandwidth", "_gb_per_s", 1.0)}
@@ -147,8 +146,8 @@ def entry(report: Report, origin: Origin, check: CheckResult | None = None) -> E
         kept = replace(kept, report=_without(kept.report, cut))
     if not cuts:
         return whole
-    note = f"{_LEFT_OUT} {listed(cuts)} of this report, because it is large."
-    return replace(kept, report=replace(kept.report, notes=(*kept.report.notes, note)))
+    note = f"The history keeps no {listed(cuts)} of this report, because it is large."
+    return replace(kept, left_out=tuple(cuts), report=replace(kept.report, notes=(*kept.report.notes, note)))
 
 
 def contradicted(entry: Entry) -> bool:
@@ -158,7 +157,7 @@ def contradicted(entry: Entry) -> bool:
         return False
     if entry.gpu != gpu_of(report) or entry.plain != (of_program(report) is not report):
         return True
-    if any(note.startswith(_LEFT_OUT) and "steps" in note for note in report.notes):
+    if "steps" in entry.left_out:
         spans = {(trace.rank, device.device): device.span_ns for trace in report.traces for device in trace.devices}
         return any(
             figure.value > spans.get((figure.rank, figure.device), -1)
