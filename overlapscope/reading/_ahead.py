@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from typing import Final
 
@@ -20,6 +19,9 @@ def unpacked_ahead(file: SourceFile) -> Generator[bytes, None, None]:
     Raises:
         UnreadableTrace: As the file does.
     """
+    # Imported here because a file in the cache is opened before this import would be over.
+    from concurrent.futures import ThreadPoolExecutor
+
     # The thread works on a copy, so that `file` describes the block that the caller has.
     ahead = copy(file)
     blocks = iter(ahead)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import Struct
 
@@ -156,6 +155,9 @@ def _read_together(
     progress: Callable[[int], None],
     meanwhile: Callable[[], object],
 ) -> None:
+    # As in `_ahead`, imported only where it is used.
+    from concurrent.futures import ThreadPoolExecutor
+
     read_by: defaultdict[int, EventColumns] = defaultdict(EventColumns)
 
     def read(stretch: Stretch) -> Piece | None:
