@@ -11,16 +11,17 @@ read again from end to end. So nothing that goes wrong here, such as a wrong gue
 
 from __future__ import annotations
 
-import threading
-from collections import defaultdict
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from itertools import islice
 
 from msgspec import Struct
 
 from overlapscope.reading import files
 from overlapscope.reading._ahead import unpacked_ahead
 from overlapscope.reading._batch import Batch
-from overlapscope.reading._columns import EventColumns, Renumbering, Share
+from overlapscope.reading._columns import EventColumns
 from overlapscope.reading._cores import usable_cores
 from overlapscope.reading._cuts import BLANK, boundaries
 from overlapscope.reading._losses import Losses
@@ -30,7 +31,8 @@ from overlapscope.reading.files import SourceFile
 
 _STRETCH_BLOCKS = 4
 """Small enough that the threads end at about the same time, even if one of them gets less of its core."""
-_MOST_STRETCHES = 1000
+_STRETCHES_AHEAD = 2
+"""Maximum number of stretches per thread that are read and not yet added, which bounds the memory."""
 _SIGHT_BYTES = 1 << 16
 """Number of bytes before a place in which to look for the event that reaches over it."""
 
@@ -72,11 +74,10 @@ class StretchStream(EventStream):
 class Piece(Struct, frozen=True):
     """Result of reading one stretch."""
 
-    reader: int
-    """Thread that read it."""
+    stretch: Stretch
     held: int
     """Bytes left over at the end of the stretch."""
-    share: Share
+    batches: list[Batch]
 
 
 class Crew(Struct, frozen=True):
@@ -129,7 +130,7 @@ class Crew(Struct, frozen=True):
         """Return stretches over all whole blocks still to be read except the last, in which the array may end."""
         block = files.BLOCK_BYTES
         at, last = file.packed_bytes_read, (file.packed_bytes - 1) // block * block
-        step = block * max(self.stretch_blocks, (last - at) // block // _MOST_STRETCHES + 1)
+        step = block * self.stretch_blocks
         stretches = []
         for end in [*range(at + step, last, step), last]:
             next_held = guess(file, end)
@@ -156,22 +157,26 @@ def _read_together(
     meanwhile: Callable[[], object],
 ) -> None:
     # As in `_ahead`, imported only where it is used.
-    from concurrent.futures import ThreadPoolExecutor
-
-    read_by: defaultdict[int, EventColumns] = defaultdict(EventColumns)
-
-    def read(stretch: Stretch) -> Piece | None:
-        return _piece(stretch, stream, read_by[threading.get_ident()])
+    from concurrent.futures import Future, ThreadPoolExecutor
 
     pool = ThreadPoolExecutor(threads)
+    waiting = iter(stretches)
+    pending: deque[Future[Piece | None]] = deque()
+
+    def start(count: int) -> None:
+        # If the system has no thread to spare, the stream reads the rest alone.
+        with suppress(RuntimeError):
+            pending.extend(pool.submit(_piece, stream, stretch) for stretch in islice(waiting, count))
+
+    def pieces() -> Iterator[Piece | None]:
+        while pending:
+            yield pending.popleft().result()
+            start(1)
+
     try:
-        try:
-            pieces = pool.map(read, stretches)
-        except RuntimeError:
-            # The system has no threads to spare, so the stream reads on alone.
-            return
+        start(_STRETCHES_AHEAD * threads)
         meanwhile()
-        _join(stretches, pieces, stream, columns, progress)
+        _join(stretches, pieces(), stream, columns, progress)
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -184,26 +189,24 @@ def _join(
     progress: Callable[[int], None],
 ) -> None:
     """Add the pieces in the order of the file, as long as each follows from the one before."""
-    numbers: defaultdict[int, Renumbering] = defaultdict(lambda: ([], [], [], []))
     at, held = stretches[0].begin, stretches[0].held
-    for stretch, piece in zip(stretches, pieces, strict=True):
-        if piece is None or (stretch.begin, stretch.held) != (at, held):
+    for piece in pieces:
+        if piece is None or (piece.stretch.begin, piece.stretch.held) != (at, held):
             break
-        columns.add_share(piece.share, numbers[piece.reader])
-        at, held = stretch.end, piece.held
+        for batch in piece.batches:
+            columns.add(batch)
+        at, held = piece.stretch.end, piece.held
         progress(at)
     if at > stretches[0].begin:
         stream.resume(at, held)
 
 
-def _piece(stretch: Stretch, stream: EventStream, columns: EventColumns) -> Piece | None:
+def _piece(stream: EventStream, stretch: Stretch) -> Piece | None:
     """Return the events of a stretch; None where it cannot be read on its own, so that no later stretch counts."""
+    part = StretchStream(stretch, stream)
     try:
-        part = StretchStream(stretch, stream)
-        for batch in part.batches():
-            columns.add(batch)
-        held = part.held
+        batches = list(part.batches())
     except Exception:
         # A wrong guess may cause any error. If the guess was right, the error will happen again to the reader.
         return None
-    return None if held is None else Piece(threading.get_ident(), held, columns.share())
+    return None if part.held is None else Piece(stretch, part.held, batches)

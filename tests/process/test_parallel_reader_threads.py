@@ -31,7 +31,8 @@ def test_a_thread_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(_crew.StretchStream, "batches", failing)
     before = threading.active_count()
     _, counted = read_both(write(tmp_path, dialect(events_of_all_kinds(800), "indented")), 2000, threads=3)
-    assert counted <= at
+    # Threads may overtake one another between taking a stretch and reading it.
+    assert counted < at + 3
     assert threading.active_count() == before
 
 
