@@ -37,7 +37,7 @@ def test_a_thread_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("works", [0, 1])
-def test_a_system_without_threads_to_spare_is_read_alone(
+def test_a_system_with_few_threads_to_spare_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, works: int
 ) -> None:
     start = threading.Thread.start
@@ -50,7 +50,7 @@ def test_a_system_without_threads_to_spare_is_read_alone(
 
     monkeypatch.setattr(threading.Thread, "start", scarce)
     _, counted = read_both(write(tmp_path, dialect(events_of_all_kinds(300), "indented")), 1000, threads=3)
-    assert counted == 0
+    assert (counted > 0) == (works > 0)
 
 
 _INTERRUPTED = """
