@@ -1,4 +1,4 @@
-"""Names of trace files, and what they say: the recording in a file, and its rank."""
+"""Names of trace files, which may state the recording in a file and its rank."""
 
 from __future__ import annotations
 

@@ -106,8 +106,12 @@ def buckets(section: DeviceReport, device: Device) -> Table:
     shares = bare_shares(list(parts.values()), device.span_ns)
     lines = [(name, unit.number(ns), part) for (name, ns), part in zip(parts.items(), shares, strict=True) if ns]
     lines.append(("span", unit.number(device.span_ns), "100"))
-    title = "Where the time goes"
-    return Table(title, (words(title.lower(), heads=True), Column(unit.name), Column("%")), rows(lines), total=True)
+    return _parts("Where the time goes", unit, lines, total=True)
+
+
+def _parts(title: str, unit: Unit, lines: Iterable[tuple[str, str, str]], *, total: bool = False) -> Table:
+    """Return a table of parts, each with its time and its share of the whole."""
+    return Table(title, (words(title.lower(), heads=True), Column(unit.name), Column("%")), rows(lines), total=total)
 
 
 def plain_step(section: DeviceReport, device: Device) -> Table:
@@ -127,8 +131,7 @@ def plain_step(section: DeviceReport, device: Device) -> Table:
         most = sorted(causes.get(name, {}).items(), key=lambda cause: -cause[1])
         lines += [(f"  {cause}", of.number(time), "") for cause, time in most[:2] if time and ns]
     lines.append(("step", of.number(plain.step_ns), "100"))
-    columns = (words(title.lower(), heads=True), Column(of.name), Column("%"))
-    return Table(title, columns, rows(lines), total=True)
+    return _parts(title, of, lines, total=True)
 
 
 def figures(section: DeviceReport, device: Device) -> Table:
@@ -154,7 +157,7 @@ def causes(section: DeviceReport, title: str, by_cause: dict[str, int], whole_ns
     shares = dict(zip(by_cause, bare_shares(list(by_cause.values()), whole_ns), strict=True))
     by_length = _largest((ns, cause) for cause, ns in by_cause.items() if ns)
     lines = ((clean(cause, 40), unit.number(ns), shares[cause]) for ns, cause in by_length)
-    return Table(title, (words(title.lower(), heads=True), Column(unit.name), Column("%")), rows(lines))
+    return _parts(title, unit, lines)
 
 
 def costliest_causes(section: DeviceReport, device: Device) -> Table:
@@ -164,7 +167,7 @@ def costliest_causes(section: DeviceReport, device: Device) -> Table:
         (ns, f"{subject}: {clean(cause, 40)}") for subject, by_cause in by_subject for cause, ns in by_cause.items()
     ]
     lines = [(cause, unit.number(ns), bare_share(ns, device.span_ns)) for ns, cause in _largest(named) if ns]
-    return Table("Causes", (words("causes", heads=True), Column(unit.name), Column("%")), rows(lines[:FEW]))
+    return _parts("Causes", unit, lines[:FEW])
 
 
 def _by_cause(device: Device) -> tuple[dict[str, int], dict[str, int]]:
