@@ -67,8 +67,8 @@ def load(
             read again (`docs/how-it-works/cache.md`). The Trace is the same.
         steps_by: Name of the ranges to use as steps, in which `*` and `?` stand for any characters.
         periodic: Whether a recording without marked steps gets steps from its own period (`Trace.period`).
-        meanwhile: Work for this process, such as an import, once other processes have begun to read. It is not called
-            if no other process reads.
+        meanwhile: Work for this process, such as an import, once other threads have begun to read. It is not called
+            if no other thread reads.
 
     Raises:
         UnreadableTrace: The file cannot be read; the message is a sentence for the user.
