@@ -54,7 +54,6 @@ def load(
     cache: bool = True,
     steps_by: str | None = None,
     periodic: bool = True,
-    meanwhile: Callable[[], object] | None = None,
 ) -> Trace:
     """Return the Trace in one file; `-` is standard input.
 
@@ -67,8 +66,6 @@ def load(
             read again (`docs/how-it-works/cache.md`). The Trace is the same.
         steps_by: Name of the ranges to use as steps, in which `*` and `?` stand for any characters.
         periodic: Whether a recording without marked steps gets steps from its own period (`Trace.period`).
-        meanwhile: Work for this process, such as an import, once other threads have begun to read. It is not called
-            if no other thread reads.
 
     Raises:
         UnreadableTrace: The file cannot be read; the message is a sentence for the user.
@@ -77,7 +74,7 @@ def load(
     path = named(source)
     if path.is_dir():
         raise UnreadableTrace(path, "is a directory; name a trace file in it, or load all of them with load_all.")
-    request = ReadRequest(limit_bytes, progress, Crew(meanwhile=meanwhile))
+    request = ReadRequest(limit_bytes, progress)
     trace = read_once(path, limit_bytes, lambda: _read_or_cached(path, request, cache))
     if steps_by is not None:
         return named_steps(trace, steps_by)

@@ -90,15 +90,11 @@ class Crew(Struct, frozen=True):
     stretch_blocks: int = _STRETCH_BLOCKS
     least_packed_bytes: int = 2 << 20
     """Smaller packed files are unpacked in this thread."""
-    meanwhile: Callable[[], object] | None = None
-    """Work for this thread once others have begun to read; not called if no other thread reads."""
 
     def blocks(self, file: SourceFile) -> Generator[bytes, None, None]:
         """Return the unpacked bytes of the file, from a thread of their own where the file is packed and large."""
-        return unpacked_ahead(file) if self._unpacks_ahead(file) else iter(file)
-
-    def _unpacks_ahead(self, file: SourceFile) -> bool:
-        return not file.plain and file.packed_bytes >= self.least_packed_bytes and self._threads() > 1
+        is_large = not file.plain and file.packed_bytes >= self.least_packed_bytes
+        return unpacked_ahead(file) if is_large and self._threads() > 1 else iter(file)
 
     def _threads(self) -> int:
         return usable_cores() if self.threads is None else self.threads
@@ -109,10 +105,7 @@ class Crew(Struct, frozen=True):
         Call this between two batches. `progress` is called with the approximate number of bytes read.
         """
         file = stream.file
-        meanwhile = self.meanwhile or (lambda: None)
         if not file.plain:
-            if self._unpacks_ahead(file):
-                meanwhile()
             return
         size = file.packed_bytes
         held = stream.held
@@ -124,7 +117,7 @@ class Crew(Struct, frozen=True):
             return
         stretches = self._stretches(file, held)
         if len(stretches) >= 2:
-            _read_together(stretches, threads, stream, columns, progress, meanwhile)
+            _read_together(stretches, threads, stream, columns, progress)
 
     def _stretches(self, file: SourceFile, held: int) -> list[Stretch]:
         """Return stretches over all whole blocks still to be read except the last, in which the array may end."""
@@ -154,7 +147,6 @@ def _read_together(
     stream: EventStream,
     columns: EventColumns,
     progress: Callable[[int], None],
-    meanwhile: Callable[[], object],
 ) -> None:
     # As in `_ahead`, imported only where it is used.
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -175,7 +167,6 @@ def _read_together(
 
     try:
         start(_STRETCHES_AHEAD * threads)
-        meanwhile()
         _join(stretches, pieces(), stream, columns, progress)
     finally:
         pool.shutdown(cancel_futures=True)
