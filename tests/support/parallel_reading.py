@@ -57,8 +57,8 @@ def read_both(path: Path, block: int, threads: int = 2, stretch_blocks: int = 1)
     counted: list[int] = []
     join = _crew._join
 
-    def counting(*args: Any) -> None:
-        join(*args[:-1], counted.append)
+    def counting(stretches: Any, pieces: Any, stream: Any, columns: Any, _: Any) -> None:
+        join(stretches, pieces, stream, columns, counted.append)
 
     with patched(files, "BLOCK_BYTES", block), patched(_crew, "_join", counting):
         alone = kineto.read(path, crew=ALONE)
