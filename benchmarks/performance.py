@@ -130,8 +130,8 @@ def beside_hta(rows: Sequence[Compared]) -> tuple[list[str], list[Target]]:
     return [
         *lines,
         "",
-        "MB are 10^6 bytes, of the trace unpacked and of memory. The peak is that of the largest process; large files",
-        "are read by several, and the last column is what all of them had at one time, shared pages in part.",
+        "MB are 10^6 bytes, of the trace unpacked and of memory. The last column is the memory of",
+        "all processes at one time, shared pages in part.",
         "",
         f"![Seconds and peak memory against the size of the trace]({PLOT.name})",
         "",

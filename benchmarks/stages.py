@@ -31,7 +31,7 @@ from overlapscope.reading._events import typed_events
 from overlapscope.reading.files import BLOCK_BYTES
 from overlapscope.report.model import build, to_json
 
-_ALONE = Crew(processes=1)
+_ALONE = Crew(threads=1)
 _MOST = 16
 
 

@@ -48,7 +48,11 @@ def explain(asked: str) -> Document:
     matches = [entry for entry in entries() if _plain(entry.word) == _plain(asked)]
     if not matches:
         hint = did_you_mean(_plain(asked), {_plain(entry.word) for entry in entries()})
-        raise UsageError(f"no report uses the word {asked!r}{hint}; `overlapscope explain` lists all words.")
+        unknown = f"no report uses the word {asked!r}{hint};"
+        raise UsageError(
+            f"{unknown} `overlapscope explain` lists all words.",
+            for_assistants=f"{unknown} explain lists all words for the word `words`.",
+        )
     blocks: list[Block] = []
     for entry in matches:
         blocks += [Heading(f"{entry.word} ({entry.kind})"), Text(entry.summary), *entry.blocks]

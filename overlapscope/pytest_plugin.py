@@ -117,10 +117,9 @@ def _metric(argument: str, limit: str | float, metric: str, share: str | None) -
 
     chosen = share if share is not None and is_share(limit) else metric
     try:
-        parse(limit, METRICS[chosen].unit)
+        parse(limit, METRICS[chosen].unit, or_share=share is not None)
     except ConfigError as error:
-        or_share = ' or "10%"' if share is not None and str(error).endswith('"') else ""
-        raise ConfigError(f"{_MARKER}: {argument}: {error}{or_share}.") from None
+        raise ConfigError(f"{_MARKER}: {argument}: {error}.") from None
     return chosen
 
 

@@ -92,10 +92,9 @@ class Job:
         self._exemptions = Exemptions(self._settings.exceptions, today or datetime.datetime.now().astimezone().date())
         for budget in self._settings.budgets:
             if baseline is None and budget.relative:
-                raise UsageError(
-                    f"{budget.origin or budget.metric}: a change needs a baseline; pass --baseline FILE, written "
-                    "by `overlapscope baseline write`."
-                )
+                needs = f"{budget.origin or budget.metric}: a change needs a baseline; pass"
+                written = "written by `overlapscope baseline write`."
+                raise UsageError(f"{needs} --baseline FILE, {written}", for_assistants=f"{needs} baseline, {written}")
         here = environment.fingerprint(self.report)
         differences = environment.differences(baseline.environment, here) if baseline else ()
         # Drivers are updated often, and budgets find what an update changes.

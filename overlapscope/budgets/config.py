@@ -171,8 +171,8 @@ def _limit_key(operator: str, change: str | None, metric: Metric, location: Conf
         return "max" if operator == "<=" else "min"
     if operator == ">=":
         raise location.error("a change has an upper limit; write <=")
-    if f"max_{change}" != _relative_key(metric):
-        raise location.error(f"{_better(metric)}; write {_relative_key(metric).removeprefix('max_')}")
+    if change != _loss(metric):
+        raise location.error(f"{_better(metric)}; write {_loss(metric)}")
     return _relative_key(metric)
 
 
@@ -267,7 +267,11 @@ def _parsed(quantity: str | float, unit: Unit, at: ConfigLocation) -> float:
 
 
 def _relative_key(metric: Metric) -> str:
-    return "max_decrease" if metric.more_is_better else "max_increase"
+    return f"max_{_loss(metric)}"
+
+
+def _loss(metric: Metric) -> str:
+    return "decrease" if metric.more_is_better else "increase"
 
 
 def _better(metric: Metric) -> str:

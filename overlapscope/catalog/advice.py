@@ -148,15 +148,10 @@ _CUDA: Final = {
     "Let it wait with cudaStreamWaitEvent for an event after the kernel that computes the data.",
 }
 
-_FOR_ALL: Final = ("Issue copies in the order in which compute needs them.",)
-"""First lines of advice that is the same in every framework, although other advice of the rule isn't."""
-
 OTHERS: Final[Mapping[Framework, Mapping[str, str]]] = {"jax": _JAX, "cuda": _CUDA}
 NAMES: Final[Mapping[Framework, str]] = {"jax": "JAX", "cuda": "CUDA C++"}
 
 
 def in_words_of(framework: Framework, id: str, advice: str) -> str:
     """Return the advice of a rule or an intervention in the words of a framework, or unchanged if there are none."""
-    if advice.startswith(_FOR_ALL):
-        return advice
     return OTHERS.get(framework, {}).get(id, advice)

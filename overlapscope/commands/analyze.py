@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlapscope.base import registry
 from overlapscope.base.output import tell
 from overlapscope.base.words import listed
 from overlapscope.commands import DONE
@@ -101,7 +100,7 @@ def _read(args: argparse.Namespace, files: Sequence[Path], now: Callable[[str], 
         UnreadableTrace: A file that the user named can't be read, or no file can.
     """
     from overlapscope.reading import load
-    from overlapscope.reading.files import named
+    from overlapscope.reading.pipes import named
 
     limit, named_files = size_limit(args), {*map(named, args.traces)}
     traces: list[Trace] = []
@@ -109,16 +108,8 @@ def _read(args: argparse.Namespace, files: Sequence[Path], now: Callable[[str], 
     for number, path in enumerate(files, 1):
         now(f"reading trace {number:,} of {len(files):,}")
         try:
-            traces.append(
-                load(
-                    path,
-                    limit_bytes=limit,
-                    progress=len(files) <= _BARS,
-                    cache=args.cache,
-                    steps_by=args.steps_by,
-                    meanwhile=_import_the_rest,
-                )
-            )
+            progress = len(files) <= _BARS
+            traces.append(load(path, limit_bytes=limit, progress=progress, cache=args.cache, steps_by=args.steps_by))
         except UnreadableTrace as error:
             if path in named_files:
                 raise
@@ -149,18 +140,6 @@ def _analyze(
     for reason in left_out:
         tell(f"Left out: {reason}")
     return analyses, step or args.range or "window"
-
-
-def _import_the_rest() -> None:
-    """Import modules for the work after reading, while other processes read.
-
-    This saves a tenth of the time for a trace of 250 MB.
-    """
-    for module in ("analysis", "report.model", "report.document", "render.terminal"):
-        registry.load(f"overlapscope.{module}")
-    from overlapscope.rules import RULES
-
-    tuple(RULES.values())
 
 
 def _with_strips(page: Page, analyses: list[TraceAnalysis], slices: int) -> Page:

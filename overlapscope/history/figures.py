@@ -28,7 +28,6 @@ from overlapscope.version import __version__
 KEPT_BYTES: Final = 16 << 10
 """Maximum size of a packed entry in bytes. Parts that make it larger are left out."""
 
-_LEFT_OUT: Final = "The history keeps no"
 _ROUNDED: Final = 1e-9
 _PARTS: Final = {"idle_time": IDLE_CAUSES, "exposed_copy_time": COPY_CAUSES}
 _SCALARS: Final = {"ns": ("_time", "_ms", 1e-6), "gb_per_s": ("_bandwidth", "_gb_per_s", 1.0)}
@@ -147,8 +146,8 @@ def entry(report: Report, origin: Origin, check: CheckResult | None = None) -> E
         kept = replace(kept, report=_without(kept.report, cut))
     if not cuts:
         return whole
-    note = f"{_LEFT_OUT} {listed(cuts)} of this report, because it is large."
-    return replace(kept, report=replace(kept.report, notes=(*kept.report.notes, note)))
+    note = f"The history keeps no {listed(cuts)} of this report, because it is large."
+    return replace(kept, left_out=tuple(cuts), report=replace(kept.report, notes=(*kept.report.notes, note)))
 
 
 def contradicted(entry: Entry) -> bool:
@@ -161,8 +160,8 @@ def contradicted(entry: Entry) -> bool:
     program = of_program(report)
     if entry.gpu != gpu_of(report) or entry.plain != (program is not report):
         return True
-    noted = any(note.startswith(_LEFT_OUT) and "steps" in note for note in report.notes)
-    cut = noted and not any(device.steps for device in program.devices)
+    may_be_cut = "steps" in entry.left_out or report.tool.version != __version__
+    cut = may_be_cut and not any(device.steps for device in program.devices)
     if any(_impossible(figure, program, cut=cut) for figure in entry.figures):
         return True
     if report.tool.version != __version__:

@@ -23,11 +23,11 @@ from msgspec.structs import replace
 from overlapscope.base.disk import read_regular
 from overlapscope.base.saved import decode
 from overlapscope.reading import cache_file, cache_folder, sources
-from overlapscope.reading._processes import usable_cores
+from overlapscope.reading._cores import usable_cores
 from overlapscope.reading._progress import Progress, ReadingBar
 from overlapscope.reading._scan import LIBRARY
 from overlapscope.reading.cache_folder import Folder, remove
-from overlapscope.reading.files import file_and_part, rank_in_name, shown_source
+from overlapscope.reading.file_names import file_and_part, rank_in_name, shown_source
 from overlapscope.reading.source import ReadRequest
 from overlapscope.trace.model import Trace
 from overlapscope.version import __version__

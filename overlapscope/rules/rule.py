@@ -27,6 +27,8 @@ class Draft(Struct, frozen=True):
     bound_ns: int = 0
     where: Where | None = None
     example: Window | None = None
+    for_all: bool = False
+    """True if the advice is the same in every framework, although other advice of the rule isn't."""
     afterword: str = ""
     """Text after the detail and the places."""
     severity: Severity | None = None

@@ -25,9 +25,10 @@ from hypothesis import strategies as st
 
 import overlapscope as ov
 from overlapscope.errors import UsageError
+from overlapscope.export.chrome_trace import HOST_PID
 from overlapscope.hta.build import quiet
 from overlapscope.hta.catalog import ANALYSES, HtaOptions
-from overlapscope.hta.frame import HOST_PID, StepRows, iterations, linked
+from overlapscope.hta.frame import StepRows, iterations, linked
 from overlapscope.hta.run import run
 from tests.support.hta_recordings import TRACES, document, rewritten
 

@@ -46,7 +46,7 @@ def test_a_helper_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(host, "operators_and_ranges", reads)
     monkeypatch.setattr(helper, "_LEAST_ROWS", 1)
     monkeypatch.setattr(helper, "usable_cores", lambda: 2)
-    monkeypatch.setattr(helper, "alone", lambda: True)
+    monkeypatch.setattr(helper, "_alone", lambda: True)
     helped = read(tmp_path)
     # Where the helper did its work, this process did not.
     assert readers == ([] if end == "well" else [parent])

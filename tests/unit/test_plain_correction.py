@@ -374,7 +374,7 @@ def test_what_cannot_be_replayed_keeps_its_ops_and_says_so() -> None:
     assert shorter.buckets.compute_ns == 20 * 300 * US
     assert has_exact_sums(shorter)
     assert plain_of(trace, 5 * MS).buckets is None, "its ops alone take 6 ms"
-    assert "cannot be replayed" in plain_sentence(only(report(trace, 10 * MS)))
+    assert "cannot be replayed" in plain_sentence(only(report(trace, 10 * MS)), "--plain-step")
 
 
 def test_each_device_has_the_plain_step() -> None:
