@@ -84,4 +84,5 @@ def main(
     for _ in range(given.steps):
         step()
         overlapscope.step()
+    del step  # A model that outlives the process group can wait for it forever.
     dist.destroy_process_group()
