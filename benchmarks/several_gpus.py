@@ -1,11 +1,11 @@
 """Measures and records the programs of `scenarios/jobs` on several GPUs: `python -m benchmarks.several_gpus OUT`.
 
 For each program, all variants are prepared in one job. Their steps are timed in turn without the profiler, and each is
-then recorded. Beside them, `bandwidth` times collectives over a range of sizes by the arithmetic of nccl-tests, and
-`peer` copies from one GPU to another in one process. `overlapscope run` records the base of each program under torchrun.
+then recorded. Beside them, `bandwidth` times collectives of many sizes by the arithmetic of nccl-tests, and `peer`
+copies from one GPU to another in one process. `overlapscope run` records the base of each program under torchrun.
 
-OUT then has `results.json`, with a `Result` for each variant and job, and up to five archives of traces. Everything ends
-within `--seconds`: a job that hangs is killed, and its next program begins in new processes. Without GPUs, two
+OUT then has `results.json`, with a `Result` for each variant and job, and up to five archives of traces. Everything
+ends within `--seconds`: a job that hangs is killed, and its next program begins in new processes. Without GPUs, two
 processes take small sizes through gloo.
 """
 
@@ -23,6 +23,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -160,14 +161,14 @@ def _synchronize(device: torch.device) -> None:
 
 def _record(trace: Path, step: Callable[[], object], *, stacks: bool = False) -> None:
     trace.parent.mkdir(exist_ok=True)
-    with overlapscope.record(trace, wait=3, warmup=2, active=3, steps_by="marks", stacks=stacks, shapes=True) as rec:
+    with overlapscope.record(trace, wait=3, warmup=2, active=3, steps_by="marks", stacks=stacks) as rec:
         for _ in range(RECORDED_STEPS):
             step()
             rec.step()
 
 
 def _bandwidth(out: Path, name: str, program: str) -> Iterator[Result]:
-    """Time collectives as nccl-tests does: the mean of calls in a row, and the bytes that its page on performance names."""
+    """Time collectives by the arithmetic of nccl-tests: the mean of many calls, and the bytes of the whole buffer."""
     import job
 
     device = job.begin()
@@ -195,7 +196,7 @@ def _bandwidth(out: Path, name: str, program: str) -> Iterator[Result]:
     for collective in collectives:
         for size in sizes:
             call(collective, size)
-            seconds = _seconds(lambda at=(collective, size): call(*at), device)
+            seconds = _seconds(partial(call, collective, size), device)
             factor = (2 if collective == "all_reduce" else 1) * (world - 1) / world
             source.fill_(1)
             algorithm = size / seconds / 1e9
@@ -236,7 +237,7 @@ def _seconds(call: Callable[[], object], device: torch.device, calls: int = 20) 
         call()
     end.record()
     end.synchronize()
-    return start.elapsed_time(end) / 1000 / calls
+    return float(start.elapsed_time(end)) / 1000 / calls
 
 
 def _peer(out: Path, name: str, program: str) -> Iterator[Result]:
@@ -250,15 +251,14 @@ def _peer(out: Path, name: str, program: str) -> Iterator[Result]:
     figures: list[dict[str, float | str]] = [{"can_access_peer": float(torch.cuda.can_device_access_peer(0, 1))}]
     for source, target in zip(sources, targets, strict=True):
         ways: dict[str, Callable[[], object]] = {
-            "to": lambda source=source: source.to(there),
-            "copy": lambda source=source, target=target: target.copy_(source, non_blocking=True),
-            "back": lambda source=source, target=target: source.copy_(target, non_blocking=True),
+            "to": partial(source.to, there),
+            "copy": partial(target.copy_, source, non_blocking=True),
+            "back": partial(source.copy_, target, non_blocking=True),
         }
         for way, call in ways.items():
             seconds = _seconds(call, here)
-            figures.append(
-                {"way": way, "bytes": source.nbytes, "us": seconds * 1e6, "gb_s": source.nbytes / seconds / 1e9}
-            )
+            rate = source.nbytes / seconds / 1e9
+            figures.append({"way": way, "bytes": source.nbytes, "us": seconds * 1e6, "gb_s": rate})
 
     def step() -> None:
         for source in sources:
@@ -406,36 +406,31 @@ def run(out: Path, program: str, gpus: tuple[int, ...], end: float) -> None:
 def pack(work_folder: Path, out: Path) -> None:
     """Write the results, and the traces into as few archives as hold them, those without stacks first."""
     names = [path.stem for path in sorted(work_folder.glob("*.jsonl"))]
-    results = [one for name in names for one in _results(work_folder, name) if one.variant != "begun"]
+    results = [result for name in names for result in _results(work_folder, name) if result.variant != "begun"]
     traces = sorted(work_folder.rglob("*.json.gz"), key=lambda path: ("stacks" in str(path), str(path)))
-    files = [*sorted(work_folder.glob("*.log")), *traces]
-    left_out, number, room = [], 0, 0
-    archive: tarfile.TarFile | None = None
-    for path in files:
+    archives: list[list[Path]] = [[]]
+    room = ARCHIVE_BYTES
+    for path in (*sorted(work_folder.glob("*.log")), *traces):
         size = path.stat().st_size + 1024
-        if archive is None or size > room:
-            if number == ARCHIVES or size > ARCHIVE_BYTES:
-                left_out.append(str(path.relative_to(work_folder)))
-                continue
-            if archive is not None:
-                archive.close()
-            archive, number, room = tarfile.open(out / f"traces-{number}.tar", "w"), number + 1, ARCHIVE_BYTES
-        archive.add(path, str(path.relative_to(work_folder)))
+        if size > room:
+            archives.append([])
+            room = ARCHIVE_BYTES
+        archives[-1].append(path)
         room -= size
-    if archive is not None:
-        archive.close()
+    for number, paths in enumerate(archives[:ARCHIVES]):
+        with tarfile.open(out / f"traces-{number}.tar", "w") as archive:
+            for path in paths:
+                archive.add(path, str(path.relative_to(work_folder)))
+    gpus = [torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())]
     machine = {
         "torch": str(torch.__version__),
-        "gpus": [torch.cuda.get_device_name(gpu) for gpu in range(torch.cuda.device_count())],
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else "",
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if gpus else "",
+        "gpus": gpus,
         "cores": os.cpu_count(),
-        "load": os.getloadavg(),
     }
-    (out / "results.json").write_bytes(
-        msgspec.json.format(
-            msgspec.json.encode({"machine": machine, "results": results, "left_out": left_out}), indent=1
-        )
-    )
+    left_out = [str(path.relative_to(work_folder)) for paths in archives[ARCHIVES:] for path in paths]
+    everything = {"machine": machine, "results": results, "left_out": left_out}
+    (out / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(everything), indent=1))
 
 
 def main() -> None:
@@ -464,8 +459,8 @@ def main() -> None:
             list(pool.map(lambda job: measure(work_folder, job, end - 20), stage))
             pack(work_folder, options.out)
         if time.monotonic() < end - 60:
-            order = [(name, pairs[number % 2]) for number, name in enumerate(names)]
-            list(pool.map(lambda program: run(work_folder, *program, end - 10), order))
+            of_pairs = [pairs[number % 2] for number, _name in enumerate(names)]
+            list(pool.map(lambda name, pair: run(work_folder, name, pair, end - 10), names, of_pairs))
             pack(work_folder, options.out)
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 import job
@@ -19,14 +20,19 @@ class Exchange(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, sent: list[int], received: list[int]) -> torch.Tensor:
         ctx.counts = sent, received
-        result = rows.new_empty(sum(received), rows.shape[1])
-        dist.all_to_all_single(result, rows.contiguous(), received, sent)
-        return result
+        return exchanged(rows, sent, received)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         sent, received = ctx.counts
-        return Exchange.forward(ctx, gradients[0], received, sent), None, None
+        return exchanged(gradients[0], received, sent), None, None
+
+
+def exchanged(rows: torch.Tensor, sent: list[int], received: list[int]) -> torch.Tensor:
+    """Return the rows that the other ranks send here. The lists have the number of rows for and from each rank."""
+    result = rows.new_empty(sum(received), rows.shape[1])
+    dist.all_to_all_single(result, rows.contiguous(), received, sent)
+    return result
 
 
 def options() -> argparse.ArgumentParser:
@@ -44,6 +50,7 @@ def prepare(options: argparse.Namespace, device: torch.device) -> job.Step:
         even = torch.arange(options.tokens) % world
         skewed = torch.where(torch.arange(options.tokens) * 100 < options.skew_pct * options.tokens, 0, even)
         counts = torch.bincount(skewed, minlength=world)
+    exchange: Callable[..., torch.Tensor] = Exchange.apply
     optimizer = torch.optim.SGD(experts.parameters(), lr=1e-3)
 
     def step() -> None:
@@ -53,8 +60,8 @@ def prepare(options: argparse.Namespace, device: torch.device) -> job.Step:
             incoming = torch.empty_like(counts)
             dist.all_to_all_single(incoming, counts)
             sent, received = counts.tolist(), incoming.tolist()  # Waits for the counts, as the sizes are needed here.
-            arrived = Exchange.apply(value, sent, received)
-            value = Exchange.apply(expert(arrived), received, sent)
+            arrived = exchange(value, sent, received)
+            value = exchange(expert(arrived), received, sent)
         value.square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -20,14 +20,14 @@ def options() -> argparse.ArgumentParser:
 
 def prepare(options: argparse.Namespace, device: torch.device) -> job.Step:
     with device:
-        model = torch.nn.Sequential(*[job.Block(options.width) for _ in range(options.blocks)])
+        blocks = [job.Block(options.width) for _ in range(options.blocks)]
         samples = torch.randn(options.batch, options.width)
     mesh = job.mesh(device)
-    for block in model:
-        fully_shard(block, mesh=mesh)
+    model = torch.nn.Sequential(*blocks)
+    sharded = [fully_shard(block, mesh=mesh) for block in blocks]
     fully_shard(model, mesh=mesh)
     if options.no_prefetch:
-        for block in model:
+        for block in sharded:
             block._set_unshard_async_op(True)  # The forward pass gathers on the stream that computes.
             block.set_modules_to_backward_prefetch([block])  # The backward pass gathers nothing for other blocks.
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import overlapscope
 
@@ -62,9 +63,9 @@ def begin() -> torch.device:
     return device
 
 
-def mesh(device: torch.device) -> dist.DeviceMesh:
+def mesh(device: torch.device) -> DeviceMesh:
     """Return the mesh of all ranks, in one dimension."""
-    return dist.device_mesh.init_device_mesh(device.type, (dist.get_world_size(),))
+    return init_device_mesh(device.type, (dist.get_world_size(),))
 
 
 def sleep(options: argparse.Namespace) -> None:

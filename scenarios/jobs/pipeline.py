@@ -32,7 +32,7 @@ def prepare(options: argparse.Namespace, device: torch.device) -> job.Step:
     schedule = (
         Schedule1F1B(parts[0], options.microbatches, loss_fn=loss)
         if options.schedule == "1f1b"
-        else ScheduleZBVZeroBubble(parts, options.microbatches, loss_fn=loss)
+        else ScheduleZBVZeroBubble([*parts], options.microbatches, loss_fn=loss)
     )
     optimizer = torch.optim.SGD([weight for model in models for weight in model.parameters()], lr=1e-3)
 
