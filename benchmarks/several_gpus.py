@@ -161,7 +161,8 @@ def _synchronize(device: torch.device) -> None:
 
 def _record(trace: Path, step: Callable[[], object], *, stacks: bool = False) -> None:
     trace.parent.mkdir(exist_ok=True)
-    with overlapscope.record(trace, wait=3, warmup=2, active=3, steps_by="marks", stacks=stacks) as rec:
+    active = 1 if stacks else 3  # Stacks take many times the space.
+    with overlapscope.record(trace, wait=3, warmup=2, active=active, steps_by="marks", stacks=stacks) as rec:
         for _ in range(RECORDED_STEPS):
             step()
             rec.step()
@@ -362,7 +363,7 @@ def _environment() -> dict[str, str]:
         **os.environ,
         "OMP_NUM_THREADS": "4" if torch.cuda.is_available() else "1",
         "NCCL_NVLS_ENABLE": "0",
-        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "30",
+        "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "120",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
