@@ -19,6 +19,8 @@ PATIENCE_S = 45.0
 """Time for a trial to end after the end of its runs."""
 BY_HAND_S = 150.0
 """Time limit of a process without overlapscope, which may compile."""
+SHORTEST = 0.6
+"""Least part of its time with which a trial is begun."""
 FEWEST_STEPS = 10
 AS_IS, EDITED = 20, 21
 """Numbers of the runs; the edited ones share their caches, so only the first one compiles."""
@@ -80,11 +82,11 @@ def _measured(
     """Yield what is new of a program: its trial, then the same with the edit by hand."""
     if file.exists():
         tried = msgspec.json.decode(file.read_bytes(), type=TriedProgram)
-    elif time.monotonic() + 60 * minutes > until:
+    elif (left := (until - time.monotonic() - PATIENCE_S) / 60) < SHORTEST * minutes:
         print(f"left out for want of time: {name}", flush=True)
         return
     else:
-        yield (tried := _tried(out, name, lane, minutes, until, here))
+        yield (tried := _tried(out, name, lane, min(minutes, left), here))
     trial, edits = tried.trial, table().programs[name].edits
     if trial is None or not edits or tried.by_hand or tried.failure:
         return
@@ -100,12 +102,11 @@ def _measured(
         print(f"by hand, left out for want of time: {name}", flush=True)
 
 
-def _tried(out: Path, name: str, lane: Lane, minutes: float, until: float, here: str) -> TriedProgram:
+def _tried(out: Path, name: str, lane: Lane, minutes: float, here: str) -> TriedProgram:
     result = out / "work" / name / "try.json"
     result.unlink(missing_ok=True)
-    options = ("--minutes", f"{minutes:g}", "--format", "json", "--force", "-o", str(result))
-    patience_s = min(60 * minutes + PATIENCE_S, until - time.monotonic())
-    done = run(out, name, "tried", 0, lane, trying=options, patience_s=patience_s)
+    options = ("--minutes", f"{minutes:.2f}", "--format", "json", "--force", "-o", str(result))
+    done = run(out, name, "tried", 0, lane, trying=options, patience_s=60 * minutes + PATIENCE_S)
     trial = msgspec.json.decode(result.read_bytes(), type=Trial) if result.exists() else None
     commit = table().repositories[table().programs[name].repository].commit
     said = tuple(done.printed.splitlines())

@@ -55,8 +55,8 @@ def points_apart(tried: TriedProgram) -> float | None:
 def _row(tried: TriedProgram) -> tuple[str, ...]:
     name = f"`{tried.program}`"
     if tried.trial is None:
-        said = clean(tried.said[-1][:160]) if tried.said else ""
-        return name, "", f"**no answer**, exit code {tried.exit_code}: {said}", "", "", ""
+        ended = "it took too long" if tried.exit_code is None else clean(" ".join(tried.said[-1:]))
+        return name, "", f"**no answer**: {ended}", "", "", ""
     step, shown = duration(tried.trial.baseline_step_ns), tried.compared or tried.best
     if shown is None:
         return name, step, "nothing pays", "", "", ""
