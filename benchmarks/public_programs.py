@@ -9,7 +9,7 @@
 `public_programs.toml` lists the programs. `fetch` puts their files into `DIR/sources`, at the commits of the list.
 `data` makes up their data (`public_programs_data.py`). `run` runs each of them plain, with hooks that only read the
 clock (`public_programs_clock.py`), and under `overlapscope run`. It writes `DIR/measured/NAME.json`, and skips programs
-that have this file. `try` runs `overlapscope try` on some of them, then times what it recommends, edited by hand
+that have this file. `try` runs `overlapscope try` on some of them, then times its recommendation, edited by hand
 (`public_programs_try.py`); it writes `DIR/tried/NAME.json`. `page` reads the folders `measured` and `tried` of DIR, by
 default those of this repository.
 """

@@ -1,4 +1,4 @@
-"""Public programs under `overlapscope try`, and what it tried made by hand and timed by the clock's hooks."""
+"""Trials of public programs by `overlapscope try`, and the same edits made by hand, timed by the clock's hooks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TriedProgram(msgspec.Struct, frozen=True):
     """None where it failed."""
     by_hand: ByHand | None = None
     failure: str = ""
-    """Why there is no edit by hand, though the list has edits."""
+    """Reason for no edit by hand, though the list has edits."""
 
     @property
     def best(self) -> Tried | None:
@@ -57,7 +57,7 @@ class TriedProgram(msgspec.Struct, frozen=True):
 
 
 def measure(out: Path, names: Sequence[str], minutes: float, until: float) -> None:
-    """Try these programs, one at a time on each GPU, and end by `until`; what is measured already is kept."""
+    """Try these programs, one at a time on each GPU, and end by `until`; existing results are kept."""
     (out / "tried").mkdir(parents=True, exist_ok=True)
     lanes, _ = lanes_and_spare()
     waiting, here = list(names), machine()
@@ -79,7 +79,7 @@ def measure(out: Path, names: Sequence[str], minutes: float, until: float) -> No
 def _measured(
     out: Path, name: str, lane: Lane, minutes: float, until: float, file: Path, here: str
 ) -> Iterator[TriedProgram]:
-    """Yield what is new of a program: its trial, then the same with the edit by hand."""
+    """Yield new results of a program: its trial, then the same with the edit by hand."""
     if file.exists():
         tried = msgspec.json.decode(file.read_bytes(), type=TriedProgram)
     elif (left := (until - time.monotonic() - PATIENCE_S) / 60) < SHORTEST * minutes:
