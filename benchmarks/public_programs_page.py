@@ -32,13 +32,14 @@ _WITHIN_PCT = (5, 20, 50)
 """Limits of the distances that are counted."""
 
 
-def page(measured: Sequence[Measured], table: Table) -> str:
-    """Return the whole page."""
+def page(measured: Sequence[Measured], table: Table, trials: str) -> str:
+    """Return the whole page, with the section about trials."""
     rows = [Row(one, table.programs[one.program]) for one in measured]
     text = TEXT.read_text(encoding="utf-8")
     for name, part in {
         "machine": " and ".join(dict.fromkeys(one.machine for one in measured)),
         "goals": _lines(("", "wanted", "reached"), _goals(rows)),
+        "trials": trials,
         "failures": "\n".join(f"- {failure}" for row in rows for failure in row.failures),
         "distances": _lines(("distance", "programs"), _distances(rows)),
         "missing": ", ".join(f"`{name}`" for name in table.programs if name not in {one.program for one in measured}),
