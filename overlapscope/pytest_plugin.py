@@ -1,6 +1,6 @@
 """The pytest plugin: a marker that holds a test to budgets of overlap, a fixture that records, and `assert_overlap`.
 
-    @pytest.mark.overlap(min_efficiency="80%", max_exposed_copy="3 ms", forbid=["pageable-copy"])
+    @pytest.mark.overlap(min_efficiency="80%", max_exposed_copy="3 ms", forbid=["pageable-memory"])
     def test_the_loader_prefetches(overlap_profile):
         with overlap_profile as recording:
             for batch in loader:

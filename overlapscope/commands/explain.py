@@ -22,7 +22,7 @@ class ExplainCommand:
             "word",
             metavar="WORD",
             nargs="*",
-            help="word to explain, such as copy-on-compute-stream or exposed copy",
+            help="word to explain, such as same-stream or exposed copy",
         )
 
     def run(self, args: argparse.Namespace) -> int:

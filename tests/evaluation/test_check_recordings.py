@@ -18,8 +18,8 @@ LABORATORY = Path("traces/laboratory")
 
 HEALTHY: frozenset[str] = frozenset()
 """Data moves as well as it can, or hardly any moves at all."""
-PAGEABLE = frozenset({"pageable-copy"})
-SAME_STREAM = frozenset({"copy-on-compute-stream"})
+PAGEABLE = frozenset({"pageable-memory"})
+SAME_STREAM = frozenset({"same-stream"})
 BLOCKING = frozenset({"blocking-copy"})
 PINNING = frozenset({"pin-in-loop"})
 LOADING = frozenset({"data-loading"})
@@ -67,7 +67,7 @@ BROKEN = {
     "dataloader/prefetcher": HEALTHY,
     # All gradients are reduced when the backward pass is over.
     "ddp_training/ddp": HEALTHY,
-    "ddp_training/no_overlap": frozenset({"exposed-communication"}),
+    "ddp_training/no_overlap": frozenset({"exposed-comm"}),
     # Nothing is copied.
     "forward_backward/large_serial": HEALTHY,
     "forward_backward/large_backward_under_side_stream": HEALTHY,
@@ -184,7 +184,7 @@ def test_the_right_rule_is_the_costliest(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(UNDECIDED))
 def test_what_is_undecided_is_judged_all_the_same(name: str) -> None:
     assert result(name).exit_code in (0, 1)
-    assert failed(name) <= {"copy-on-compute-stream", "late-prefetch", "one-way-copies"}
+    assert failed(name) <= {"same-stream", "late-prefetch", "one-way-copies"}
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_GPU))

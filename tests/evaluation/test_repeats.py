@@ -89,8 +89,8 @@ def test_a_diff_of_one_program_calls_no_step_another(recordings: dict[str, list[
 @pytest.mark.parametrize(
     ("name", "cause", "rule"),
     [
-        ("pageable", "pageable-memory", "pageable-copy"),
-        ("default_stream", "same-stream", "copy-on-compute-stream"),
+        ("pageable", "pageable-memory", "pageable-memory"),
+        ("default_stream", "same-stream", "same-stream"),
     ],
 )
 def test_copies_gone_wrong_fail_and_the_cause_is_named(
@@ -112,7 +112,7 @@ def test_mending_what_went_wrong_is_no_failure_and_the_finding_is_gone(
 ) -> None:
     before, after = variant(recordings["prefetch"], "pageable"), clean(recordings["prefetch"])[0]
     assert checked(before, after).outcome == "pass"
-    assert "pageable-copy gone" in compared(before, after).verdict
+    assert "pageable-memory gone" in compared(before, after).verdict
 
 
 @pytest.mark.parametrize("program", ["prefetch", "offload"])

@@ -61,7 +61,7 @@ WINDOWS = 6
 """So many steps and ranges of a device are swept; all are added up."""
 ABOUT_COPIES = frozenset(
     {
-        *("blocking-copy", "copy-on-compute-stream", "late-prefetch", "one-way-copies", "pageable-copy", "pin-in-loop"),
+        *("blocking-copy", "same-stream", "late-prefetch", "one-way-copies", "pageable-memory", "pin-in-loop"),
         *("slow-link", "tiny-copies", "hidden_copy_pct", "exposed_copy_pct", "exposed_copy_time", "copy_time"),
         *("copy_bandwidth", "efficiency_pct"),
     }

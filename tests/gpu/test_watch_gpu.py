@@ -47,7 +47,7 @@ def test_it_is_recorded_and_goes_on(by: str, started: Callable[..., subprocess.P
     report = ov.analyze(path)
     (device,) = report.devices
     assert device.exposed_copy_by_cause["pageable-memory"] > 0
-    assert "pageable-copy" in {finding.rule for finding in report.findings}
+    assert "pageable-memory" in {finding.rule for finding in report.findings}
     if by != "seconds":
         assert device.plain is not None and device.plain.origin == "measured"
     (status,) = waited(lambda found: len(found) == 1 and found[0].plain_step_ns is not None)

@@ -247,7 +247,7 @@ LINES: list[tuple[int, str]] = [
     (0, "cache clear"),
     (2, "cache"),
     (0, "rules"),
-    (0, "explain pageable-copy"),
+    (0, "explain pageable-memory"),
     (2, "explain nonsense"),
     (2, f"explain {SURROGATE}"),
     (0, "samples"),

@@ -38,8 +38,8 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("baseline write -o tra", ["trace.json", "traces"]),
         ("hta idle --overlay tra", ["traces"]),
         ("cache ", ["clear", "info"]),
-        ("check --forbid page", ["pageable-copy"]),
-        ("explain copy-on", ["copy-on-compute-stream"]),
+        ("check --forbid page", ["pageable-memory"]),
+        ("explain copy-on", ["same-stream"]),
     ],
 )
 def test_bash_completes(line: str, offered: list[str], script: Path, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_words_are_explained_and_are_resources(asked: Assistant) -> None:
     resources = {str(one.uri) for one in asked.portal.call(asked.client.list_resources).resources}
     for causes in CAUSES.values():
         assert {f"overlapscope://causes/{cause.id}" for cause in causes.values()} <= resources
-    page = asked.portal.call(asked.client.read_resource, "overlapscope://rules/pageable-copy").contents[0]
+    page = asked.portal.call(asked.client.read_resource, "overlapscope://rules/pageable-memory").contents[0]
     assert "pinned" in page.text  # type: ignore[union-attr]
     prompts = asked.portal.call(asked.client.list_prompts).prompts
     assert [prompt.name for prompt in prompts] == ["why", "compare", "keep"]

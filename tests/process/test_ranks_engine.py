@@ -278,7 +278,7 @@ def test_a_report_that_lies_beside_the_traces_is_none_of_them(
 def test_a_report_of_ranks_is_not_taken_for_one_of_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = str(tmp_path / "ranks.json")
     assert main(["ranks", str(DDP / "rank0.json.gz"), "--format", "json", "-o", report]) == 0
-    for command in (["diff", report, report], ["check", report, "--forbid", "pageable-copy"]):
+    for command in (["diff", report, report], ["check", report, "--forbid", "pageable-memory"]):
         assert main(command) == 2
         assert f"{report}: is a report of ranks" in capsys.readouterr().err
 

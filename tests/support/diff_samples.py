@@ -78,7 +78,7 @@ def figures(
     )
 
 
-def finding(rule: str = "pageable-copy", cost_ns: int = 4 * MS, text: str = "Pinning saves 4 ms") -> Finding:
+def finding(rule: str = "pageable-memory", cost_ns: int = 4 * MS, text: str = "Pinning saves 4 ms") -> Finding:
     return Finding(
         rule=rule,
         severity="info" if rule == "overlap-achieved" else "warning",
@@ -144,7 +144,7 @@ def device(
         ),
         findings=(
             FindingChange(
-                rule="pageable-copy",
+                rule="pageable-memory",
                 standing="gone",
                 before=finding(text=names),
                 after=None,

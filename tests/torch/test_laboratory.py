@@ -454,9 +454,9 @@ EXPERIMENT = Experiment(
     name="pinned", title="Pinned or pageable", shows="a copy from pinned memory is faster",
     sizes={"small": {"megabytes": 64}}, prepare=prepare,
     variants=(
-        Variant("pageable", {"pinned": False}, shows="slow", truth=Truth(findings=("pageable-copy",))),
+        Variant("pageable", {"pinned": False}, shows="slow", truth=Truth(findings=("pageable-memory",))),
         Variant("memory", {"megabytes": 1 << 30, "pinned": False}, shows="fails"),
-        Variant("pinned", {"pinned": True}, shows="fast", truth=Truth(no_findings=("pageable-copy",))),
+        Variant("pinned", {"pinned": True}, shows="fast", truth=Truth(no_findings=("pageable-memory",))),
     ),
     faster=(("pinned", "pageable"),),
 )

@@ -84,12 +84,12 @@ class TestAStoredTrace:
 
     def test_passes(self, as_what: str, tmp_path: Path) -> None:
         stored = self.given(PREFETCHING, as_what, tmp_path)
-        assert_overlap(stored, min_efficiency="80%", max_exposed_copy="3 ms", forbid=["pageable-copy"], skip_steps=1)  # type: ignore[arg-type]
+        assert_overlap(stored, min_efficiency="80%", max_exposed_copy="3 ms", forbid=["pageable-memory"], skip_steps=1)  # type: ignore[arg-type]
 
     def test_fails_with_the_explanation(self, as_what: str, tmp_path: Path) -> None:
         stored = self.given(PAGEABLE, as_what, tmp_path)
         with pytest.raises(AssertionError, match=r"(?s)pageable") as failure:
-            assert_overlap(stored, max_exposed_copy="3 ms", forbid=["pageable-copy"])  # type: ignore[arg-type]
+            assert_overlap(stored, max_exposed_copy="3 ms", forbid=["pageable-memory"])  # type: ignore[arg-type]
         assert "exposed_copy_time <= 3 ms" in str(failure.value)
 
 

@@ -59,8 +59,8 @@ class TestMarkers:
             ("max_step_time='3%'", "overlap: max_step_time: '3%' has the unit '%', and a time"),
             ("max_idle=3", "overlap: max_idle: 3 has no unit, and a time"),
             ("min_efficiency=[80]", "overlap: min_efficiency: [80] is not a percentage"),
-            ("forbid=['pageable']", "overlap: forbid: there is no rule 'pageable' (did you mean 'pageable-copy'?)"),
-            ("forbid='pageable-copy'", "overlap: forbid: is 'pageable-copy', but must be a list of strings"),
+            ("forbid=['pageable']", "overlap: forbid: there is no rule 'pageable' (did you mean 'pageable-memory'?)"),
+            ("forbid='pageable-memory'", "overlap: forbid: is 'pageable-memory', but must be a list of strings"),
             ("forbid=True", "overlap: forbid: is true, but must be a list of strings"),
             ("forbid=('pageable',)", "overlap: forbid: there is no rule 'pageable'"),
             (

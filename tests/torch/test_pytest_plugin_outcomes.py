@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("everything_is_loaded", "not_in_ci")
 class TestOutcome:
     def test_a_budget_that_holds_passes_and_says_by_how_much_when_asked(self, pytester: pytest.Pytester) -> None:
         pytester.makepyfile(
-            one_test("min_efficiency='80%', max_exposed_copy='3 ms', forbid=['pageable-copy']", name="prefetching")
+            one_test("min_efficiency='80%', max_exposed_copy='3 ms', forbid=['pageable-memory']", name="prefetching")
         )
         result = pytester.runpytest(*OPTIONS)
         result.assert_outcomes(passed=1)
@@ -33,7 +33,7 @@ class TestOutcome:
     def test_a_broken_budget_is_the_failure_of_the_test_itself_with_the_text_of_check(
         self, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        pytester.makepyfile(one_test("min_efficiency='80%', max_exposed_copy='3 ms', forbid=['pageable-copy']"))
+        pytester.makepyfile(one_test("min_efficiency='80%', max_exposed_copy='3 ms', forbid=['pageable-memory']"))
         result = pytester.runpytest(*OPTIONS)
         result.assert_outcomes(failed=1)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -45,7 +45,7 @@ class TestOutcome:
         capsys.readouterr()
         (pytester.path / "overlapscope.toml").touch()  # So that none further up is found.
         budgets = ("--budget", "efficiency_pct >= 80%", "--budget", "exposed_copy_time <= 3 ms")
-        assert main(["check", str(path), *budgets, "--forbid", "pageable-copy", "-v"]) == 1
+        assert main(["check", str(path), *budgets, "--forbid", "pageable-memory", "-v"]) == 1
         explained = capsys.readouterr().out
         assert "pageable" in explained
         assert " ".join(explained.split()) in " ".join(printed.split())
@@ -55,7 +55,7 @@ class TestOutcome:
         pytester.makepyfile(one_test(""))
         result = pytester.runpytest(*OPTIONS)
         result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines(["*forbid pageable-copy*"])
+        result.stdout.fnmatch_lines(["*forbid pageable-memory*"])
         pytester.makepyfile(one_test("", name="prefetching"))
         pytester.runpytest(*OPTIONS).assert_outcomes(passed=1)
 

@@ -7,7 +7,7 @@ from overlapscope.render import html, markdown, terminal
 
 FINDING = FindingBlock(
     severity="warning",
-    rule="pageable-copy",
+    rule="pageable-memory",
     title="Copies of pageable memory cost 7.5 ms",
     cost="saves about 6.6 ms",
     evidence=("Two copies blocked the host.",),

@@ -78,7 +78,7 @@ def test_a_failed_budget_exits_with_1_and_says_why(trace: str, capsys: pytest.Ca
         "exposed_copy_time is 200 us, but at most 150 us is allowed; median of 8 steps.",
         "- exposed copy, same-stream: 200 us a step on average",
         "at aten::copy_, cudaMemcpyAsync",
-        "More: overlapscope explain copy-on-compute-stream",
+        "More: overlapscope explain same-stream",
     ):
         assert part in out
     assert out.startswith("1 of 1 budget failed: exposed_copy_time <= 150 us.\n")
@@ -105,7 +105,7 @@ def test_a_usual_check_is_one_screen(
         (["nowhere.json"], "nowhere.json"),
         (["{trace}", "--budget", "step_time < 1 ms"], "write <= or >="),
         (["{trace}", "--budget", "step_time increase <= 5%"], "pass --baseline FILE"),
-        (["{trace}", "--forbid", "pageable"], "did you mean 'pageable-copy'?"),
+        (["{trace}", "--forbid", "pageable"], "did you mean 'pageable-memory'?"),
         (["{trace}", "--config", "nowhere.toml"], "nowhere.toml: cannot be read"),
         (["{trace}", "--format", "jnit"], "there is no format 'jnit' (did you mean 'junit'?)"),
         (["{trace}", "--format", "junit:"], "names no file; write junit:PATH"),
@@ -182,14 +182,14 @@ def test_an_absent_rank_is_unknown(tmp_path: Path) -> None:
     assert [(part.rank, part.status) for part in verdict.parts] == [(0, "pass"), (2, "pass"), (1, "unknown")]
     assert judge(traces, "[budgets.step_time]\nmax = '1 ms'\nrank = '[02]'").exit_code == 0
     assert judge(traces, "[budgets.step_time]\nmax = '1 ms'\nrank = 1").exit_code == 3
-    assert judge(traces, "forbid = ['pageable-copy']").exit_code == 3
-    assert judge(traces, "forbid = ['pageable-copy']\nallow_missing = true").exit_code == 0
+    assert judge(traces, "forbid = ['pageable-memory']").exit_code == 3
+    assert judge(traces, "forbid = ['pageable-memory']\nallow_missing = true").exit_code == 0
 
 
 def test_a_cut_trace_is_unknown(trace: str) -> None:
     path = Path(trace)
     path.write_bytes(path.read_bytes()[:-400])
-    result = judge(trace, "forbid = ['pageable-copy']", "step_time <= 1 ms")
+    result = judge(trace, "forbid = ['pageable-memory']", "step_time <= 1 ms")
     assert [verdict.status for verdict in result.verdicts] == ["unknown", "unknown"]
     assert all("the file is cut" in verdict.message for verdict in result.verdicts)
     whole = write_steps(path.with_name("whole.json"))
@@ -393,12 +393,12 @@ def test_a_looser_limit_never_fails_what_a_tighter_one_passes(
 
 
 def test_a_forbidden_rule_fails_with_its_finding() -> None:
-    result = judge(OFFLOAD, "forbid = ['copy-on-compute-stream', 'pageable-copy']")
+    result = judge(OFFLOAD, "forbid = ['same-stream', 'pageable-memory']")
     failed, passed = result.verdicts
-    assert (failed.metric, failed.status, failed.value, failed.limit) == ("copy-on-compute-stream", "fail", 1, 0)
+    assert (failed.metric, failed.status, failed.value, failed.limit) == ("same-stream", "fail", 1, 0)
     [reason] = failed.reasons
-    assert (reason.rule, reason.op, reason.call) == ("copy-on-compute-stream", "aten::copy_", "cudaMemcpyAsync")
-    assert (passed.metric, passed.status) == ("pageable-copy", "pass")
+    assert (reason.rule, reason.op, reason.call) == ("same-stream", "aten::copy_", "cudaMemcpyAsync")
+    assert (passed.metric, passed.status) == ("pageable-memory", "pass")
 
 
 def test_a_forbidden_rule_names_the_rank_and_gives_the_largest_first(tmp_path: Path) -> None:
@@ -406,14 +406,12 @@ def test_a_forbidden_rule_names_the_rank_and_gives_the_largest_first(tmp_path: P
         write_steps(tmp_path / f"{rank}.json", rank=rank, world_size=3, copy_us=copy_us)
         for rank, copy_us in enumerate((200, 400, 0))
     ]
-    verdict = only(judge(traces, "forbid = ['copy-on-compute-stream']"))
+    verdict = only(judge(traces, "forbid = ['same-stream']"))
     assert (verdict.status, verdict.value, verdict.subject.rank) == ("fail", 2, 1)
-    assert verdict.message == (
-        "There are 2 findings of copy-on-compute-stream; the largest costs at most 3.20 ms, on rank 1."
-    )
+    assert verdict.message == ("There are 2 findings of same-stream; the largest costs at most 3.20 ms, on rank 1.")
     assert [reason.title[:8] for reason in verdict.reasons] == ["rank 1: ", "rank 0: "]
-    one = only(judge(write_steps(tmp_path / "one.json", rank=0), "forbid = ['copy-on-compute-stream']"))
-    assert one.message == "There is 1 finding of copy-on-compute-stream, which costs at most 1.60 ms."
+    one = only(judge(write_steps(tmp_path / "one.json", rank=0), "forbid = ['same-stream']"))
+    assert one.message == "There is 1 finding of same-stream, which costs at most 1.60 ms."
 
 
 def test_absent_ranks_are_warned_of_beside_a_failure(tmp_path: Path) -> None:
@@ -438,11 +436,11 @@ def test_traces_that_hardly_belong_together_are_warned_of(rank: int | None, told
 def test_one_reason_for_several_rules_is_told_once(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(trace)
     path.write_bytes(path.read_bytes()[:-400])
-    assert main(["check", trace, "--forbid", "pageable-copy", "--forbid", "tiny-copies"]) == 3
+    assert main(["check", trace, "--forbid", "pageable-memory", "--forbid", "tiny-copies"]) == 3
     out = " ".join(capsys.readouterr().out.split())
     assert out.count("the file is cut") == 1
     assert "unknown 2 rules" in out
-    assert "pageable-copy and tiny-copies: the file is cut" in out
+    assert "pageable-memory and tiny-copies: the file is cut" in out
 
 
 def test_a_program_without_a_gpu_is_held_to_its_loading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -505,7 +503,7 @@ def test_an_exception_of_one_rank_leaves_the_others(tmp_path: Path) -> None:
 
 
 def test_an_exception_of_a_rule(trace: str) -> None:
-    text = "forbid = ['copy-on-compute-stream']\n[[exceptions]]\nrule = 'copy-*'\nreason = 'x'\nuntil = 2030-01-15\n"
+    text = "forbid = ['same-stream']\n[[exceptions]]\nrule = 'same-*'\nreason = 'x'\nuntil = 2030-01-15\n"
     assert only(judge(OFFLOAD, text)).status == "accepted"
 
 
@@ -538,13 +536,13 @@ def test_the_nearest_configuration_is_used(trace: str, tmp_path: Path, monkeypat
     monkeypatch.chdir(inner)
     assert main(["check", trace]) == 1
     assert main(["check", trace, "--budget", "idle_pct <= 50%"]) == 1
-    (inner / "pyproject.toml").write_text("[tool.overlapscope]\nforbid = ['pageable-copy']\n")
+    (inner / "pyproject.toml").write_text("[tool.overlapscope]\nforbid = ['pageable-memory']\n")
     assert main(["check", trace]) == 0
 
 
 def test_without_budgets_what_moves_badly_is_forbidden(tmp_path: Path) -> None:
     bad = judge(write_steps(tmp_path / "bad.json"))
-    assert {one.metric for one in bad.verdicts if one.status == "fail"} == {"copy-on-compute-stream"}
+    assert {one.metric for one in bad.verdicts if one.status == "fail"} == {"same-stream"}
     assert judge(write_steps(tmp_path / "good.json", hidden=True)).exit_code == 0
 
 
@@ -613,10 +611,10 @@ def test_explain_tells_about_a_rule(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_explain_says_what_is_let_pass_by_default(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write_steps(tmp_path / "t.json", copy_us=20)
-    assert main(["check", source, "--explain", "copy-on-compute-stream"]) == 0
+    assert main(["check", source, "--explain", "same-stream"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     for part in (
-        "There is no finding of copy-on-compute-stream that costs 5% of the time or more.",
+        "There is no finding of same-stream that costs 5% of the time or more.",
         "the default: findings that cost less than 5% of the time pass; --forbid allows none",
         "over all ranks and devices at once; 1 of 1 finding passes",
     ):

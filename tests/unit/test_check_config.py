@@ -20,7 +20,7 @@ aggregate = "p90"
 ranks = "each"
 skip_steps = 2
 allow_missing = true
-forbid = ["pageable-copy", "pin-in-loop", "pageable-copy"]
+forbid = ["pageable-memory", "pin-in-loop", "pageable-memory"]
 
 [budgets]
 efficiency_pct = { min = "80%", max_decrease = "5%", level = "warn" }
@@ -64,7 +64,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     text = EVERYTHING.replace('noise_floor = "1%" }', 'max_increase = "5%", noise_floor = "1%" }')
     path = settings_of(text, tmp_path)
     settings = config.read(path)
-    assert settings.forbid == ("pageable-copy", "pin-in-loop")
+    assert settings.forbid == ("pageable-memory", "pin-in-loop")
     assert settings.allow_missing is True
     common = {"aggregate": "p90", "ranks": "each", "skip_steps": 2, "allow_missing": True}
     efficiency, step, bandwidth, idle, first, second = settings.budgets
@@ -102,7 +102,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     [
         ("forbidd = []", "forbidd: there is no such key (did you mean 'forbid'?); keys: aggregate, allow_missing, "
          "budgets, exceptions, forbid, overrides, ranks, skip_steps."),
-        ("[tool.overlapscope]\nforbid = ['pageable-copy']", "tool: belongs in pyproject.toml; leave out "
+        ("[tool.overlapscope]\nforbid = ['pageable-memory']", "tool: belongs in pyproject.toml; leave out "
          "tool.overlapscope here, and write [budgets]."),
         ("[budgets.step_time]\nmin = '2 ms'\nmax = '1 ms'", "budgets.step_time.min: is above max, so no value can "
          "satisfy both."),
@@ -185,7 +185,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         ("[[exceptions]]\nreason = 'x'\nuntil = 2030-01-01", "exceptions[0]: needs either a budget or a rule, "
          "from which it is an exception."),
         ("[[exceptions]]\nrule = 'pageable'\nreason = 'x'\nuntil = 2030-01-01", "exceptions[0].rule: there is no rule "
-         "'pageable' (did you mean 'pageable-copy'?); rules: "),
+         "'pageable' (did you mean 'pageable-memory'?); rules: "),
         ("[[exceptions]]\nbudget = 'x'\nuntil = 2030-01-01", "exceptions[0].reason: is missing; say in a sentence why "
          "it is accepted."),
         ("[[exceptions]]\nbudget = 'x'\nreason = 'x'", "exceptions[0].until: is missing; name the last day, such as "
@@ -194,7 +194,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
          "'2030-01-01', but must be a date without quotes, such as 2030-01-31."),
         ("[[exceptions]]\nbudget = 'x'\nreason = 'x'\nuntil = 2030-01-01T00:00:00", "exceptions[0].until: is "
          "2030-01-01 00:00:00, but must be a date without quotes, such as 2030-01-31."),
-        ("forbid = ['pageable']", "forbid: there is no rule 'pageable' (did you mean 'pageable-copy'?); rules: "),
+        ("forbid = ['pageable']", "forbid: there is no rule 'pageable' (did you mean 'pageable-memory'?); rules: "),
         ("forbid = ['overlap-achieved']", "forbid: 'overlap-achieved' is good news, so it cannot be forbidden."),
     ],
 )  # fmt: skip

@@ -348,7 +348,7 @@ def outcomes(text: str) -> dict[str, str]:
 def test_junit_has_a_case_for_each_budget_and_rank() -> None:
     assert outcomes(junit.render(every_kind())) == {
         "efficiency_pct >= 80% (traces/rank0.json.gz, rank 0, device 0)": "failure",
-        "forbid pageable-copy (traces/rank0.json.gz, rank 0, device 0)": "failure",
+        "forbid pageable-memory (traces/rank0.json.gz, rank 0, device 0)": "failure",
         "copy_bandwidth >= 40 GB/s (traces/rank1.json.gz, rank 1, device 1, window, h2d)": "error",
         "idle_pct <= 10% (traces/rank0.json.gz, rank 0, device 0)": "skipped",
         "exposed_comm_time <= 1 ms (traces/rank1.json.gz, rank 1, device 1, window, h2d)": "skipped",
@@ -409,7 +409,7 @@ def test_junit_carries_figures_and_reasons() -> None:
     assert {"[[PROPERTY|value=61.25]]", "[[PROPERTY|limit=80.0]]", "[[PROPERTY|unit=pct]]"} <= set(written)
     told = str(case.findtext("failure"))
     assert told.startswith(verdict().message)
-    for said in ("pageable-memory, 6.2 ms a step", "train.py:42 in step", "overlapscope explain pageable-copy"):
+    for said in ("pageable-memory, 6.2 ms a step", "train.py:42 in step", "overlapscope explain pageable-memory"):
         assert said in told
 
 
@@ -547,7 +547,7 @@ def test_the_page_says_what_the_check_says() -> None:
         "61.2%",
         "≥ 80%",
         "train.py:42 in step, aten::copy_, cudaMemcpyAsync",
-        "overlapscope explain pageable-copy",
+        "overlapscope explain pageable-memory",
         "Pin it: x.pin_memory().",
         "Issue copies on a stream of their own.",
         "Accepted until 2027-01-31: known.",

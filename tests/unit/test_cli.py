@@ -167,7 +167,7 @@ def test_terminal_report_has_all_parts(capsys: pytest.CaptureFixture[str]) -> No
     verbose = capsys.readouterr().out
     assert "Add -v" not in verbose
     for part in (
-        "efficiency",
+        "overlap efficiency",
         "exposed copy by cause",
         "idle by cause",
         "host stall",

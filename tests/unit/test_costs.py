@@ -45,11 +45,11 @@ def judged_ns(recording: str) -> int:
 @pytest.mark.parametrize(
     ("rule", "before", "after"),
     [
-        ("copy-on-compute-stream", "offload_pipeline/one_stream", "offload_pipeline/three_streams"),
+        ("same-stream", "offload_pipeline/one_stream", "offload_pipeline/three_streams"),
         ("one-way-copies", "offload_pipeline/one_stream", "offload_pipeline/three_streams"),
-        ("copy-on-compute-stream", "kv_offload/on_demand", "kv_offload/prefetch"),
-        ("pageable-copy", "kv_offload/pageable", "kv_offload/on_demand"),
-        ("pageable-copy", "activation_offload/pageable", "activation_offload/pinned"),
+        ("same-stream", "kv_offload/on_demand", "kv_offload/prefetch"),
+        ("pageable-memory", "kv_offload/pageable", "kv_offload/on_demand"),
+        ("pageable-memory", "activation_offload/pageable", "activation_offload/pinned"),
         ("launch-bound", "cuda_graph/eager", "cuda_graph/graph_replay"),
         ("blocking-copy", "pin_strategies/pinned_blocking", "pin_strategies/pinned_non_blocking"),
     ],
@@ -69,7 +69,7 @@ def test_a_finding_costs_what_the_fixed_program_took_less(rule: str, before: str
     [
         ("launch-bound", "gpt2_train"),
         ("data-loading", "known_causes/data_loading"),
-        ("pageable-copy", "laboratory/kv_offload/pageable.trace"),
+        ("pageable-memory", "laboratory/kv_offload/pageable.trace"),
     ],
 )
 def test_a_finding_saves_the_part_of_the_step_that_whatif_predicts(rule: str, recording: str) -> None:

@@ -61,7 +61,7 @@ def test_every_word_of_a_report_is_explained(golden: Path) -> None:
 
 def test_a_cause_leads_to_its_rule_its_interventions_and_its_metrics() -> None:
     said = told("same-stream")
-    assert "Found by rule copy-on-compute-stream." in said
+    assert "Found by rule same-stream." in said
     assert "`--side-stream`" in said
     assert "exposed_copy_pct" in said
 
@@ -84,5 +84,5 @@ def test_a_typing_error_is_told_with_what_was_meant() -> None:
 def test_without_a_word_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain"]) == 0
     listed = capsys.readouterr().out
-    for word in ("same-stream", "copy-on-compute-stream", "side-stream", "exposed_copy_pct", "clock-skew", "idle"):
+    for word in ("same-stream", "pageable-memory", "side-stream", "exposed_copy_pct", "clock-skew", "idle"):
         assert re.search(rf"^{word} ", listed, re.MULTILINE)

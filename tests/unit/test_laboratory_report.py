@@ -122,7 +122,7 @@ def test_diagnoses_are_held_against_the_truth() -> None:
 def test_truth_is_checked_on_a_report_as_on_results() -> None:
     analysis = analysis_of(TRACES / "known_causes" / "pageable_memory.json.gz")
     [device] = analysis.result.devices
-    stated = Truth(exposed_copy="pageable-memory", idle="data-loading", findings=("pageable-copy",))
+    stated = Truth(exposed_copy="pageable-memory", idle="data-loading", findings=("pageable-memory",))
     verdicts = list(check_truth(stated, device, [finding.rule for finding in find_all([analysis])]))
     assert [verdict.holds for verdict in verdicts] == [True, False, True]
     assert verdicts[0].found == "pageable-memory 100%"
@@ -234,7 +234,7 @@ def test_the_report_shows_figures_verdicts_and_whether_they_agree(reported: tupl
             "93 of 100",
             "compare ratios, not times",
             "all 89.8 ms of copies are exposed",
-            "Findings: copy-on-compute-stream",
+            "Findings: same-stream",
         ):
             assert part in text, part
     assert max(map(len, reported[1].splitlines())) <= 100

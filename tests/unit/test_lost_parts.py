@@ -32,18 +32,18 @@ from tests.support.helpers import Host, Op, make_trace, thorough
 from tests.support.stepped_traces import write_steps
 
 FIRES_IN = {
-    "known_causes/allocation": {"allocator-stall", "host-compute"},
+    "known_causes/allocation": {"allocation", "host-compute"},
     "known_causes/backward_on_side_stream": {"stream-without-work"},
     "known_causes/blocking_copy": {"blocking-copy"},
     "known_causes/event_wait": {"late-prefetch"},
     "known_causes/one_copy_stream": {"one-way-copies"},
-    "known_causes/pin_in_loop": {"pin-in-loop", "copy-on-compute-stream"},
-    "laboratory/copy_matrix/streamed1_pinned0.trace": {"launch-bound", "pageable-copy"},
-    "laboratory/ddp_training/no_overlap.traces/rank0.trace": {"exposed-communication"},
+    "known_causes/pin_in_loop": {"pin-in-loop", "same-stream"},
+    "laboratory/copy_matrix/streamed1_pinned0.trace": {"launch-bound", "pageable-memory"},
+    "laboratory/ddp_training/no_overlap.traces/rank0.trace": {"exposed-comm"},
     "laboratory/many_small_copies/non_blocking.trace": {"tiny-copies"},
     "laboratory/pin_threads/pin_4_threads.trace": {"slow-link"},
     "mixed_workloads/loader_with_workers": {"data-loading"},
-    "streamed0_pinned1": {"host-sync", "copy-on-compute-stream"},
+    "streamed0_pinned1": {"host-sync", "same-stream"},
     "streamed1_pinned1": {"overlap-achieved"},
 }
 """Recordings, and rules that find something in them: all but `streams-without-overlap`, for which there is none."""
@@ -201,8 +201,8 @@ def test_lost_copies_are_no_good_news_anywhere(way: str, tmp_path: Path, capsys:
     assert main(["baseline", "write", str(path), "-o", str(tmp_path / "baseline.json")]) == 2
     assert "cannot be a baseline" in capsys.readouterr().err
     assert main(["check", whole, "--baseline", str(path)]) == 2
-    with pytest.raises(AssertionError, match="pageable-copy cannot be judged"):
-        assert_overlap(str(path), forbid=["pageable-copy"])
+    with pytest.raises(AssertionError, match="pageable-memory cannot be judged"):
+        assert_overlap(str(path), forbid=["pageable-memory"])
 
 
 @pytest.mark.parametrize(

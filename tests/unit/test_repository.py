@@ -114,7 +114,7 @@ def test_the_hook_for_stored_traces_takes_what_recorders_write(
     program, *arguments = shlex.split(hook["entry"])
     assert program in PROJECT["scripts"]
     assert main([*arguments, "train.trace.json.gz"]) == 1
-    assert "copy-on-compute-stream" in capsys.readouterr().out
+    assert "same-stream" in capsys.readouterr().out
 
 
 def test_each_class_has_a_name_of_its_own() -> None:

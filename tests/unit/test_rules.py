@@ -47,8 +47,8 @@ _AFTERMATH = ("launch-bound", "host-compute")
 
 TRUTH = {
     # Copies.
-    "known_causes/pageable_memory": Truth({"pageable-copy": (5, 26)}),
-    "known_causes/same_stream": Truth({"copy-on-compute-stream": _FOUR_COPIES}),
+    "known_causes/pageable_memory": Truth({"pageable-memory": (5, 26)}),
+    "known_causes/same_stream": Truth({"same-stream": _FOUR_COPIES}),
     "known_causes/late_issue": Truth({"late-prefetch": _FOUR_COPIES}),
     "known_causes/late_issue_no_sync_events": Truth({"late-prefetch": _FOUR_COPIES}),
     "known_causes/event_wait": Truth({"late-prefetch": _FOUR_COPIES}),
@@ -68,32 +68,32 @@ TRUTH = {
     # 800 copies of at least 1 us, and what compute (10.7 of 16 ms) leaves of the span at most.
     "known_causes/many_small_copies": Truth({"tiny-copies": (2.0, 5.3)}),
     # 3 x 64 MiB page-locked at 17 to 25 ms each; the copies themselves, 4 x 64 MiB, wait on the compute stream.
-    "known_causes/pin_in_loop": Truth({"pin-in-loop": (50, 66.5), "copy-on-compute-stream": (4.5, 5.6)}),
+    "known_causes/pin_in_loop": Truth({"pin-in-loop": (50, 66.5), "same-stream": (4.5, 5.6)}),
     # Idle time.
     "known_causes/item_every_step": Truth({"host-sync": (0.4, 1.2)}),
     "known_causes/item_every_step_stacks": Truth({"host-sync": (0.4, 1.4)}),
     "known_causes/launch_bound": Truth({"launch-bound": (9.0, 10.4)}),
     "known_causes/launch_bound_graph": Truth({}),
     # Three gaps between four batches of 8 x 2 ms and a bit, less the compute before each.
-    "known_causes/data_loading": Truth({"data-loading": (39, 45)}, may=("pageable-copy", *_AFTERMATH)),
-    "known_causes/data_loading_stacks": Truth({"data-loading": (39, 45)}, may=("pageable-copy", *_AFTERMATH)),
+    "known_causes/data_loading": Truth({"data-loading": (39, 45)}, may=("pageable-memory", *_AFTERMATH)),
+    "known_causes/data_loading_stacks": Truth({"data-loading": (39, 45)}, may=("pageable-memory", *_AFTERMATH)),
     # Three gaps of 10 ms less 2.7 ms of compute.
     "known_causes/host_compute": Truth({"host-compute": (21.5, 23)}, may=("launch-bound",)),
-    "known_causes/allocation": Truth({"allocator-stall": (2, 4.4)}, may=_AFTERMATH),
+    "known_causes/allocation": Truth({"allocation": (2, 4.4)}, may=_AFTERMATH),
     # Streams.
     "known_causes/backward_on_side_stream": Truth({}, ("stream-without-work",)),
     "known_causes/two_streams_full_kernels": Truth({}, ("streams-without-overlap",)),
     # A training step that small kernels make launch-bound: idle is 68 of 164, 31 of 111, 23 of 109 ms.
     "gpt2_train": Truth({"launch-bound": (40, 68)}, may=("host-compute",)),
-    "ddp/rank0": Truth({"launch-bound": (15, 31)}, may=("host-compute", "exposed-communication")),
-    "ddp/rank1": Truth({"launch-bound": (12, 23), "exposed-communication": (7, 9)}, may=("host-compute",)),
+    "ddp/rank0": Truth({"launch-bound": (15, 31)}, may=("host-compute", "exposed-comm")),
+    "ddp/rank1": Truth({"launch-bound": (12, 23), "exposed-comm": (7, 9)}, may=("host-compute",)),
     # All 24.3 ms of compute could hide copies, no more; the rest goes both ways, 2477 MB each at 55 GB/s.
-    "pipeline_1stream": Truth({"copy-on-compute-stream": (24.0, 24.7), "one-way-copies": (43, 46)}),
+    "pipeline_1stream": Truth({"same-stream": (24.0, 24.7), "one-way-copies": (43, 46)}),
     "pipeline_3stream": Truth({}, ("overlap-achieved",), may=("host-sync",)),
-    "streamed0_pinned0": Truth({"pageable-copy": (5.5, 7.6)}, may=_AFTERMATH),
-    "streamed1_pinned0": Truth({"pageable-copy": (5.0, 6.7)}, may=_AFTERMATH),
+    "streamed0_pinned0": Truth({"pageable-memory": (5.5, 7.6)}, may=_AFTERMATH),
+    "streamed1_pinned0": Truth({"pageable-memory": (5.0, 6.7)}, may=_AFTERMATH),
     # Compute takes 46 us in all, so no more can be hidden.
-    "streamed0_pinned1": Truth({"copy-on-compute-stream": (0.04, 0.047)}, may=("host-sync",)),
+    "streamed0_pinned1": Truth({"same-stream": (0.04, 0.047)}, may=("host-sync",)),
     "streamed1_pinned1": Truth({}, ("overlap-achieved",), may=("host-sync",)),
     "mixed_workloads/async_checkpoint": Truth({}, ("overlap-achieved",)),
     "mixed_workloads/kv_offload": Truth({}, ("overlap-achieved",)),
@@ -135,7 +135,7 @@ def test_costs_count_no_time_twice(recording: Path) -> None:
     analysis = analysis_of(recording)
     for device in analysis.devices:
         mine = [f for f in find_all([analysis], replayed=False) if f.device == device.result.device]
-        copies_and_idle = {"slow-link", "exposed-communication", "streams-without-overlap"}
+        copies_and_idle = {"slow-link", "exposed-comm", "streams-without-overlap"}
         buckets = device.result.buckets
         spent = sum(f.bound_ns for f in mine if f.rule not in copies_and_idle)
         lead_in = device.result.exposed_copy_by_cause["lead-in"] + device.result.idle_by_cause["lead-in"]
@@ -193,7 +193,7 @@ def test_the_line_of_a_synchronize_is_named() -> None:
 
 
 def test_a_pipeline_on_one_stream_says_what_cannot_be_hidden() -> None:
-    finding = warnings(find_all([analysed("pipeline_1stream")]))["copy-on-compute-stream"]
+    finding = warnings(find_all([analysed("pipeline_1stream")]))["same-stream"]
     assert "cannot be hidden in any order" in finding.detail
 
 
@@ -246,7 +246,7 @@ def test_values_read_back_one_by_one_are_host_sync_and_not_tiny_copies() -> None
     [
         (Memory.PINNED, "blocking-copy"),
         (Memory.UNKNOWN, "blocking-copy"),
-        (Memory.PAGEABLE, "pageable-copy"),
+        (Memory.PAGEABLE, "pageable-memory"),
     ],
 )
 def test_a_copy_that_waits_for_itself(memory: Memory, rule: str) -> None:
@@ -284,7 +284,7 @@ def test_streams_that_run_side_by_side_are_left_alone() -> None:
 
 
 def test_exposed_communication_costs_what_outlasts_compute() -> None:
-    finding = found(collective(2.0))["exposed-communication"]
+    finding = found(collective(2.0))["exposed-comm"]
     assert finding.bound_ns == 2 * MS
     assert "ncclDevKernel_AllReduce" in finding.detail
 
@@ -294,7 +294,7 @@ def test_a_cost_below_one_percent_is_silent() -> None:
 
 
 def test_a_hostile_name_stays_on_one_line() -> None:
-    finding = found(collective(2.0, name="nccl\nKernel\x1b[31m" + "x" * 500))["exposed-communication"]
+    finding = found(collective(2.0, name="nccl\nKernel\x1b[31m" + "x" * 500))["exposed-comm"]
     assert "\n" not in finding.detail
     assert "\x1b" not in finding.detail
     assert len(finding.detail) < 600
@@ -342,7 +342,7 @@ def test_a_trace_without_launches_syncs_or_stacks_is_no_error() -> None:
         Op(Kind.COMM, 6 * MS, 9 * MS, stream=-1),
         Op(Kind.D2H, 9 * MS, 9 * MS, stream=20),
     ]
-    assert set(found(make_trace(ops))) <= {"exposed-communication", "copy-on-compute-stream", "overlap-achieved"}
+    assert set(found(make_trace(ops))) <= {"exposed-comm", "same-stream", "overlap-achieved"}
 
 
 # -- texts ----------------------------------------------------------------------------------------

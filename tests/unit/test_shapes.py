@@ -431,7 +431,7 @@ def test_an_analysis_does_not_look_for_shapes(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr("overlapscope.prediction.shapes.read_inputs", refuse)
     trace = read(small(tmp_path))
-    assert any(one.rule == "copy-on-compute-stream" for one in ov.analyze(trace).findings)
+    assert any(one.rule == "same-stream" for one in ov.analyze(trace).findings)
     predict(trace, ["graph"])
     with pytest.raises(AssertionError):
         predict(trace, ["side-stream"])

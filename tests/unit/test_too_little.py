@@ -54,7 +54,7 @@ def test_the_first_card_is_the_step_and_none_is_a_percentage_of_next_to_nothing(
     assert [name for name, _ in cards(steps(10, 1000))][:2] == ["plain step", "exposed copy"]
     step, *overlap = cards(steps(900, 1000))[:3]
     assert step[0] == "plain step"
-    assert overlap == [("efficiency", "0%"), ("hidden copy", "0%")]
+    assert overlap == [("overlap efficiency", "0%"), ("hidden copy", "0%")]
 
 
 @pytest.mark.parametrize("metric", ["efficiency_pct", "hidden_copy_pct", "exposed_copy_pct"])
@@ -80,14 +80,14 @@ def test_a_budget_on_bandwidth_is_not_judged_by_copies_of_a_few_bytes() -> None:
 
 
 def pageable(others: Sequence[Op]) -> str:
-    """What `pageable-copy` says of four uploads of 1 GB/s beside other copies."""
+    """What `pageable-memory` says of four uploads of 1 GB/s beside other copies."""
     ops = [
         Op(H2D, at * MS, at * MS + 8 * MS, source=PAGEABLE, launch=(at * MS - 9 * US, at * MS + 8 * MS), size=8 << 20)
         for at in range(0, 40, 10)
     ]
     compute = [Op(C, at * MS + 8 * MS, at * MS + 9 * MS, launch=(at * MS, at * MS + 1)) for at in range(0, 40, 10)]
     (finding,) = (
-        one for one in ov.analyze(make_trace([*ops, *compute, *others])).findings if one.rule == "pageable-copy"
+        one for one in ov.analyze(make_trace([*ops, *compute, *others])).findings if one.rule == "pageable-memory"
     )
     return finding.detail
 
@@ -123,7 +123,7 @@ def test_a_check_is_inconclusive_where_the_lead_in_takes_nearly_all(orphan_at: f
     at = round(orphan_at * 159 * MS)
     report = ov.analyze(make_trace([Op(C, at, at + US, correlation=1), *ops], annotations=notes))
     assert ov.check(report).outcome == outcome
-    assert ov.check(report, {"forbid": ["pageable-copy"]}).outcome == outcome
+    assert ov.check(report, {"forbid": ["pageable-memory"]}).outcome == outcome
     (section,) = Page(report).sections()
     assert "no overlap problems" not in judge(section).text.lower()
 
