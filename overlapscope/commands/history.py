@@ -185,7 +185,7 @@ def _add(args: argparse.Namespace) -> int:
         tell(f"Wrote {_entries(len(entries))} to {args.to}.")
         return DONE
     with Store.open(args.history) as store:
-        return max([_add_one(store, source, args, check) for source in args.sources])
+        return max(_add_one(store, source, args, check) for source in args.sources)
 
 
 def _add_one(store: Store, source: str, args: argparse.Namespace, check: CheckResult | None) -> int:
