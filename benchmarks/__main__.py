@@ -105,7 +105,7 @@ def measured(folder: Path, *, large: bool) -> Iterator[Wait]:
         (f"`whatif --{whatif_speed.CHANGE}`", "prediction", 3.0),
         ("`whatif --best`", "best", 8.0),
     ):
-        yield Wait(f"{name}, {OPS:,} GPU ops", wanted_s, min(one[what] for one in speeds))
+        yield Wait(f"{name}, {OPS:,} GPU ops", wanted_s, min(speed[what] for speed in speeds))
     if large:
         yield from _zooms()
         place = folder / "ranks"
@@ -130,7 +130,7 @@ def _pages(trace: Path) -> list[FirstPage]:
 
 
 def _first_page(size: str, wanted_s: float, pages: Sequence[FirstPage]) -> Wait:
-    return Wait(f"first page of the dashboard, {size}", wanted_s, min(one.verdict_s for one in pages))
+    return Wait(f"first page of the dashboard, {size}", wanted_s, min(page.verdict_s for page in pages))
 
 
 def _zooms() -> Iterator[Wait]:

@@ -173,7 +173,7 @@ def plant(text: str) -> Seed:
     """Takes a trace apart and adds the frames and memory events it lacks."""
     head, texts, tail = split(text)
     decode = msgspec.json.Decoder()
-    parsed = [decode.decode(one) for one in texts]
+    parsed = [decode.decode(text) for text in texts]
     ops = [event for event in parsed if event.get("cat") == "cpu_op"]
     main = next(event["tid"] for event in parsed if event["name"].startswith("ProfilerStep#"))
     share = len(ops) / CPU_OP_SHARE

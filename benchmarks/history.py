@@ -37,7 +37,7 @@ REPEATS = 5
 def entry_at(made: Entry, number: int, chance: random.Random) -> Entry:
     """The entry as of another time and commit, with other figures."""
     origin = replace(made.origin, at_ns=made.origin.at_ns + number * EVERY_NS, commit=f"{number // 144:040x}")
-    figures = tuple(replace(one, value=one.value * chance.uniform(0.9, 1.1)) for one in made.figures)
+    figures = tuple(replace(figure, value=figure.value * chance.uniform(0.9, 1.1)) for figure in made.figures)
     id = digest(origin, made.report, plain=made.plain)
     return replace(made, id=id, origin=origin, figures=figures)
 

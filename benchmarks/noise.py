@@ -146,17 +146,17 @@ would call every other recording a change.
 
 def _outliers(recordings: By) -> str:
     links, hosts = clean(recordings["offload"]), clean(recordings["decode"])
-    rates = [one.median("copy_bandwidth", "h2d") for one in links]
+    rates = [link.median("copy_bandwidth", "h2d") for link in links]
     slowest = sorted(range(len(links)), key=rates.__getitem__)[:2]
     named = " and ".join(f"{rates[number]:.1f} GB/s ({_name(links[number])})" for number in slowest)
-    usual_ms = statistics.median(one.step_ms for one in hosts)
+    usual_ms = statistics.median(host.step_ms for host in hosts)
     slow = max(hosts, key=lambda one: one.step_ms)
     others = [one for one in recordings["decode"] if one.kind != "clean"]
-    too = sum(one.step_ms > SLOW_HOST * usual_ms for one in others)
+    too = sum(other.step_ms > SLOW_HOST * usual_ms for other in others)
     return f"""- **offload**: the link was slower in two recordings: {named} from host to device, instead of
   {statistics.median(rates):.1f}.
 - **decode**: in one recording ({_name(slow)}) the host was half as fast and worked for {slow.host_ms:.2f} ms of each
-  step, instead of {statistics.median(one.host_ms for one in hosts):.2f}. The same happened in {too} of the
+  step, instead of {statistics.median(host.host_ms for host in hosts):.2f}. The same happened in {too} of the
   {len(others)} recordings with a planted slowdown."""
 
 
@@ -247,7 +247,7 @@ def slowdowns(rows: Sequence[Planted], recordings: By) -> str:
     waiting, busy = row("prefetch", "copy", 1.0), row("decode", "host", 5.0)
     uploaded, sent = row("offload", "copy", 5.0), row("training", "copy", 5.0)
     again = max(row(name, "synchronize").grown_pct for name in ("decode", "training"))
-    (comparisons,) = {one.comparisons for one in rows}
+    (comparisons,) = {row.comparisons for row in rows}
     head = ["program", "planted", *(f"{size:g}%" for size in _sizes(rows)), "the least found every time"]
     return wrapped(f"""## Planted slowdowns
 
@@ -339,7 +339,7 @@ def opening(found: Sequence[Repeated], rows: Sequence[Planted]) -> str:
         least_found([row for row in rows if (row.program, row.kind) == (name, "compute")], "default")
         for name in PROGRAMS
     ]
-    sizes = sorted(one.asked_pct for one in kernels if one is not None and one.asked_pct is not None)
+    sizes = sorted(kernel.asked_pct for kernel in kernels if kernel is not None and kernel.asked_pct is not None)
     return wrapped(f"""# Noise between recordings
 
 **Question:** Does `check` fail for no reason, and which slowdowns does it find?

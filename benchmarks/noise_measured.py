@@ -143,7 +143,9 @@ def index(folder: Path, name: str) -> dict[str, Any]:
 
 def clean(recordings: Iterable[Recording], *names: str) -> list[Recording]:
     """Those with nothing planted, of all sets or of those named."""
-    return [one for one in recordings if one.kind == "clean" and one.set_name in (names or SETS)]
+    return [
+        recording for recording in recordings if recording.kind == "clean" and recording.set_name in (names or SETS)
+    ]
 
 
 # -- two recordings -----------------------------------------------------------------------------------
@@ -177,7 +179,7 @@ def told_apart(before: Recording, after: Recording) -> bool:
 
 def floor_ms(recordings: Iterable[Recording], metric: str) -> float:
     """The noise floor of a metric that is a time, the median over all pairs."""
-    pairs = itertools.combinations([one.spent for one in recordings], 2)
+    pairs = itertools.combinations([recording.spent for recording in recordings], 2)
     return statistics.median(noise_floor(METRICS[metric], one, other, 0.0, 0.0) for one, other in pairs) / 1e6
 
 
@@ -215,9 +217,9 @@ def repeated(recordings: Iterable[Recording]) -> Repeated:
     pairs = list(itertools.permutations(mine, 2))
     failed = {name: [(a, b) for a, b in pairs if checked(a, b, name).outcome == "fail"] for name in SETTINGS}
     devices = [compared(a, b) for a, b in itertools.combinations(mine, 2)]
-    ranges = [one for device in devices for one in changes(device.ranges)]
-    every = [one for device in devices for one in changes(device)]
-    beyond = sum(bool(one.beyond_noise) for one in ranges)
+    ranges = [change for device in devices for change in changes(device.ranges)]
+    every = [change for device in devices for change in changes(device)]
+    beyond = sum(bool(named_range.beyond_noise) for named_range in ranges)
     return Repeated(
         pairs=_split(pairs),
         failed={name: _split(wrong) for name, wrong in failed.items()},
@@ -257,7 +259,7 @@ class Planted(msgspec.Struct, frozen=True):
 def planted(recordings: Sequence[Recording], *kinds: str) -> list[Planted]:
     """Return all slowdowns planted in a program, or those of some kinds."""
     before = clean(recordings, "first")
-    chosen = [one for one in recordings if one.kind in (kinds or KINDS)]
+    chosen = [recording for recording in recordings if recording.kind in (kinds or KINDS)]
     chosen.sort(key=lambda one: (KINDS.index(one.kind), one.asked_pct or 0.0))
     return [_became(one, before) for one in chosen]
 

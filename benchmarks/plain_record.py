@@ -113,7 +113,7 @@ def runs_of(name: str, program: Program) -> Iterator[Run]:
 
 def wanted(out: Path, names: Sequence[str]) -> list[Run]:
     """Return the missing runs of these programs."""
-    made = {(one.program, one.variant, one.number) for one in plain_runs.read(out).runs}
+    made = {(run.program, run.variant, run.number) for run in plain_runs.read(out).runs}
     programs = plain_runs.programs()
     every = [run for name in names or programs for run in runs_of(name, programs[name])]
     return [

@@ -59,7 +59,7 @@ class Row:
     def __init__(self, measured: Measured, program: Program) -> None:
         self.measured, self.program = measured, program
         self.recorded = measured.of("recorded")[-1]
-        self.others = [one for one in measured.runs if one.way != "recorded" and one.exit_code == 0]
+        self.others = [run for run in measured.runs if run.way != "recorded" and run.exit_code == 0]
         clocks = [_steps(one.ends_ns, program.each) for one in measured.of("clock")]
         self.clock_ns = [statistics.median(steps[TIMED_STEPS]) for steps in clocks if steps[TIMED_STEPS]]
         """Median of the same steps in each run with the clock."""
@@ -94,7 +94,7 @@ class Row:
     @property
     def wall_s(self) -> float | None:
         """Mean wall time without overlapscope; None if no such run ended well."""
-        return statistics.mean(one.wall_s for one in self.others) if self.others else None
+        return statistics.mean(other.wall_s for other in self.others) if self.others else None
 
     @property
     def extra_s(self) -> float | None:
@@ -116,11 +116,11 @@ class Row:
     @property
     def failures(self) -> Iterator[str]:
         """Runs that failed, each with the last error that it printed."""
-        for one in self.measured.runs:
-            if one.exit_code != 0:
-                lines = [_COLOUR.sub("", line).strip() for line in one.printed.splitlines() if _ERROR.search(line)]
-                ended = "was ended for taking too long" if one.exit_code is None else f"ended with {one.exit_code}"
-                way = "under `overlapscope run`" if one.way == "recorded" else "without overlapscope"
+        for run in self.measured.runs:
+            if run.exit_code != 0:
+                lines = [_COLOUR.sub("", line).strip() for line in run.printed.splitlines() if _ERROR.search(line)]
+                ended = "was ended for taking too long" if run.exit_code is None else f"ended with {run.exit_code}"
+                way = "under `overlapscope run`" if run.way == "recorded" else "without overlapscope"
                 why = f": {clean(lines[-1][:LONGEST])}" if lines else "."
                 yield f"`{self.measured.program}` {way} {ended}{why}"
 

@@ -105,7 +105,7 @@ class Measured(msgspec.Struct, frozen=True):
 
     def of(self, way: Way) -> list[Run]:
         """Return the runs of this kind."""
-        return [one for one in self.runs if one.way == way]
+        return [run for run in self.runs if run.way == way]
 
 
 def table() -> Table:

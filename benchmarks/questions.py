@@ -121,7 +121,7 @@ def _wrong(question: Question, answers: list[str], expected: Any) -> Iterable[st
     holder = [one for one in _along(answer, question.answer) if isinstance(one, dict)][1:]
     if question.unknown not in " ".join([*answer["unknown"], *map(str, holder)]):
         yield f"it is not said: {question.unknown}"
-    if len(answers) > MOST_CALLS or sum(len(one.encode()) for one in answers) > MOST_BYTES:
+    if len(answers) > MOST_CALLS or sum(len(answer.encode()) for answer in answers) > MOST_BYTES:
         yield "too many calls, or too long answers"
 
 

@@ -147,16 +147,27 @@ def _changes(measured: Measured) -> Iterator[list[str]]:
         return
     unchanged = ["as it is", "", "", str(trial.baseline_step_ns)]
     yield [*head, *unchanged, *("" for _ in CHANGE[len(head) + len(unchanged) :])]
-    for one in trial.changes:
-        predicted = None if one.predicted_pct is None else one.predicted_pct.value
-        percentages = (predicted, one.measured_pct, one.measured_low_pct, one.measured_high_pct, one.added_pct)
+    for change in trial.changes:
+        predicted = None if change.predicted_pct is None else change.predicted_pct.value
+        percentages = (
+            predicted,
+            change.measured_pct,
+            change.measured_low_pct,
+            change.measured_high_pct,
+            change.added_pct,
+        )
         yield [
             *head,
-            *(one.change, one.value, ", ".join(one.after), "" if one.step_ns is None else str(one.step_ns)),
+            *(
+                change.change,
+                change.value,
+                ", ".join(change.after),
+                "" if change.step_ns is None else str(change.step_ns),
+            ),
             *("" if pct is None else f"{pct:.2f}" for pct in percentages),
-            *("yes" if one.kept else "no", str(one.runs), one.results),
-            "" if one.races is None else str(one.races),
-            one.failure,
+            *("yes" if change.kept else "no", str(change.runs), change.results),
+            "" if change.races is None else str(change.races),
+            change.failure,
         ]
     for left_out in trial.left_out:
         cells = [*head, left_out.change]

@@ -196,7 +196,7 @@ def page(found: Sequence[Measured]) -> str:
 
 
 def _goals(measured: Measured) -> Iterator[tuple[str, ...]]:
-    found, watched_ns = overhead(measured), sum(one.total_ns for one in measured.blocks if one.watched)
+    found, watched_ns = overhead(measured), sum(block.total_ns for block in measured.blocks if block.watched)
     low, high = found.interval
     interval = f"{low:+.2f}% to {high:+.2f}%" if found.over_runs else "too few blocks to tell an interval"
     wanted = f"under {WANTED_PCT:g}%"
@@ -212,7 +212,7 @@ def _layers(measured: Measured) -> str:
 
 def _steps(measured: Measured) -> Iterator[tuple[str, ...]]:
     for watched, name in ((False, "not watched"), (True, "watched")):
-        mine = [one for one in measured.blocks if one.watched == watched]
+        mine = [block for block in measured.blocks if block.watched == watched]
         steps, total_ns = sum(one.steps for one in mine), sum(one.total_ns for one in mine)
         yield (
             _layers(measured),

@@ -137,10 +137,10 @@ def unpacked() -> Iterator[Path]:
 def pairs(packed: Path) -> list[Pair]:
     """All pairs of the list; `packed` is where the packed recordings have been unpacked."""
     return [
-        Pair(experiment_of(folder), _file(place, one.before), _file(place, one.after), one.interventions)
+        Pair(experiment_of(folder), _file(place, pair.before), _file(place, pair.after), pair.interventions)
         for folder, content in folders().items()
         for place in [(packed if folder.startswith(REPEATS) else TRACES) / folder]
-        for one in content.pairs
+        for pair in content.pairs
     ]
 
 

@@ -196,8 +196,8 @@ def _unconnected() -> Iterator[tuple[str, str]]:
 
 
 def _not_tried(rows: Sequence[Row]) -> str:
-    tried = {one.split()[0] for row in rows for one in row.pair.interventions}
-    missing = [f"`{one.id}`" for one in INTERVENTIONS.values() if one.id not in tried]
+    tried = {intervention.split()[0] for row in rows for intervention in row.pair.interventions}
+    missing = [f"`{intervention.id}`" for intervention in INTERVENTIONS.values() if intervention.id not in tried]
     return f"No pair tries {', '.join(missing)}." if missing else ""
 
 

@@ -64,11 +64,11 @@ def _plain_steps() -> dict[Path, int]:
     place = TRACES / "laboratory"
     for experiment in store.read(place).experiments:
         for variant in experiment.variants:
-            for one in variant.analyses:
+            for analysis in variant.analyses:
                 plain_ns = round(variant.wall_ms.median * 1e6) if variant.wall_ms is not None else 0
                 low, high = (part * plain_ns for part in _ALIKE)
-                if one.step_ns is not None and low <= one.step_ns <= high:
-                    found[place / one.trace] = plain_ns
+                if analysis.step_ns is not None and low <= analysis.step_ns <= high:
+                    found[place / analysis.trace] = plain_ns
     return found
 
 

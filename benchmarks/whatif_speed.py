@@ -26,7 +26,7 @@ CHANGE = "pin"
 def measured_speed() -> str:
     """Return a paragraph with goals and the medians of some separate processes."""
     runs = [run([sys.executable, "-m", __spec__.name, str(OPS)]) for _ in range(RUNS)]
-    each = [json.loads(one.stdout) for one in runs]
+    each = [json.loads(run.stdout) for run in runs]
     seconds = {name: statistics.median(one[name] for one in each) for name in each[0]}
     wanted = {"replay": REPLAY_S, "prediction": PREDICTION_S}
     told = {
@@ -36,7 +36,7 @@ def measured_speed() -> str:
     return (
         f"A made-up trace of {OPS:,} GPU ops and as many launches ({hardware()}): building the graph takes "
         f"{seconds['graph']:.1f} s, replaying it {told['replay']}, and a whole prediction of `{CHANGE}`, with its "
-        f"interval and its assumptions, {told['prediction']} and {max(one.peak_mb for one in runs) / 1000:.1f} GB; its "
+        f"interval and its assumptions, {told['prediction']} and {max(run.peak_mb for run in runs) / 1000:.1f} GB; its "
         f"timeline, made on request, takes {seconds['timeline']:.1f} s more."
     )
 

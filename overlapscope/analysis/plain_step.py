@@ -32,7 +32,7 @@ class PlainStep(Struct, frozen=True):
         return self.origin != "estimated"
 
 
-def told(step_ns: int) -> PlainStep:
+def given(step_ns: int) -> PlainStep:
     """Return a length given by the user.
 
     Raises:

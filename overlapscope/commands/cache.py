@@ -70,8 +70,8 @@ def _clear() -> int:
     entries = sum(file.is_entry for file in removed)
     total = sum(file.bytes for file in removed)
     shown = clean(str(path))
-    said = f"Removed {plural(entries, 'trace')}, {size(total)}, from {shown}" if removed else f"{shown} was empty."
-    return _print(said)
+    message = f"Removed {plural(entries, 'trace')}, {size(total)}, from {shown}" if removed else f"{shown} was empty."
+    return _print(message)
 
 
 def _print(*lines: str) -> int:

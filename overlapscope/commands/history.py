@@ -201,7 +201,7 @@ def _add_one(store: Store, source: str, args: argparse.Namespace, check: CheckRe
     for sentence in pulled.bad:
         tell(f"overlapscope: warning: {sentence}")
     left_out = f", left out {plural(len(pulled.bad), 'file')}" if pulled.bad else ""
-    tell(f"{source}: added {_entries(pulled.added)}, had {pulled.known:,} already{left_out}.")
+    tell(f"{source}: added {_entries(pulled.added)}, had {pulled.existing:,} already{left_out}.")
     return WRONG_INPUT if pulled.bad else DONE
 
 

@@ -118,14 +118,14 @@ def entry(report: Report, origin: Origin, check: CheckResult | None = None) -> E
     Raises:
         UsageError: A trace was predicted, or two traces are of the same device, and so not of the same job.
     """
-    plain, found = of_program(report) is not report, figures(report)
+    plain, recorded = of_program(report) is not report, figures(report)
     for trace in report.traces:
         if trace.predicted_by is not None:
             raise UsageError(
                 f"{clean(trace.source)}: was predicted by `overlapscope whatif`, and a history is of recordings; add a "
                 "recording of the changed program."
             )
-    if repeated(found):
+    if repeated(recorded):
         raise UsageError(
             f"{clean(report.traces[0].source)} and the traces beside it are of the same rank, and an entry of the "
             "history belongs to one job; add them one by one."
@@ -135,7 +135,7 @@ def entry(report: Report, origin: Origin, check: CheckResult | None = None) -> E
         origin=origin,
         plain=plain,
         gpu=gpu_of(report),
-        figures=found,
+        figures=recorded,
         report=report,
         check=check,
     )
@@ -166,7 +166,8 @@ def contradicted(entry: Entry) -> bool:
             if METRICS[figure.metric.partition("/")[0]].unit == "ns"
         )
     mine, theirs = (
-        {(one.metric, one.rank, one.device): one for one in all} for all in (figures(report), entry.figures)
+        {(figure.metric, figure.rank, figure.device): figure for figure in all_figures}
+        for all_figures in (figures(report), entry.figures)
     )
     return mine.keys() != theirs.keys() or any(
         not isclose(mine[key].value, theirs[key].value, rel_tol=_ROUNDED) or mine[key].samples != theirs[key].samples

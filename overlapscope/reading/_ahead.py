@@ -86,9 +86,9 @@ def _write(file: SourceFile, pipe: BinaryIO) -> None:
 
 
 def _all(pipe: BinaryIO, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[pipe.write(left) :]
+    unwritten = memoryview(data)
+    while unwritten:
+        unwritten = unwritten[pipe.write(unwritten) :]
 
 
 def _exactly(pipe: BinaryIO, count: int) -> bytes | None:

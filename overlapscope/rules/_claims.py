@@ -238,8 +238,8 @@ def _find_own_waits(trace: Trace, timeline: Timeline) -> _OwnWaits:
         order = np.argsort(calls.start_ns[launch], kind="stable")
         op_of_copy = around(trace.cpu_ops, calls.thread[launch], calls.start_ns[launch])[order]
         last = np.full(len(trace.cpu_ops) + 1, -1, np.int64)
-        known = op_of_copy >= 0
-        last[op_of_copy[known]] = rows[order][known]
+        inside_op = op_of_copy >= 0
+        last[op_of_copy[inside_op]] = rows[order][inside_op]
         op_of_sync = around(trace.cpu_ops, calls.thread[syncs], calls.start_ns[syncs])
         copying = (op_of_sync >= 0) & pick(is_copying, op_of_sync, False)
         owner[syncs[copying]] = last[op_of_sync[copying]]
@@ -325,10 +325,10 @@ def _claim_idle(trace: Trace, device: DeviceAnalysis, windows: Intervals, waits:
 def streams_of(timeline: Timeline, kind: Kind, windows: Intervals) -> dict[int, Intervals]:
     """Return the busy times of each stream that runs ops of the kind inside the windows."""
     ops = timeline.ops
-    found = {}
+    busy = {}
     for stream in distinct(ops.stream[ops.kind == kind]):
         on_stream = (ops.kind == kind) & (ops.stream == stream)
         _, start, end = cut(ops.start_ns[on_stream], ops.end_ns[on_stream], windows)
         if len(start):
-            found[int(stream)] = join(EMPTY, union(start, end))
-    return found
+            busy[int(stream)] = join(EMPTY, union(start, end))
+    return busy

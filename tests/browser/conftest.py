@@ -84,7 +84,9 @@ class Watch(Struct, dict=True):  # Playwright keeps notes on the owners of its l
         context.on("request", self._request)
 
     def remaining(self) -> list[str]:
-        return [one for one in self.problems if not any(re.search(pattern, one) for pattern in self.expected)]
+        return [
+            problem for problem in self.problems if not any(re.search(pattern, problem) for pattern in self.expected)
+        ]
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "assert"):

@@ -41,7 +41,7 @@ def test_every_page_shows_every_kind_of_trace_to_everybody(page: Page, dashboard
     visit(page, dashboard, trace=trace, **{"with": KINDS[1]})
     expect(page.locator("#verdict-text")).to_be_visible()
     # What is not of a trace looks as it does beside another.
-    for name in PAGES if trace == KINDS[0] else [one for one in PAGES if one not in ("history", "laboratory")]:
+    for name in PAGES if trace == KINDS[0] else [page for page in PAGES if page not in ("history", "laboratory")]:
         if name != "overview":
             go(page, name)
         assert len(page.locator("#content").inner_text()) > 20

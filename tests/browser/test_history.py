@@ -114,8 +114,8 @@ def test_a_directory_of_reports_is_shown_and_what_comes_later_too(
     visit(page, served, "history")
     points = page.locator("#history-chart .scatterlayer .trace").first.locator(".points path")
     expect(points).to_have_count(1)
-    for one in others:
-        put(one, drop)
+    for other in others:
+        put(other, drop)
     visit(page, served, "history", by="report")
     expect(points).to_have_count(8)
 

@@ -207,7 +207,7 @@ def test_columns_are_as_high_as_the_lanes_say(page: Page, dashboard: Served) -> 
         for fill in header["fill"]
     }
     # Alone in their columns, and not so long that the op is drawn over them.
-    single = (shares["compute"] > 0) & (sum((one > 0).astype(int) for one in shares.values()) == 1)
+    single = (shares["compute"] > 0) & (sum((share > 0).astype(int) for share in shares.values()) == 1)
     first, count = 4 + size + header["ops"]["at"], header["ops"]["count"]
     begin = np.frombuffer(answer, "<f4", count, first) * columns / (end - start)
     length = np.frombuffer(answer, "<f4", count, first + 4 * count) * columns / (end - start)
@@ -631,7 +631,7 @@ def test_the_address_and_the_view_agree_after_a_link_to_where_the_page_began(pag
 def test_a_shared_span_is_still_of_its_own_device(page: Page, dashboard: Served) -> None:
     """The address shows the first device; the span was dragged over the lanes of the second."""
     open_timeline(page, dashboard, TWO_DEVICES)
-    lane = next(one for one in drawn(TWO_DEVICES).lanes if one.device == 1 and one.kind == "stream")
+    lane = next(lane for lane in drawn(TWO_DEVICES).lanes if lane.device == 1 and lane.kind == "stream")
     page.evaluate("id => overlapscope.revealLane(overlapscope.activeTimeline, id)", lane.id)
     start, end = view(page)
     drag(page, point(page, lane, start + (end - start) * 0.4), point(page, lane, start + (end - start) * 0.7))

@@ -151,7 +151,7 @@ def result(name: str) -> CheckResult:
 
 
 def failed(name: str) -> set[str]:
-    return {one.metric for one in result(name).verdicts if one.status == "fail"}
+    return {verdict.metric for verdict in result(name).verdicts if verdict.status == "fail"}
 
 
 def test_every_recording_is_spoken_of() -> None:
@@ -168,7 +168,7 @@ def test_what_is_healthy_passes(name: str) -> None:
 def test_what_is_broken_fails_with_the_right_rule(name: str) -> None:
     assert failed(name) >= BROKEN[name]
     assert result(name).exit_code == 1
-    told = {one.metric: one for one in result(name).verdicts}
+    told = {verdict.metric: verdict for verdict in result(name).verdicts}
     for rule in BROKEN[name]:
         assert told[rule].reasons
         assert all(reason.rule == rule and reason.advice for reason in told[rule].reasons)
@@ -176,7 +176,11 @@ def test_what_is_broken_fails_with_the_right_rule(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(name for name, rules in BROKEN.items() if len(rules) == 1))
 def test_the_right_rule_is_the_costliest(name: str) -> None:
-    costs = {one.metric: max(reason.time_ns for reason in one.reasons) for one in result(name).verdicts if one.reasons}
+    costs = {
+        verdict.metric: max(reason.time_ns for reason in verdict.reasons)
+        for verdict in result(name).verdicts
+        if verdict.reasons
+    }
     [rule] = BROKEN[name]
     assert max(costs, key=lambda other: costs[other]) == rule
 
@@ -190,5 +194,5 @@ def test_what_is_undecided_is_judged_all_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(WITHOUT_GPU))
 def test_what_did_nothing_on_the_gpu_is_inconclusive(name: str) -> None:
     assert result(name).exit_code == 3
-    judged = [one.message for one in result(name).verdicts if "no GPU activity" not in one.message]
+    judged = [verdict.message for verdict in result(name).verdicts if "no GPU activity" not in verdict.message]
     assert all(message.startswith("host_loading_pct is ") for message in judged)

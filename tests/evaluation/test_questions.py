@@ -37,7 +37,7 @@ def test_all_questions_are_answered(asked: list[Asked]) -> None:
 
 def test_there_are_40_questions_and_each_tool_answers_one() -> None:
     assert len(questions()) == 40
-    assert {tool for one in questions() for call in one.calls for tool in call} == TOOLS
+    assert {tool for question in questions() for call in question.calls for tool in call} == TOOLS
 
 
 def test_the_file_of_them_is_up_to_date(asked: list[Asked]) -> None:

@@ -80,7 +80,7 @@ def test_recordings_of_one_program_never_fail_each_other(recordings: dict[str, l
 def test_a_diff_of_one_program_calls_no_step_another(recordings: dict[str, list[Recording]], program: str) -> None:
     device = compared(*shortest_and_longest(recordings[program]))
     assert device.figures.span.beyond_noise is False
-    assert [one.name for one in device.figures.buckets if one.beyond_noise] == []
+    assert [bucket.name for bucket in device.figures.buckets if bucket.beyond_noise] == []
     assert (device.kernels, device.ops) == ((), ())
     assert "unchanged within noise" in device.verdict or "which may be noise" in device.verdict
 
@@ -100,10 +100,12 @@ def test_copies_gone_wrong_fail_and_the_cause_is_named(
     for before in shortest_and_longest(recordings[program]):
         result = checked(before, after)
         assert result.outcome == "fail"
-        (verdict,) = (one for one in result.verdicts if one.metric == "exposed_copy_time")
+        (verdict,) = (verdict for verdict in result.verdicts if verdict.metric == "exposed_copy_time")
         assert verdict.status == "fail"
         assert cause in [reason.cause for reason in verdict.reasons]
-        standing = {one.rule: (one.standing, one.cost.beyond_noise) for one in compared(before, after).findings}
+        standing = {
+            finding.rule: (finding.standing, finding.cost.beyond_noise) for finding in compared(before, after).findings
+        }
         assert standing[rule] == ("new", True)
 
 
@@ -121,7 +123,7 @@ def test_a_synchronize_in_a_program_that_had_none_is_found(
 ) -> None:
     for before in shortest_and_longest(recordings[program]):
         result = checked(before, variant(recordings[program], "synchronize"))
-        (verdict,) = (one for one in result.verdicts if one.metric == "idle_time")
+        (verdict,) = (verdict for verdict in result.verdicts if verdict.metric == "idle_time")
         assert (verdict.status, verdict.reasons[0].cause) == ("fail", "host-sync")
 
 

@@ -187,7 +187,7 @@ class _Worker:
         slug = re.sub(r"[^A-Za-z0-9]+", "-", found.kind).strip("-")[:80]
         (self._out / f"{slug}-{case.name}").write_bytes(case.data)
         line = f"seed {seed}: {found.kind}\n  {case.origin.name}, {', '.join(case.how) or 'unchanged'}\n"
-        detail = "".join(f"  {one}\n" for one in found.detail.splitlines())
+        detail = "".join(f"  {line}\n" for line in found.detail.splitlines())
         with (self._out / "found.txt").open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line + detail)
         print(line, end="", flush=True)

@@ -117,13 +117,13 @@ def cut(document: dict[str, Any]) -> dict[str, Any]:
     """A few ops of a few steps, with the calls that launched them and what is around those."""
     events: list[Event] = document["traceEvents"]
     spans = [event for event in events if event.get("ph") == "X" and "cat" in event]
-    marked = [one for one in spans if one["cat"] == "user_annotation" and one["name"].startswith("ProfilerStep#")]
+    marked = [span for span in spans if span["cat"] == "user_annotation" and span["name"].startswith("ProfilerStep#")]
     marked = sorted(marked, key=lambda one: float(one["ts"]))[1 : STEPS + 1] if len(marked) > STEPS else marked
-    launch = {_correlation(one): one for one in spans if one["cat"] in _CALLS}
+    launch = {_correlation(span): span for span in spans if span["cat"] in _CALLS}
     kept = {id(one) for one in marked}
     moments: list[tuple[Any, float]] = []
     lanes: Counter[tuple[Any, ...]] = Counter()
-    for one in sorted(spans, key=lambda one: float(one["ts"])):
+    for one in sorted(spans, key=lambda span: float(span["ts"])):
         if one["cat"] not in _GPU:
             continue
         call = launch.get(_correlation(one))
@@ -139,7 +139,7 @@ def cut(document: dict[str, Any]) -> dict[str, Any]:
         if call is not None:
             kept.add(id(call))
             moments.append((call["tid"], float(call["ts"])))
-    correlations = {_correlation(one) for one in spans if id(one) in kept}
+    correlations = {_correlation(span) for span in spans if id(span) in kept}
     others: Counter[str] = Counter()
     for one in spans:
         cat = one["cat"]

@@ -189,7 +189,7 @@ def _of(document: Document, *categories: str) -> list[Event]:
 
 
 def _leave_out(document: Document, events: list[Event]) -> None:
-    gone = {id(one) for one in events}
+    gone = {id(event) for event in events}
     if gone:
         document["traceEvents"] = [one for one in document["traceEvents"] if id(one) not in gone]
 
@@ -425,7 +425,7 @@ def shuffled(rng: random.Random, document: Document) -> None:
 
 def ties(rng: random.Random, document: Document) -> None:
     """Times that are equal."""
-    events = [one for one in _events(document) if _is_number(one.get("ts"))]
+    events = [event for event in _events(document) if _is_number(event.get("ts"))]
     if not events:
         return
     grain = rng.choice((1, 10, 1000, 100_000))
@@ -608,7 +608,7 @@ def moved_in_time(rng: random.Random, document: Document) -> None:
 
 def multiplied(rng: random.Random, document: Document) -> None:
     """Much more of the same, so that what is not linear shows: at other times, on other lanes."""
-    events = [one for one in _events(document) if _is_number(one.get("ts")) and one.get("ph") == "X"]
+    events = [event for event in _events(document) if _is_number(event.get("ts")) and event.get("ph") == "X"]
     period, lane = rng.choice((0.0, 5.0, 4000.0)), rng.choice(("stream", "device", "tid", "", ""))
     own = rng.choice((("correlation", "External id", "Ev Idx"), ()))
     for number in range(1, rng.choice((10, 30, 100))):
@@ -795,8 +795,8 @@ def make(seed: int) -> Case:
             _apply(rng, case, document, shuffled)
     else:
         functions, weights = [one for _, one in _OF_DOCUMENTS], [weight for weight, _ in _OF_DOCUMENTS]
-        for one in rng.choices(functions, weights, k=rng.choice((0, 1, 1, 1, 2, 2, 3, 5))):
-            _apply(rng, case, document, one)
+        for choice in rng.choices(functions, weights, k=rng.choice((0, 1, 1, 1, 2, 2, 3, 5))):
+            _apply(rng, case, document, choice)
         if rng.randrange(_RARELY) == 0:
             _apply(rng, case, document, multiplied)
     case.data = text(document, indent=rng.choice((None, None, 2)), ensure_ascii=rng.random() < 0.7)

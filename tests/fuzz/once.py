@@ -78,7 +78,7 @@ def smallest(case: Case, kind: str) -> Case:
     try:
         document = json.loads(data)
         events = document["traceEvents"]
-        whole = all(isinstance(one, dict) for one in events) and still(json.dumps(document).encode())
+        whole = all(isinstance(event, dict) for event in events) and still(json.dumps(document).encode())
     except (ValueError, TypeError, KeyError, RecursionError):
         whole = False
     if not whole:

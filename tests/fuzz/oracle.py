@@ -235,8 +235,8 @@ def _adds_up(figures: Device | Period) -> None:
 def _narrowed(rng: random.Random, trace: Trace, analysis: TraceAnalysis) -> None:
     """One step or range alone, whose figures are sums over its occurrences."""
     found = [
-        *(("step", one.name) for device in analysis.result.devices for one in device.steps),
-        *(("range", one.name) for device in analysis.result.devices for one in device.ranges),
+        *(("step", step.name) for device in analysis.result.devices for step in device.steps),
+        *(("range", named_range.name) for device in analysis.result.devices for named_range in device.ranges),
     ]
     if not found:
         return
@@ -339,7 +339,7 @@ def _settings() -> tuple[Settings, ...]:
         "step_time": {"max": "1000 s", "scope": "window"},
         "idle_pct": {"max": 100, "scope": "window"},
     }
-    rules = sorted(one for one in ABOUT_COPIES if "-" in one)
+    rules = sorted(copy_check for copy_check in ABOUT_COPIES if "-" in copy_check)
     return (Settings(), config.from_mapping({"budgets": asked, "forbid": rules}, "settings"))
 
 
@@ -353,7 +353,10 @@ def _check(case: Case, trace: Trace, report: Report) -> CheckResult:
     for settings in _settings():
         judged = check(report, replace(settings, allow_predicted=True))
         passed = judged.outcome == "pass"
-        _must(not passed or all(one.status == "pass" for one in judged.verdicts), "passes though one is not passed")
+        _must(
+            not passed or all(verdict.status == "pass" for verdict in judged.verdicts),
+            "passes though one is not passed",
+        )
         _must(not (passed and result.trust.verdict == "unusable"), "an unusable trace passes")
         _must(not (passed and trace.damage.truncated), "a trace that was cut passes")
         for device in result.devices:
@@ -437,7 +440,10 @@ def _of_saved(report: Report) -> Iterator[tuple[str, Callable[[], Any]]]:
     """A report that anybody may have changed: nothing but what is not ours goes wrong with it."""
     yield "report again", lambda: json.loads(to_json(report), parse_constant=_no_constant)
     yield "page of a report", lambda: _shown(terminal.render(document(Page(report, verbose=True)), width=WIDTH))
-    yield "check of a report", lambda: [check(report, replace(one, allow_predicted=True)) for one in _settings()]
+    yield (
+        "check of a report",
+        lambda: [check(report, replace(setting, allow_predicted=True)) for setting in _settings()],
+    )
     yield (
         "diff of a report",
         lambda: _shown(terminal.render(diff_document.document(diff(report, report_of(origins()[0]))), width=WIDTH)),
@@ -487,7 +493,7 @@ def _diff(rng: random.Random, origin: Origin, report: Report) -> None:
             (_named(figures.buckets, "idle"), figures.idle_by_cause),
         ):
             for side in ("before", "after"):
-                added, stated = sum(getattr(one, side) for one in pieces), getattr(whole, side)
+                added, stated = sum(getattr(piece, side) for piece in pieces), getattr(whole, side)
                 _must(
                     math.isclose(added, stated, rel_tol=1e-9, abs_tol=1), "a diff's parts do not add up", added, stated
                 )
@@ -495,7 +501,7 @@ def _diff(rng: random.Random, origin: Origin, report: Report) -> None:
 
 
 def _named(changes: Any, name: str) -> Any:
-    return next(one for one in changes if one.name == name)
+    return next(change for change in changes if change.name == name)
 
 
 def _whatif(rng: random.Random, trace: Trace) -> None:

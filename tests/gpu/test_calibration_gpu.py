@@ -29,6 +29,6 @@ def test_calibrating_measures_every_constant(tmp_path: Path, capsys: pytest.Capt
         assert len(copies) == 10
         # A copy of a quarter of the size takes less.
         assert all(less.duration_ns < more.duration_ns for less, more in itertools.pairwise(copies))
-        assert all(one.low_ns <= one.duration_ns <= one.high_ns for one in copies)
+        assert all(copy.low_ns <= copy.duration_ns <= copy.high_ns for copy in copies)
     # An earlier calibration is replaced.
     assert main(["scenarios", "calibrate", "--output", str(path)]) == 0

@@ -39,7 +39,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("hta idle --overlay tra", ["traces"]),
         ("cache ", ["clear", "info"]),
         ("check --forbid page", ["pageable-memory"]),
-        ("explain copy-on", ["same-stream"]),
+        ("explain same-", ["same-stream"]),
     ],
 )
 def test_bash_completes(line: str, offered: list[str], script: Path, tmp_path: Path) -> None:

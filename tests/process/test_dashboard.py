@@ -233,7 +233,7 @@ def test_findings_lead_to_a_case_of_their_own_in_either_timeline(timed: Opened) 
         assert finding.rule == "launch-bound" and finding.example is not None
         device = opened.analysis.devices[0].result
         groups = [one for one in device.evidence if one.cause == "launch-bound"]
-        assert finding.example in [one.example for one in groups]
+        assert finding.example in [group.example for group in groups]
 
 
 def test_a_trace_without_timed_steps_has_no_other_program() -> None:

@@ -165,7 +165,11 @@ def as_post(callback: dict[str, Any]) -> dict[str, Any]:
         "output": output,
         "outputs": outputs if several else outputs[0],
         "inputs": inputs,
-        "changedPropIds": [f"{one['id']}.{one['property']}" for one in inputs[:1] if isinstance(one["id"], str)],
+        "changedPropIds": [
+            f"{action_input['id']}.{action_input['property']}"
+            for action_input in inputs[:1]
+            if isinstance(action_input["id"], str)
+        ],
         "state": [part(one) for one in callback["state"]],
     }
 
@@ -236,7 +240,7 @@ def test_a_mutated_post_is_answered_or_refused(
             assert status in (200, 204, 400), (status, bad)
             no_trouble(caplog)
             # One line says that it was refused, and why.
-            assert (status == 400) == any("post of a callback" in one.getMessage() for one in caplog.records)
+            assert (status == 400) == any("post of a callback" in record.getMessage() for record in caplog.records)
 
 
 @pytest.mark.parametrize("value", NASTY, ids=lambda value: repr(value)[:30])

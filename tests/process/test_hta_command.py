@@ -47,7 +47,7 @@ def test_every_analysis_of_hta_is_there() -> None:
     computed = {name for name in vars(TraceAnalysis) if not name.startswith("_")}
     # Parts of others, and what draws.
     computed -= {"get_profiler_steps", "get_queue_length_summary_from_time_series", "generate_trace_with_counters"}
-    assert {one.method for one in ANALYSES.values()} == computed - {"overlay_critical_path_analysis"}
+    assert {analysis.method for analysis in ANALYSES.values()} == computed - {"overlay_critical_path_analysis"}
 
 
 def test_a_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,7 +131,7 @@ def test_words_are_explained_and_are_resources(asked: Assistant) -> None:
     assert any("synchronize" in line for line in explained)
     with pytest.raises(Refused, match="no report uses the word"):
         asked.ask("explain", word="wibble")
-    resources = {str(one.uri) for one in asked.portal.call(asked.client.list_resources).resources}
+    resources = {str(resource.uri) for resource in asked.portal.call(asked.client.list_resources).resources}
     for causes in CAUSES.values():
         assert {f"overlapscope://causes/{cause.id}" for cause in causes.values()} <= resources
     page = asked.portal.call(asked.client.read_resource, "overlapscope://rules/pageable-memory").contents[0]

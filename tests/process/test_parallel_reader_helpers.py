@@ -82,7 +82,7 @@ def test_a_piece_that_is_cut_short_is_not_used(tmp_path: Path) -> None:
     for size in range(len(piece)):
         file = (tmp_path / "results").open("w+b")
         file.write(piece + piece[:size])
-        assert [one.held for one in _crew._results(file)] == [5]
+        assert [result.held for result in _crew._results(file)] == [5]
     assert file.closed
 
 

@@ -268,7 +268,7 @@ def test_a_report_that_lies_beside_the_traces_is_none_of_them(
     for rank in (0, 1):
         (tmp_path / f"rank{rank}.json.gz").symlink_to((DDP / f"rank{rank}.json.gz").absolute())
     assert main(["ranks", str(tmp_path / "rank0.json.gz"), "--format", "json", "-o", str(tmp_path / "ranks.json")]) == 0
-    assert [Path(one.source).name for one in expand_urls(tmp_path)] == ["rank0.json.gz", "rank1.json.gz"]
+    assert [Path(address.source).name for address in expand_urls(tmp_path)] == ["rank0.json.gz", "rank1.json.gz"]
     for rank in (0, 1):
         (tmp_path / f"rank{rank}.json.gz").unlink()
     assert main(["ranks", str(tmp_path)]) == 2

@@ -64,23 +64,25 @@ def ops(path: Path) -> tuple[Op, ...]:
 
 
 def _of_kineto(path: Path) -> Iterator[Op]:
-    for one in _events(path, _GPU):
-        args, name = one["args"], one["name"]
-        device, kind = args.get("device", one["pid"]), _kind(name, copy=one["cat"] != "kernel")
-        yield Op(device, args["stream"], kind, name, *_times(path, one), args.get("bytes", 0), args["correlation"])
+    for event in _events(path, _GPU):
+        args, name = event["args"], event["name"]
+        device, kind = args.get("device", event["pid"]), _kind(name, copy=event["cat"] != "kernel")
+        yield Op(device, args["stream"], kind, name, *_times(path, event), args.get("bytes", 0), args["correlation"])
 
 
 def _of_jax(path: Path) -> Iterator[Op]:
     """From the Chrome trace that jax.profiler wrote beside the XSpace."""
     events = document(_JAX / path.name.replace(".xplane.pb", ".trace.json.gz"))["traceEvents"]
-    [device] = [one["pid"] for one in events if one.get("name") == "process_name" and "GPU" in one["args"]["name"]]
-    for one in events:
-        if one.get("ph") == "X" and one["pid"] == device:
-            start = round(Decimal(one["ts"]) * 1000)
-            end, size = start + round(Decimal(one["dur"]) * 1000), re.search(r"size:(\d+)", str(one["args"]))
-            name = one["name"].replace("H2D", " HtoD").replace("D2H", " DtoH")
+    [device] = [
+        event["pid"] for event in events if event.get("name") == "process_name" and "GPU" in event["args"]["name"]
+    ]
+    for event in events:
+        if event.get("ph") == "X" and event["pid"] == device:
+            start = round(Decimal(event["ts"]) * 1000)
+            end, size = start + round(Decimal(event["dur"]) * 1000), re.search(r"size:(\d+)", str(event["args"]))
+            name = event["name"].replace("H2D", " HtoD").replace("D2H", " DtoH")
             copy = name.startswith("Memcpy")
-            yield Op(0, one["tid"], _kind(name, copy=copy), name, start, end, int(size[1]) if size else 0, 0)
+            yield Op(0, event["tid"], _kind(name, copy=copy), name, start, end, int(size[1]) if size else 0, 0)
 
 
 def _of_nsys(path: Path) -> Iterator[Op]:
@@ -174,26 +176,26 @@ def longest_copy(path: Path, memory: str) -> str:
 
 def lead_in(path: Path) -> int:
     """From the first op to the end of the last whose launch was not recorded."""
-    launched = {one["args"]["correlation"] for one in _events(path, _CALLS)}
+    launched = {event["args"]["correlation"] for event in _events(path, _CALLS)}
     return max(op.end for op in ops(path) if op.correlation not in launched) - ops(path)[0].start
 
 
 def calls(path: Path, name: str, of: str) -> int:
     """Number of the calls of a name, or nanoseconds."""
-    mine = [_times(path, one) for one in _events(path, _CALLS) if one["name"] == name]
+    mine = [_times(path, event) for event in _events(path, _CALLS) if event["name"] == name]
     return len(mine) if of == "count" else sum(end - start for start, end in mine)
 
 
 def line(path: Path, call: str, script: str) -> str:
     """The innermost line of a script around the longest call of a name."""
-    mine = [_times(path, one) for one in _events(path, _CALLS) if one["name"] == call]
+    mine = [_times(path, event) for event in _events(path, _CALLS) if event["name"] == call]
     return _line(path, max(mine, key=lambda pair: pair[1] - pair[0]), script)
 
 
 def exposed_line(path: Path, script: str) -> list[Any]:
     """The line of a script whose copies are exposed longest, and how long; copies do not run beside each other."""
     kernels = [op for op in ops(path) if op.kind in (Kind.COMPUTE, Kind.COMM)]
-    launches = {one["args"]["correlation"]: _times(path, one) for one in _events(path, _CALLS)}
+    launches = {event["args"]["correlation"]: _times(path, event) for event in _events(path, _CALLS)}
     exposed: dict[str, int] = {}
     for copy in (op for op in ops(path) if op.kind in (Kind.H2D, Kind.D2H)):
         free = copy.end - copy.start
@@ -207,9 +209,9 @@ def exposed_line(path: Path, script: str) -> list[Any]:
 def _line(path: Path, span: tuple[int, int], script: str) -> str:
     """Of the innermost frame of a script around a span."""
     frames = (
-        (*_times(path, one), str(one["name"]))
-        for one in _events(path, frozenset({"python_function"}))
-        if one["name"].startswith(f"{script}(")
+        (*_times(path, event), str(event["name"]))
+        for event in _events(path, frozenset({"python_function"}))
+        if event["name"].startswith(f"{script}(")
     )
     _, _, name = max(frame for frame in frames if frame[0] <= span[0] and frame[1] >= span[1])
     number, function = name.removeprefix(f"{script}(").split("): ")
@@ -219,15 +221,15 @@ def _line(path: Path, span: tuple[int, int], script: str) -> str:
 def step_spans(path: Path) -> list[int]:
     """Of each step: from the first op launched from it on the busiest stream of kernels to the next step's; the last
     ends with the window."""
-    launches = {one["args"]["correlation"]: _times(path, one)[0] for one in _events(path, _CALLS)}
+    launches = {event["args"]["correlation"]: _times(path, event)[0] for event in _events(path, _CALLS)}
     busy: dict[int, int] = {}
     for op in ops(path):
         busy[op.stream] = busy.get(op.stream, 0) + (op.end - op.start if op.kind == Kind.COMPUTE else 0)
     main = max(busy, key=lambda stream: busy[stream])
     steps = sorted(
-        _times(path, one)
-        for one in _events(path, frozenset({"user_annotation"}))
-        if one["name"].startswith("ProfilerStep#")
+        _times(path, event)
+        for event in _events(path, frozenset({"user_annotation"}))
+        if event["name"].startswith("ProfilerStep#")
     )
     starts = [
         min(op.start for op in ops(path) if op.stream == main and begin <= launches.get(op.correlation, 0) < end)

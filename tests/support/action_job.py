@@ -39,7 +39,7 @@ class Job:
 
     def step(self, name: str, /, **inputs: str) -> subprocess.CompletedProcess[str]:
         """Run a step with the given inputs, and the others as they are when they are not given."""
-        [step] = [one for one in STEPS if one["name"] == name]
+        [step] = [step for step in STEPS if step["name"] == name]
         given = {key: str(one.get("default", "")) for key, one in ACTION["inputs"].items()}
         given |= {key.replace("_", "-"): value for key, value in inputs.items()}
         script = self.temp / "step.sh"

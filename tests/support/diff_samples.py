@@ -185,7 +185,7 @@ def _copies(standing: Literal["new", "gone"], kind: str, before: int, after: int
         stream="main" if standing == "gone" else "side",
         standing=standing,
         count=change(*counts, name="count", unit="count", noise=0),
-        bytes=change(*(one * 1000 for one in counts), name="bytes", unit="bytes", noise=0),
+        bytes=change(*(count * 1000 for count in counts), name="bytes", unit="bytes", noise=0),
         time=change(before, after, name="time"),
         exposed=change(before, 0, name="exposed"),
         bandwidth=change(*((12.5, None) if standing == "gone" else (None, 52.5)), name="bandwidth", unit="gb_per_s"),

@@ -54,7 +54,7 @@ class Program:
     ) -> None:
         """Start what would be `python ARGUMENTS`: a script, `-m module` or `-c text`, and what it takes. `loaded` is
         "torch" or "dash". Its stderr is written to the file descriptor, where one is given."""
-        self.arguments = [str(one) for one in arguments]
+        self.arguments = [str(argument) for argument in arguments]
         self.returncode: int | None = None
         self._server = _server(loaded)
         self._printed: tuple[str, str] | None = None

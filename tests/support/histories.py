@@ -41,7 +41,9 @@ def weeks(
             at_ns=BEGIN_NS + 8 * HOUR_NS * number, job=job, commit=commit_of(commit), branch=BRANCH, host="gpu-box"
         )
         made = entry(report_of(SLOW if slow else FAST), origin)
-        shaken = (msgspec.structs.replace(one, value=one.value * random.normal(1, noise)) for one in made.figures)
+        shaken = (
+            msgspec.structs.replace(figure, value=figure.value * random.normal(1, noise)) for figure in made.figures
+        )
         # Of a version that is not this one, whose figures are not held against the report.
         report = msgspec.structs.replace(made.report, tool=Tool(version="0"))
         yield msgspec.structs.replace(made, figures=tuple(shaken), report=report)

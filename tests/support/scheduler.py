@@ -38,7 +38,7 @@ class RoomScheduling(LoadFileScheduling):  # type: ignore[misc]
 
     def _next_file(self, node: WorkerController) -> str | None:
         waiting = next((file for file in self.workqueue if is_waiting(file)), None)
-        running = [one for one in self.nodes if not one.shutting_down]
+        running = [node for node in self.nodes if not node.shutting_down]
         if node not in running[: cores()]:
             return waiting
         return next((file for file in self.workqueue if not is_waiting(file)), waiting)

@@ -88,13 +88,13 @@ def test_the_shipped_calibration_agrees_with_the_bundled_recordings(name: str) -
     assert seen.h2d
     for known, copies in ((shipped.h2d, seen.h2d), (shipped.d2h, seen.d2h)):
         best = max(one.bytes / one.duration_ns for one in known)
-        assert [one.bytes / one.duration_ns for one in copies] == pytest.approx([best] * len(copies), rel=0.02)
+        assert [copy.bytes / copy.duration_ns for copy in copies] == pytest.approx([best] * len(copies), rel=0.02)
 
 
 def test_in_the_shipped_calibration_a_larger_copy_takes_longer() -> None:
     shipped = calibration.shipped().constants
     for copies in (shipped.h2d, shipped.d2h):
-        assert [one.bytes for one in copies] == [4**power for power in range(5, 15)]
+        assert [copy.bytes for copy in copies] == [4**power for power in range(5, 15)]
         assert all(less.duration_ns < more.duration_ns for less, more in itertools.pairwise(copies))
 
 

@@ -12,8 +12,10 @@ import pytest
 from tests.support import forked
 from tests.support.documented import BLOCKS, lines
 
-SCRIPTS = [one.text for one in BLOCKS if one.page.name == "tutorial.md" and one.language == "python"]
-COMMANDS = {line for one in BLOCKS if one.language == "sh" for line in lines(one.text) if "overlapscope run " in line}
+SCRIPTS = [block.text for block in BLOCKS if block.page.name == "tutorial.md" and block.language == "python"]
+COMMANDS = {
+    line for block in BLOCKS if block.language == "sh" for line in lines(block.text) if "overlapscope run " in line
+}
 NOT_HERE = {
     "--open": "serves until Ctrl-C: tests/browser",
     "--delay": "waits for half a minute: tests/torch/test_windows_by_time.py",

@@ -232,11 +232,11 @@ def test_results_merge_and_an_experiment_run_again_replaces_its_own(
     # One that needs more GPUs than there are is skipped, and starts no process.
     other = scenario(tmp_path, "other", QUICK.replace('name="quick"', 'name="other"').replace("gpus=0", "gpus=99"))
     run_here([path, other], tmp_path / "out")
-    assert [one.name for one in store.read(tmp_path / "out").experiments] == ["quick", "other"]
+    assert [experiment.name for experiment in store.read(tmp_path / "out").experiments] == ["quick", "other"]
     scenario(tmp_path, "quick", fails.replace('Variant("other", {}, shows="nothing")', ""))
     run_here([path], tmp_path / "out", scale="paper")
     first, second = store.read(tmp_path / "out").experiments
-    assert (first.name, first.scale, [one.name for one in first.variants]) == ("quick", "paper", ["only"])
+    assert (first.name, first.scale, [variant.name for variant in first.variants]) == ("quick", "paper", ["only"])
     assert (second.name, second.scale) == ("other", "small")
     assert not list((tmp_path / "out").glob(".*"))
 
@@ -363,7 +363,7 @@ def test_the_example_in_the_docs_is_an_experiment(tmp_path: Path) -> None:
     page = Path("docs/guides/laboratory.md").read_text()
     example = page[page.index('"""Does it matter') : page.index("```\n\n`prepare` returns")]
     found = catalog.load(scenario(tmp_path, "mask", example)).experiment
-    assert [one.name for one in found.variants] == ["host", "gpu"]
+    assert [variant.name for variant in found.variants] == ["host", "gpu"]
 
 
 @pytest.mark.parametrize(
@@ -478,7 +478,7 @@ def test_an_experiment_on_a_gpu_is_measured_recorded_and_judged(tmp_path: Path) 
     assert machine.gpus and machine.driver and machine.cuda and machine.gpu_memory_bytes
     assert link.h2d_gb_per_s and link.d2h_gb_per_s and link.both_gb_per_s
     assert link.both_gb_per_s > max(link.h2d_gb_per_s, link.d2h_gb_per_s)
-    assert [one.status for one in comparison.result.variants] == ["ok", "failed", "ok"]
+    assert [variant.status for variant in comparison.result.variants] == ["ok", "failed", "ok"]
     assert all(claim.holds for claim in comparison.claims), comparison.claims
     [analysis] = comparison.result.variants[2].analyses
     assert analysis.steps == 3 and analysis.copies[0].source_kind == "pinned"

@@ -45,7 +45,12 @@ def test_an_edited_program_computes_what_it_did(
 
 def test_edits_stand_for_interventions_that_exist() -> None:
     known = set(INTERVENTIONS)
-    asked = {one.split()[0] for program in PROGRAMS.values() for pair in program.pairs for one in pair.interventions}
+    asked = {
+        intervention.split()[0]
+        for program in PROGRAMS.values()
+        for pair in program.pairs
+        for intervention in pair.interventions
+    }
     assert asked <= known
 
 

@@ -95,8 +95,8 @@ def test_processes_that_the_program_starts_are_recorded_where_that_is_asked_for(
     )
     other, *ranks = sorted((tmp_path / "program.traces").iterdir())
     assert re.fullmatch(r"pid\d+\.trace\.json\.gz", other.name)
-    assert [one.name for one in ranks] == ["rank0.trace.json.gz", "rank1.trace.json.gz"]
-    assert [steps(one) for one in ranks] == [[1, 2, 3]] * 2
+    assert [rank.name for rank in ranks] == ["rank0.trace.json.gz", "rank1.trace.json.gz"]
+    assert [steps(rank) for rank in ranks] == [[1, 2, 3]] * 2
     assert forked.run([*FORKED, "--subprocesses", "-c", "1"], tmp_path).returncode == 0
     assert len(list((tmp_path / "program.traces").iterdir())) == 3
     assert forked.run([*FORKED, "--subprocesses", "-o", "program.json.gz", "-c", "1"], tmp_path).returncode == 0

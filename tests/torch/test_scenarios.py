@@ -107,7 +107,7 @@ def test_is_a_script_that_explains_itself_and_runs_its_experiment(name: str) -> 
 def test_published_figures_are_those_of_the_source(name: str) -> None:
     measured_on, figures = PUBLISHED[name]
     assert experiment(name).published_on == measured_on
-    assert {one.name: one.published for one in variants(name) if one.published} == figures
+    assert {variant.name: variant.published for variant in variants(name) if variant.published} == figures
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -27,8 +27,14 @@ COUNTED = [
 
 def test_chunks_sweep_over_the_published_numbers_of_streams() -> None:
     variants = experiment("chunked_streams").variants
-    assert {one.parameters["streams"] for one in variants if one.parameters["order"] == "breadth"} == {1, 2, 4, 8, 16}
-    assert [one.name for one in variants if one.parameters["order"] == "depth"] == ["depth_first"]
+    assert {variant.parameters["streams"] for variant in variants if variant.parameters["order"] == "breadth"} == {
+        1,
+        2,
+        4,
+        8,
+        16,
+    }
+    assert [variant.name for variant in variants if variant.parameters["order"] == "depth"] == ["depth_first"]
 
 
 @pytest.mark.parametrize("name", ["fsdp_offload", "ddp_training"])
@@ -38,9 +44,11 @@ def test_jobs_run_on_two_gpus(name: str) -> None:
 
 def test_only_a_missing_wait_may_give_wrong_results() -> None:
     """Of the small model nothing is said: whether it goes wrong depends on who is ahead."""
-    some = {one.name for name in SCENARIOS for one in experiment(name).variants if one.wrong_results == "some"}
+    some = {
+        variant.name for name in SCENARIOS for variant in experiment(name).variants if variant.wrong_results == "some"
+    }
     assert some == {"large_missing_wait"}
-    (silent,) = (one for one in experiment("forward_backward").variants if one.wrong_results is None)
+    (silent,) = (variant for variant in experiment("forward_backward").variants if variant.wrong_results is None)
     assert silent.name == "many_small_missing_wait"
 
 

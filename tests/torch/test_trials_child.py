@@ -179,8 +179,8 @@ class TestSteps:
         seen = told(UNMARKED, tmp_path, survey=True)
         assert seen.steps_by == Steps(kind="FORWARD", name="Model.forward", each=1, label="calls of Model.forward")
         assert seen.facts is not None
-        assert [one.name for one in seen.facts.modules] == ["Model"]
-        assert [one.num_workers for one in seen.facts.loaders] == [0]
+        assert [module.name for module in seen.facts.modules] == ["Model"]
+        assert [loader.num_workers for loader in seen.facts.loaders] == [0]
         computed = []
         for changes in ([], [Setting("workers", "2")]):
             place = tmp_path / str(len(changes))
@@ -290,7 +290,7 @@ class TestResults:
         assert computed == unchanged.results
         assert computed.loss is not None
         names = ["parameter 0", "exp_avg 0", "exp_avg_sq 0", "step 0", "parameter 1"]
-        assert [one.name for one in computed.sketches][:5] == [f"optimizer 0 {name}" for name in names]
+        assert [sketch.name for sketch in computed.sketches][:5] == [f"optimizer 0 {name}" for name in names]
 
     def test_differ_by_rounding_less_than_by_another_learning_rate(
         self, unchanged: RankOutcome, tmp_path: Path
@@ -312,7 +312,7 @@ class TestResults:
 
     def test_of_a_program_without_an_optimizer_are_its_output(self, tmp_path: Path) -> None:
         computed = results(INFERENCE, tmp_path)
-        assert [one.name for one in computed.sketches] == ["output ()"]
+        assert [sketch.name for sketch in computed.sketches] == ["output ()"]
         assert len(computed.digest) == 64
         assert computed.loss is None
 
@@ -368,7 +368,7 @@ class TestWorkers:
         loaders.append(torch.utils.data.DataLoader(data))
         assert [loader.num_workers for loader in loaders] == [1, 2, 0]
         assert [loader.persistent_workers for loader in loaders] == [True, False, False]
-        assert notes.made == {"workers": 1}
+        assert notes.effects == {"workers": 1}
 
     def test_do_not_share_an_iterable_dataset(self) -> None:
         class Endless(torch.utils.data.IterableDataset[int]):
@@ -446,7 +446,7 @@ def test_facts_name_the_lines_of_the_program(tmp_path: Path) -> None:
     assert (optimizer.site.line, optimizer.name, optimizer.takes_fused) == (line("optimizer ="), "AdamW", True)
     assert (module.site.line, module.name, module.compiled) == (line("model(x)"), "Sequential", False)
     sites = [loader.site, optimizer.site, module.site]
-    assert {(one.path, one.library) for one in sites} == {(str(tmp_path / "train.py"), "")}
+    assert {(site.path, site.library) for site in sites} == {(str(tmp_path / "train.py"), "")}
 
 
 def test_facts_name_the_library_that_does_it(tmp_path: Path) -> None:
@@ -458,7 +458,7 @@ def test_facts_name_the_library_that_does_it(tmp_path: Path) -> None:
         f"import sys; sys.path.append({str(package.parent)!r}); import trainer\n" + program, tmp_path, survey=True
     )
     assert isinstance(facts.facts, Facts)
-    assert [(one.site.path, one.site.library) for one in facts.facts.loaders] == [
+    assert [(loader.site.path, loader.site.library) for loader in facts.facts.loaders] == [
         (str(tmp_path / "train.py"), "trainer")
     ]
 

@@ -101,7 +101,7 @@ def build() -> Callable[[], None]:
 def test_changes_are_tried_on_a_step_function_and_unmade_afterwards() -> None:
     before = DataLoader.__init__, DataLoader.__iter__, Optimizer.__init__, torch.Tensor.item, torch.Tensor.to
     trial = ov.try_changes(build, steps=20, minutes=5, only=["fused"])
-    assert [one.change for one in trial.changes] == ["fused"]
+    assert [change.change for change in trial.changes] == ["fused"]
     assert trial.changes[0].results in ("same", "within noise")
     assert trial.program == "build"
     assert trial.repeatable

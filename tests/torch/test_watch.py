@@ -299,7 +299,7 @@ def test_a_process_that_never_heard_of_us_is_attached_to_or_it_is_said_what_that
     done = overlapscope("attach", str(program.pid))
     if sys.version_info >= (3, 14):
         assert done.returncode == 0, done.stderr
-        assert [one.pid for one in statuses()] == [program.pid]
+        assert [status.pid for status in statuses()] == [program.pid]
     else:
         assert done.returncode == 2
         assert "needs Python 3.14 or newer" in done.stderr and "OVERLAPSCOPE_WATCH=1" in done.stderr

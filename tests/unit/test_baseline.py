@@ -86,7 +86,7 @@ def test_the_file_is_sorted_with_a_line_for_each_series(made: Baseline) -> None:
     lines = data.decode().splitlines()
     of_series = [json.loads(line.rstrip(",")) for line in lines if '"values"' in line]
     assert of_series == content["series"]
-    assert [one["metric"] for one in of_series] == sorted(one["metric"] for one in of_series)
+    assert [series["metric"] for series in of_series] == sorted(series["metric"] for series in of_series)
     assert max(map(len, lines)) < 400
     assert data.endswith(b"}\n")
 
@@ -109,7 +109,7 @@ def test_it_holds_the_figures_of_every_step(tmp_path: Path) -> None:
                 samples = of_steps(device, skip=skip)
                 measured = made.measured(mine, "steps", skip=skip)
                 assert measured is not None
-                for metric in (one for one in METRICS.values() if not one.of_host):
+                for metric in (metric for metric in METRICS.values() if not metric.of_host):
                     expected = series(samples, metric, None)
                     kept = measured(metric, None)
                     assert kept.names == expected.names
@@ -344,19 +344,19 @@ def test_without_budgets_the_default_metrics_are_compared(made: Baseline, tmp_pa
     result = check(read_report([write_steps(tmp_path / "t.json")]), baseline=made)
     expected = {budget.title for budget in DEFAULT_RELATIVE}
     # Communication is on neither side, so it is not judged.
-    assert {one.budget for one in result.verdicts} == expected - {"exposed_comm_time increase <= 10%"}
+    assert {verdict.budget for verdict in result.verdicts} == expected - {"exposed_comm_time increase <= 10%"}
 
 
 def test_copies_that_are_new_are_a_change(tmp_path: Path) -> None:
     without = of(read_report([write_steps(tmp_path / "a.json", copy_us=0)]))
     result = check(read_report([write_steps(tmp_path / "b.json")]), baseline=without)
-    statuses = {one.metric: one.status for one in result.verdicts}
+    statuses = {verdict.metric: verdict.status for verdict in result.verdicts}
     assert statuses["exposed_copy_time"] == "fail"
 
 
 def test_copies_that_are_gone_are_unknown(made: Baseline, tmp_path: Path) -> None:
     result = check(read_report([write_steps(tmp_path / "b.json", copy_us=0)]), baseline=made)
-    statuses = {one.metric: one.status for one in result.verdicts}
+    statuses = {verdict.metric: verdict.status for verdict in result.verdicts}
     assert statuses["exposed_copy_time"] == "unknown"
 
 
@@ -366,14 +366,14 @@ def test_a_rank_that_the_baseline_has_is_missed(tmp_path: Path) -> None:
     assert check(read_report(traces), baseline=made).exit_code == 0
     result = check(read_report(traces[:1]), baseline=made)
     assert result.exit_code == 3
-    assert any("rank 1" in one.message for one in result.verdicts)
+    assert any("rank 1" in verdict.message for verdict in result.verdicts)
 
 
 def test_a_rank_that_the_baseline_lacks_is_unknown(tmp_path: Path) -> None:
     traces = [write_steps(tmp_path / f"{rank}.json", rank=rank, world_size=2) for rank in (0, 1)]
     result = check(read_report(traces), baseline=of(read_report(traces[:1])))
     assert result.exit_code == 3
-    assert any("the baseline has no such device" in one.message for one in result.verdicts)
+    assert any("the baseline has no such device" in verdict.message for verdict in result.verdicts)
 
 
 # -- another program
@@ -423,7 +423,10 @@ def test_a_program_keeps_most_of_its_kernels_or_its_name(
 def test_another_environment_skips_what_is_relative(made: Baseline, tmp_path: Path) -> None:
     other = write_steps(tmp_path / "t.json", gpu="GPU B", compute_us=6000)
     result = against(made, other, "step_time increase <= 5%", "idle_pct <= 90%")
-    assert [(one.metric, one.status) for one in result.verdicts] == [("step_time", "skipped"), ("idle_pct", "pass")]
+    assert [(verdict.metric, verdict.status) for verdict in result.verdicts] == [
+        ("step_time", "skipped"),
+        ("idle_pct", "pass"),
+    ]
     assert (result.exit_code, result.summary) == (
         3,
         "1 of 2 budgets could not be compared with the baseline: step_time increase <= 5%.",

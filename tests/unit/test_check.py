@@ -125,7 +125,7 @@ def test_wrong_usage_exits_with_2(
     args: list[str], message: str, trace: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = Path(trace).read_bytes()
-    assert main(["check", *(one.replace("{trace}", trace) for one in args)]) == 2
+    assert main(["check", *(arg.replace("{trace}", trace) for arg in args)]) == 2
     captured = capsys.readouterr()
     assert message in " ".join(captured.err.split())
     assert captured.out == ""
@@ -288,7 +288,7 @@ def test_an_override_holds_where_its_patterns_say(tmp_path: Path) -> None:
         max = "960 us"
     """
     result = judge(traces, text)
-    assert [(one.budget, one.status) for one in result.verdicts] == [
+    assert [(verdict.budget, verdict.status) for verdict in result.verdicts] == [
         ("step_time <= 920 us", "pass"),
         ("step_time <= 960 us", "pass"),
     ]
@@ -323,7 +323,7 @@ def test_an_override_of_one_limit_leaves_the_others_together(tmp_path: Path) -> 
         max = "2 ms"
     """
     result = judge(source, text, baseline=of(read_report([source])))
-    assert sorted((one.budget, one.samples) for one in result.verdicts) == [
+    assert sorted((verdict.budget, verdict.samples) for verdict in result.verdicts) == [
         ("step_time <= 1 ms", 7),
         ("step_time <= 2 ms of step 6", 1),
         ("step_time increase <= 5%", 8),
@@ -542,7 +542,7 @@ def test_the_nearest_configuration_is_used(trace: str, tmp_path: Path, monkeypat
 
 def test_without_budgets_what_moves_badly_is_forbidden(tmp_path: Path) -> None:
     bad = judge(write_steps(tmp_path / "bad.json"))
-    assert {one.metric for one in bad.verdicts if one.status == "fail"} == {"same-stream"}
+    assert {verdict.metric for verdict in bad.verdicts if verdict.status == "fail"} == {"same-stream"}
     assert judge(write_steps(tmp_path / "good.json", hidden=True)).exit_code == 0
 
 

@@ -480,7 +480,7 @@ def test_two_long_names_that_look_alike_have_fingerprints_of_their_own() -> None
 
 def test_github_annotates_the_worst_first() -> None:
     commands = read_github(github.render(every_kind()))
-    assert [one["command"] for one in commands] == ["error", "error", "error", "warning", "warning", "notice"]
+    assert [command["command"] for command in commands] == ["error", "error", "error", "warning", "warning", "notice"]
     assert commands[0]["file"] == "train.py" and commands[0]["line"] == "42"
     assert commands[0]["title"] == "efficiency_pct >= 80% (traces/rank0.json.gz, rank 0, device 0)"
     assert commands[0]["data"].startswith(f"{verdict().message}\n- pageable-memory, 6.2 ms a step (train.py:42 in step")
@@ -490,8 +490,8 @@ def test_github_annotates_the_worst_first() -> None:
 def test_github_shows_ten_and_says_how_many_there_are_more() -> None:
     many = [unknown(), *(verdict(subject=Subject(source="t.json", rank=rank)) for rank in range(14))]
     commands = read_github(github.render(result(*many)))
-    assert [one["command"] for one in commands] == ["error"] * 10 + ["notice"]
-    assert all("efficiency_pct" in one["title"] for one in commands[:10])
+    assert [command["command"] for command in commands] == ["error"] * 10 + ["notice"]
+    assert all("efficiency_pct" in command["title"] for command in commands[:10])
     assert commands[-1]["data"].endswith("5 more are in the step's summary.")
 
 
@@ -608,7 +608,9 @@ def test_openmetrics_have_one_state_for_each_budget() -> None:
     samples = read_openmetrics(openmetrics.render(every_kind()))
     states = samples["overlapscope_budget_status"]
     assert len(states) == 9 * 5
-    assert [labels["status"] for labels, value in states if value] == [one.status for one in every_kind().verdicts]
+    assert [labels["status"] for labels, value in states if value] == [
+        verdict.status for verdict in every_kind().verdicts
+    ]
     outcome = samples["overlapscope_check_outcome"]
     assert {labels["outcome"]: value for labels, value in outcome} == {
         "pass": 0,

@@ -141,9 +141,11 @@ def test_a_report_does_not_differ_from_itself(steps: list[Any]) -> None:
         # With few steps, the interval has the extreme differences of any two; otherwise, the draws are the same.
         assert not change.low or device.steps_before < 5
     assert not device.kernels and not device.ops
-    assert all(one.standing == "same" for one in device.findings)
-    assert {one.standing for one in device.copies} | {one.standing for one in device.ranges} <= {"both"}
-    assert {one.standing for one in device.host_stalls} <= {"both"}
+    assert all(finding.standing == "same" for finding in device.findings)
+    assert {named_range.standing for named_range in device.copies} | {copy.standing for copy in device.ranges} <= {
+        "both"
+    }
+    assert {host_stall.standing for host_stall in device.host_stalls} <= {"both"}
 
 
 def mirrored(one: FigureChange, other: FigureChange) -> None:
@@ -273,7 +275,7 @@ def test_draws_are_of_the_steps_alone_and_there_are_fewer_of_very_many() -> None
 
 
 def kernels(before: Report, after: Report) -> list[tuple[str, str, str | None]]:
-    return [(one.standing, one.kernel, one.renamed_from) for one in diff(before, after).devices[0].kernels]
+    return [(kernel.standing, kernel.kernel, kernel.renamed_from) for kernel in diff(before, after).devices[0].kernels]
 
 
 def test_a_kernel_under_another_name_is_found_through_its_op() -> None:

@@ -141,7 +141,7 @@ def test_good_news_that_is_new_is_not_a_loss() -> None:
 @pytest.mark.parametrize("verbose", [False, True])
 def test_every_row_has_a_cell_for_every_column(before: str, after: str, verbose: bool) -> None:
     found = real(before, after)
-    shown = [table for one in found.devices for table in of_device(one, verbose=verbose)]
+    shown = [table for device in found.devices for table in of_device(device, verbose=verbose)]
     assert shown
     for table in (tables.sides(found), tables.summary(found), *shown):
         assert {len(row.cells) for row in table.rows} == {len(table.columns)}, table.title

@@ -80,7 +80,7 @@ def test_a_history_that_grows_is_another_one_and_one_that_is_read_is_not(tmp_pat
     assert stored is not None and stored.drop is None
     before = stored.state
     with stored.open() as store:
-        assert store.known() == {first.id}
+        assert store.ids() == {first.id}
     assert stored.state == before
     write(stored.path, second)
     assert stored.state != before
@@ -95,7 +95,7 @@ def test_a_directory_is_read_into_a_history_of_its_own(tmp_path: Path) -> None:
     assert stored is not None and len(stored.pull()) == 1
     put(entries[2], tmp_path / "drop")
     with stored.open() as store:
-        assert store.known() == {entry.id for entry in entries}
+        assert store.ids() == {entry.id for entry in entries}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drop"]
 
 

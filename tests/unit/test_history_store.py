@@ -103,12 +103,12 @@ def meant(one: Entry, query: Query) -> bool:
 @example([made(1, [], commit=NUL, labels={NUL: NUL})], Query(labels={NUL: NUL}))
 @example([made(1, [], labels={NUL: NUL})], Query(labels={"ä\n": "ä\n"}))
 def test_what_was_added_is_found_as_a_search_through_all_entries_finds_it(entries: list[Entry], query: Query) -> None:
-    different = {one.id: one for one in entries}
+    different = {entry.id: entry for entry in entries}
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "h") as store:
-        assert [store.add(one) for one in entries] == [
+        assert [store.add(entry) for entry in entries] == [
             one.id not in {before.id for before in entries[:number]} for number, one in enumerate(entries)
         ]
-        first = {one.id: one for one in reversed(entries)}
+        first = {entry.id: entry for entry in reversed(entries)}
         ordered = sorted((first[id] for id in different), key=lambda one: (one.origin.at_ns, one.id))
         found = [one for one in ordered if meant(one, query)]
         assert store.rows(query) == [
@@ -130,7 +130,7 @@ def test_what_was_added_is_found_as_a_search_through_all_entries_finds_it(entrie
         assert store.delete([one.id for one in found]) == len(found)
         store.compact()
         assert [row.id for row in store.rows()] == [one.id for one in ordered if one not in found]
-        assert store.known() == {row.id for row in store.rows()}
+        assert store.ids() == {row.id for row in store.rows()}
 
 
 def test_an_entry_is_found_by_the_beginning_of_its_id(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_recording_without_steps_has_shares_of_its_window_and_no_times(tmp_pat
     document["traceEvents"] = [event for event in events if "ProfilerStep" not in event.get("name", "")]
     (tmp_path / "stepless.json").write_text(json.dumps(document))
     report = build([analyze_trace(load(tmp_path / "stepless.json", cache=False, periodic=False))])
-    found = {one.metric: one for one in figures(report)}
+    found = {figure.metric: figure for figure in figures(report)}
     assert "idle_pct" in found and found["idle_pct"].samples == 1 and found["idle_pct"].spread is None
     assert not [name for name in found if "_time" in name]
     [device] = report.devices
@@ -383,11 +383,11 @@ def test_a_drop_gives_what_is_new_and_names_what_is_bad(tmp_path: Path) -> None:
     with Store.open(tmp_path / "h") as store:
         store.add(good[3])
         pulled = pull(store, drop)
-        assert (pulled.added, pulled.known, len(pulled.bad)) == (4, 1, 6)
+        assert (pulled.added, pulled.existing, len(pulled.bad)) == (4, 1, 6)
         assert all(f"{digit * 32}.json.zst" in sentence for digit, sentence in zip("012345", pulled.bad, strict=True))
         assert [store.entry(one.id) for one in good] == good
         again = pull(store, drop)
-        assert (again.added, again.known) == (0, 5)
+        assert (again.added, again.existing) == (0, 5)
 
 
 @pytest.mark.parametrize("change", ["value", "missing", "samples", "gpu", "plain"])

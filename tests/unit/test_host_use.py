@@ -66,14 +66,14 @@ def test_every_nanosecond_of_a_step_is_in_one_part(
     assert sum(one.time_ns for one in found.ops) == sum(step.ops_ns for step in found.steps)
     # The one that began first, and is the longest of those, has what it covers.
     total = sum(step.end - step.start for step in steps)
-    order = sorted((one for one in events if one.thread == 1), key=lambda one: (one.start, -one.end))
+    order = sorted((one for one in events if one.thread == 1), key=lambda event: (event.start, -event.end))
     owners = [next((one.name for one in order if one.start <= ns < one.end), None) for ns in range(total)]
     mine = {one.op: one.time_ns for one in found.ops}
     for name in "abc":
         expected = sum(owner == name and not inside(loading, ns) for ns, owner in enumerate(owners))
         assert mine.get(name, 0) == expected
-    busy = {one.thread: one.busy_ns for one in found.threads}
-    for thread in {one.thread for one in events}:
+    busy = {thread.thread: thread.busy_ns for thread in found.threads}
+    for thread in {event.thread for event in events}:
         assert busy[thread] == sum(inside(events, ns, thread) for ns in range(total))
 
 

@@ -147,8 +147,8 @@ def test_every_finding_has_its_evidence_advice_and_code() -> None:
 def test_a_finding_leads_into_its_own_timeline(name: str) -> None:
     document = rendered(name)
     timelines = data(document, "timelines")
-    buttons = [one for one in Parsed(document).attributes if "data-timeline" in one]
-    assert len(buttons) == len([one for one in build(analyses(name)).findings if one.example is not None])
+    buttons = [attribute for attribute in Parsed(document).attributes if "data-timeline" in attribute]
+    assert len(buttons) == len([finding for finding in build(analyses(name)).findings if finding.example is not None])
     for button in buttons:
         model = timelines[button["data-timeline"]]["model"]
         start, end = map(int, str(button["data-example"]).split())
@@ -167,7 +167,7 @@ def test_several_ranks_are_compared_before_each_is_told() -> None:
 def test_charts_are_there_for_light_and_dark() -> None:
     charts = data(rendered("ddp"), "charts")
     page = Parsed(rendered("ddp"))
-    assert charts.keys() == {one["id"] for one in page.attributes if one.get("class") == "plot"}
+    assert charts.keys() == {attribute["id"] for attribute in page.attributes if attribute.get("class") == "plot"}
     assert all(changed for _, changed in charts.values())
 
 
@@ -227,7 +227,7 @@ def drawn_in(tile: str) -> set[tuple[int, int]]:
 
 
 def prepared(name: str) -> list[Lanes]:
-    return [lanes.build(one) for one in analyses(name)]
+    return [lanes.build(analysis) for analysis in analyses(name)]
 
 
 def test_with_room_enough_every_op_is_drawn_singly_somewhere() -> None:

@@ -396,8 +396,8 @@ def test_mutated_files_are_read_or_refused_in_a_sentence(tmp_path: Path, recordi
         with suppress(UnreadableTrace):
             report = ov.analyze(read(tmp_path, bytes(data)))
             assert to_json(report)
-            for one in report.traces[0].devices:
-                assert sum(msgspec.structs.astuple(one.buckets)) == one.span_ns, seed
+            for device in report.traces[0].devices:
+                assert sum(msgspec.structs.astuple(device.buckets)) == device.span_ns, seed
 
 
 def _small(recording: Path) -> bytes:

@@ -84,20 +84,20 @@ def test_the_order_of_variants_is_held_against_ours_and_the_published() -> None:
     pairs = (("quick", "slow"), ("slow", "quick"))
     [comparison] = compared(experiment(quick, slow, faster=pairs))
     assert [(claim.holds, claim.published) for claim in comparison.claims] == [(True, False), (False, True)]
-    assert "1 against 2 ms" in comparison.claims[0].found
+    assert "1 against 2 ms" in comparison.claims[0].observed
 
 
 def test_an_order_within_the_spread_is_said_to_be() -> None:
     pair = (variant("a", wall_ms=wall(1.0, 0.5)), variant("b", wall_ms=wall(1.1)))
     [comparison] = compared(experiment(*pair, faster=(("a", "b"),)))
-    assert "within their spread" in comparison.claims[0].found
+    assert "within their spread" in comparison.claims[0].observed
 
 
 def test_what_was_not_run_is_unknown_and_not_held() -> None:
     failed = variant("b", status="failed", error="x", wrong_expected="none", truth=Truth(idle="host-sync"))
     [comparison] = compared(experiment(variant("a", wall_ms=wall(1.0)), failed, faster=(("a", "b"),)))
     assert [claim.holds for claim in comparison.claims] == [None, None, None]
-    assert all("b failed" in claim.found for claim in comparison.claims)
+    assert all("b failed" in claim.observed for claim in comparison.claims)
     assert tally(comparison.claims)[2] == 3
 
 
@@ -125,14 +125,14 @@ def test_truth_is_checked_on_a_report_as_on_results() -> None:
     stated = Truth(exposed_copy="pageable-memory", idle="data-loading", findings=("pageable-memory",))
     verdicts = list(check_truth(stated, device, [finding.rule for finding in find_all([analysis])]))
     assert [verdict.holds for verdict in verdicts] == [True, False, True]
-    assert verdicts[0].found == "pageable-memory 100%"
+    assert verdicts[0].observed == "pageable-memory 100%"
 
 
 def test_a_cause_of_no_time_does_not_hold() -> None:
     analysis = analysis_of(TRACES / "known_causes" / "launch_bound.json.gz")
     [device] = analysis.result.devices
     [verdict] = check_truth(Truth(exposed_copy="same-stream"), device, ())
-    assert not verdict.holds and verdict.found == "none"
+    assert not verdict.holds and verdict.observed == "none"
 
 
 def test_every_rank_is_held_against_the_truth() -> None:
@@ -208,7 +208,9 @@ def test_without_a_name_each_variant_has_a_line(
     monkeypatch.setenv("COLUMNS", "90")
     assert main(["scenarios", "report"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    names = [variant.name for one in store.read(SAMPLES / "laboratory").experiments for variant in one.variants]
+    names = [
+        variant.name for experiment in store.read(SAMPLES / "laboratory").experiments for variant in experiment.variants
+    ]
     verdicts = ("good", "fair", "poor", "n/a")
     told = [line.split()[0] for line in lines if line.startswith("  ") and line.split()[-1] in verdicts]
     assert told == names and len(lines) < len(names) + 60
@@ -346,7 +348,7 @@ def test_results_are_renewed_from_their_recordings_and_files(tmp_path: Path) -> 
     shutil.copy(TRACES / stale.traces[0], tmp_path)
     before = Results(experiments=(experiment(stale, variant("gone"), name="quick"),))
     [after] = renewed(before, tmp_path, {"quick": now}).experiments
-    assert [one.name for one in after.variants] == ["only", "other"]
+    assert [variant.name for variant in after.variants] == ["only", "other"]
     assert after.variants[0].analyses == fresh
     assert (after.variants[0].shows, after.variants[0].wall_ms) == ("nothing", wall(1.0))
     assert (after.machine, after.date) == (MACHINE, "2026-11-21")
@@ -358,5 +360,5 @@ def test_results_of_several_directories_are_collected_into_one(tmp_path: Path) -
         shutil.copy(TRACES / recording, tmp_path / name)
         store.write(Results(experiments=(experiment(variant("x", recording), name=name),)), tmp_path / name)
     collect(tmp_path / "a", tmp_path / "b")
-    assert [one.name for one in store.read(tmp_path / "a").experiments] == ["a", "b"]
+    assert [experiment.name for experiment in store.read(tmp_path / "a").experiments] == ["a", "b"]
     assert (tmp_path / "a" / "pipeline_3stream.json.gz").exists()

@@ -290,7 +290,7 @@ def test_everything_can_be_asked_of_every_op(trace: Trace) -> None:
             assert (told["category"], told["title"]) == (category, name)
             check_arrows(drawn, told)
             if lane.kind == "stream" and category.startswith(("h2d", "d2h")):
-                (analysis,) = [one for one in drawn.analysis.devices if one.result.device == lane.device]
+                (analysis,) = [device for device in drawn.analysis.devices if device.result.device == lane.device]
                 exposed = {t for s, e in zip(*analysis.timeline.exposed_copy, strict=True) for t in range(s, e)}
                 mine = range(begin + drawn.origin_ns, end + drawn.origin_ns)
                 assert sum(told.get("causes", {}).values()) == sum(t in exposed for t in mine)
@@ -612,7 +612,7 @@ def test_of_too_many_ops_the_longest_are_drawn() -> None:
 
 
 def test_a_lane_with_nothing_in_view_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    ops = [Op(Kind.COMPUTE, 100 * one, 100 * one + 90, stream=one) for one in range(400)]
+    ops = [Op(Kind.COMPUTE, 100 * number, 100 * number + 90, stream=number) for number in range(400)]
     drawn, measured = built(make_trace(ops)), Counter[str]()
     before_each = fill.before_each
 

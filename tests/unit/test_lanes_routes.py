@@ -58,7 +58,7 @@ def test_it_is_of_the_plain_program_unless_the_recording_is_asked_for(tmp_path: 
     opened = library.wait("t")
     assert opened.plain is not None
     answers = [ask(server.test_client(), library, "model", **of) for of in ({}, {"of": "recorded"})]
-    assert [one.json for one in answers] == [lanes.model(opened.plain.lanes), lanes.model(opened.lanes)]
+    assert [answer.json for answer in answers] == [lanes.model(opened.plain.lanes), lanes.model(opened.lanes)]
     assert answers[0].json["end"] < answers[1].json["end"]
 
 

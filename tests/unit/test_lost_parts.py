@@ -125,7 +125,10 @@ RESTS_ON = {rule: RULES[rule].rests_on for rule in RULES} | {budget.title: budge
 def judged(report: Report) -> dict[str, tuple[Status, float | None]]:
     """Status and value of every rule and every one of `BUDGETS`."""
     result = check(report, Settings(budgets=BUDGETS, forbid=tuple(RULES)))
-    return {one.metric if one.unit == "findings" else one.budget: (one.status, one.value) for one in result.verdicts}
+    return {
+        verdict.metric if verdict.unit == "findings" else verdict.budget: (verdict.status, verdict.value)
+        for verdict in result.verdicts
+    }
 
 
 def losses(name: str) -> Iterator[tuple[Part, str, int]]:
@@ -173,8 +176,8 @@ def test_whichever_check_says_so(
     report, wholes = stepped
     [trace] = report.traces
     checks = tuple(
-        msgspec.structs.replace(one, status="warn", lost=(part,)) if one.id == check_id else one
-        for one in trace.trust.checks
+        msgspec.structs.replace(check, status="warn", lost=(part,)) if check.id == check_id else check
+        for check in trace.trust.checks
     )
     trust = msgspec.structs.replace(trace.trust, checks=checks)
     found = judged(msgspec.structs.replace(report, traces=(msgspec.structs.replace(trace, trust=trust),)))
@@ -264,14 +267,14 @@ def test_gpu_ops_without_times_are_not_called_absent(tmp_path: Path) -> None:
         if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
             event["dur"] = -1
     path.write_text(json.dumps(trace))
-    [check] = [one for one in read_report([path]).traces[0].trust.checks if one.id == "gpu-activity"]
+    [check] = [check for check in read_report([path]).traces[0].trust.checks if check.id == "gpu-activity"]
     assert check.status == "fail"
     assert "without a possible time, so overlap cannot be measured: record again" in check.detail
 
 
 def trust_check(trace: Trace, check_id: str) -> Check:
     """Return a trust check of a trace."""
-    return next(one for one in analyze_trace(trace).result.trust.checks if one.id == check_id)
+    return next(check for check in analyze_trace(trace).result.trust.checks if check.id == check_id)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +301,7 @@ def test_events_that_could_not_be_read_may_have_been_anything(tmp_path: Path) ->
 
 def test_a_report_of_an_earlier_version_that_warns_of_a_loss_may_have_lost_anything(tmp_path: Path) -> None:
     [trace] = read_report([write_steps(tmp_path / "trace.json")]).traces
-    checks = [msgspec.structs.replace(one, lost=None) for one in trace.trust.checks]
+    checks = [msgspec.structs.replace(check, lost=None) for check in trace.trust.checks]
     assert msgspec.structs.replace(trace.trust, checks=tuple(checks)).lost == set()
     for number, one in enumerate(checks):
         if one.id in ("dropped-ops", "durations"):

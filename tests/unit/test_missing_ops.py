@@ -32,7 +32,7 @@ def missing(trace: Trace) -> int:
 
 
 def check(trace: Trace) -> Check:
-    (found,) = (one for one in ov.analyze(trace).traces[0].trust.checks if one.id == "missing-ops")
+    (found,) = (check for check in ov.analyze(trace).traces[0].trust.checks if check.id == "missing-ops")
     return found
 
 
@@ -104,7 +104,7 @@ def test_what_is_no_wait_for_this_gpu() -> None:
     assert missing(queued([wait], overheads=[Host("Buffer Flush", 2 * MS, 300 * MS, thread=9)])) == 0, "the profiler"
     other = Op(C, 0, 301 * MS, device=1, launch=(-9 * US, -8 * US))
     trace = queued([wait], rest=[other])
-    assert all(one.idle_by_cause["missing-ops"] == 0 for one in ov.analyze(trace).devices), "another GPU works"
+    assert all(device.idle_by_cause["missing-ops"] == 0 for device in ov.analyze(trace).devices), "another GPU works"
 
 
 def test_a_poll_from_another_thread_hides_nothing() -> None:
@@ -155,5 +155,5 @@ def test_a_budget_on_idle_time_does_not_judge_it() -> None:
 
 @pytest.mark.parametrize("path", various(), ids=lambda path: path.stem)
 def test_no_bundled_recording_lacks_ops(path: Any) -> None:
-    for one in analysis_of(path).result.devices:
-        assert one.idle_by_cause["missing-ops"] == 0
+    for device in analysis_of(path).result.devices:
+        assert device.idle_by_cause["missing-ops"] == 0

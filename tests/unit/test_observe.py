@@ -205,11 +205,11 @@ def test_a_trace_that_shows_nothing_gives_nothing() -> None:
 def test_what_recordings_show_is_possible(path: Path) -> None:
     found = observe(trace_of(path))
     for copies in (found.h2d, found.d2h):
-        for one in copies:
-            assert 0 < one.low_ns <= one.duration_ns <= one.high_ns
+        for copy in copies:
+            assert 0 < copy.low_ns <= copy.duration_ns <= copy.high_ns
             # A PCIe 5 link of 16 lanes carries 63 GB/s.
-            assert one.bytes / one.low_ns < 63
-        assert [one.bytes for one in copies] == sorted({one.bytes for one in copies})
+            assert copy.bytes / copy.low_ns < 63
+        assert [copy.bytes for copy in copies] == sorted({copy.bytes for copy in copies})
     times = {
         name: value
         for name, value in msgspec.structs.asdict(found).items()

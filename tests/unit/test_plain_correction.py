@@ -66,7 +66,7 @@ def has_exact_sums(plain: Plain) -> bool:
     causes = plain.exposed_copy_by_cause, plain.idle_by_cause
     return (
         sum(parts) == plain.step_ns
-        and [sum(one.values()) for one in causes] == [plain.buckets.exposed_copy_ns, plain.buckets.idle_ns]
+        and [sum(cause.values()) for cause in causes] == [plain.buckets.exposed_copy_ns, plain.buckets.idle_ns]
         and min(*parts, *causes[0].values(), *causes[1].values(), 0) == 0
         and plain.low_ns <= plain.step_ns <= plain.high_ns
     )
@@ -102,7 +102,9 @@ def test_with_nothing_changed_a_plain_step_is_predicted_as_it_is(path: Path, sha
     assert (step.low, step.value, step.high) == (plain_step_ns,) * 3
     assert (gain.low, gain.value, gain.high) == (0, 0, 0)
     figures = found.buckets.values()
-    assert sum(one.measured for one in figures) == sum(one.predicted.value for one in figures) == plain_step_ns
+    assert (
+        sum(figure.measured for figure in figures) == sum(figure.predicted.value for figure in figures) == plain_step_ns
+    )
 
 
 def test_a_gain_is_what_the_plain_step_gets_shorter() -> None:
@@ -333,7 +335,7 @@ def test_the_plain_timeline_has_the_recordings_ops(path: str) -> None:
             table.bytes,
         )
         names = [of.names[name] for name in table.name_id[order].tolist()]
-        return list(zip(names, *(one[order].tolist() for one in columns), strict=True))
+        return list(zip(names, *(column[order].tolist() for column in columns), strict=True))
 
     assert ops(plain) == ops(trace)
     before, after = trace.gpu_ops, plain.gpu_ops

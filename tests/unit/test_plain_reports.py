@@ -42,7 +42,7 @@ def launches(plain_step_ns: int | None = None) -> Report:
 
 
 def by_rule(found: Report) -> dict[str, Finding]:
-    return {one.rule: one for one in found.findings}
+    return {finding.rule: finding for finding in found.findings}
 
 
 # -- findings
@@ -54,7 +54,7 @@ def test_an_estimate_decides_nothing() -> None:
     assert device.plain is not None and device.plain.origin == "estimated"
     assert found.findings == find_all([analysis_of(LAUNCHES)])
     assert of_program(found) is found and spoken(device) is device
-    assert all(one.plain_bound_ns is None and one.plain_example is None for one in found.findings)
+    assert all(finding.plain_bound_ns is None and finding.plain_example is None for finding in found.findings)
 
 
 def test_findings_are_of_the_told_program_and_keep_what_was_recorded() -> None:
@@ -95,7 +95,7 @@ def test_a_finding_keeps_what_was_recorded_of_the_same_call() -> None:
     recorded = [said("aten::item", 5), said("aten::copy_", 7), said(None, 9), said("aten::item", 11), said(None, 13, 1)]
 
     def bounds(*spoken: tuple[Rule, Draft]) -> list[int | None]:
-        return [None if one is None else one.bound_ns for one in counterparts(spoken, recorded)]
+        return [None if counterpart is None else counterpart.bound_ns for counterpart in counterparts(spoken, recorded)]
 
     assert bounds(*recorded) == [5, 7, 9, 11, 13]
     assert bounds(said("aten::copy_", 1)) == [7], "the first has gone"
@@ -115,9 +115,9 @@ def test_a_report_tells_all_of_the_plain_program_after_a_round_trip() -> None:
     assert recorded.plain is not None
     assert msgspec.structs.replace(device, plain=None) == recorded.plain.program
     assert device == spoken(recorded)
-    assert [one.bound_ns for one in judged.findings] == [one.plain_bound_ns for one in found.findings]
-    assert [one.example for one in judged.findings] == [one.plain_example for one in found.findings]
-    assert [one.bound_ns for one in found.findings] != [one.bound_ns for one in judged.findings]
+    assert [finding.bound_ns for finding in judged.findings] == [finding.plain_bound_ns for finding in found.findings]
+    assert [finding.example for finding in judged.findings] == [finding.plain_example for finding in found.findings]
+    assert [finding.bound_ns for finding in found.findings] != [finding.bound_ns for finding in judged.findings]
 
 
 def test_ranks_are_of_the_plain_program_all_or_none() -> None:
@@ -151,7 +151,7 @@ def test_recordings_are_compared_where_only_one_program_is_known() -> None:
     for before, after, which in ((2 * MS, None, "before"), (None, 2 * MS, "after")):
         found = ov.diff(launches(before), launches(after))
         assert found.of == "recorded"
-        [doubt] = [one for one in found.doubts if one.id == "plain"]
+        [doubt] = [doubt for doubt in found.doubts if doubt.id == "plain"]
         assert f"Only the trace {which} has a plain step" in doubt.detail
         assert found.devices[0].figures == ov.diff(launches(), launches()).devices[0].figures
 
@@ -163,7 +163,7 @@ def test_other_ways_of_recording_matter_to_recordings_alone() -> None:
         sides = [report(one, ns, replayed=False) for one, ns in zip((without, stacks), told, strict=True)]
         found = ov.diff(*sides)
         assert found.of == of
-        [doubt] = [one for one in found.doubts if one.id == "profiler"]
+        [doubt] = [doubt for doubt in found.doubts if doubt.id == "profiler"]
         assert "without stacks before, with stacks after" in doubt.detail
         assert holds in doubt.holds
 
@@ -218,13 +218,14 @@ def test_like_is_judged_by_like(tmp_path: Path, capsys: pytest.CaptureFixture[st
     old = ov.check(LAUNCHES, baseline=recorded, plain_step_ns=2 * MS)
     assert old.outcome != "fail" and old.program is None
     assert any(
-        "The baseline was made from a recording, so the recorded figures are judged" in one for one in old.warnings
+        "The baseline was made from a recording, so the recorded figures are judged" in warning
+        for warning in old.warnings
     )
 
     unknown = ov.check(LAUNCHES, baseline=plain)
     assert unknown.outcome == "inconclusive" and unknown.program is None
-    assert {one.status for one in unknown.verdicts} == {"skipped"}
-    assert any("the plain step of this trace is unknown" in one for one in unknown.warnings)
+    assert {verdict.status for verdict in unknown.verdicts} == {"skipped"}
+    assert any("the plain step of this trace is unknown" in warning for warning in unknown.warnings)
 
 
 def test_a_program_that_became_slower_fails_however_it_was_recorded() -> None:
@@ -233,7 +234,7 @@ def test_a_program_that_became_slower_fails_however_it_was_recorded() -> None:
     budgets = {"budgets": {"step_time": {"max_increase": "5%", "noise_floor": "0.5 ms"}}}
     assert ov.check(report(heavy, 18 * MS, replayed=False), budgets, baseline=before).outcome == "pass"
     slower = ov.check(report(heavy, 22 * MS, replayed=False), budgets, baseline=before)
-    assert "step_time" in {one.metric for one in slower.verdicts if one.status == "fail"}
+    assert "step_time" in {verdict.metric for verdict in slower.verdicts if verdict.status == "fail"}
 
 
 def test_a_written_report_is_judged_without_being_told_again(tmp_path: Path) -> None:
@@ -303,6 +304,6 @@ def test_an_example_in_the_plain_program_lies_in_its_timeline() -> None:
     program = found.devices[0].plain
     assert program is not None and program.program is not None
     window: Window = program.program.window
-    for one in found.findings:
-        assert one.plain_example is not None
-        assert window.start_ns <= one.plain_example.start_ns < one.plain_example.end_ns <= window.end_ns
+    for finding in found.findings:
+        assert finding.plain_example is not None
+        assert window.start_ns <= finding.plain_example.start_ns < finding.plain_example.end_ns <= window.end_ns

@@ -239,9 +239,11 @@ def test_the_value_lies_in_its_interval_and_buckets_add_up_to_the_step(step: lis
     if result.predicted_step_ns is None:
         return
     assert result.predicted_step_ns.low <= result.predicted_step_ns.value <= result.predicted_step_ns.high
-    assert all(one.predicted.low <= one.predicted.value <= one.predicted.high for one in result.buckets.values())
-    assert sum(one.measured for one in result.buckets.values()) == result.baseline_step_ns
-    assert sum(one.predicted.value for one in result.buckets.values()) == result.predicted_step_ns.value
+    assert all(
+        bucket.predicted.low <= bucket.predicted.value <= bucket.predicted.high for bucket in result.buckets.values()
+    )
+    assert sum(bucket.measured for bucket in result.buckets.values()) == result.baseline_step_ns
+    assert sum(bucket.predicted.value for bucket in result.buckets.values()) == result.predicted_step_ns.value
     assert msgspec.json.decode(msgspec.json.encode(result), type=WhatIf) == result
 
 
@@ -408,7 +410,7 @@ def test_events_on_one_stream_say_what_needs_what() -> None:
     """Copies on the kernels' stream, with the events that would join two streams."""
     trace = laboratory("offload_pipeline/one_stream")
     guessed = of(trace, "side-stream")
-    assert any(not one.shown for one in guessed.assumptions)
+    assert any(not assumption.shown for assumption in guessed.assumptions)
 
 
 def test_a_recording_without_launches_is_not_predicted() -> None:
@@ -466,8 +468,13 @@ def test_a_trace_without_gpu_activity_is_refused() -> None:
 
 
 def test_every_intervention_says_what_it_is() -> None:
-    for one in INTERVENTIONS.values():
-        assert one.words.title and one.meaning.endswith(".") and one.advice and one.assumptions
+    for intervention in INTERVENTIONS.values():
+        assert (
+            intervention.words.title
+            and intervention.meaning.endswith(".")
+            and intervention.advice
+            and intervention.assumptions
+        )
 
 
 def test_things_that_wait_for_each_other_are_no_prediction() -> None:

@@ -52,7 +52,7 @@ def test_figures_are_those_of_the_report() -> None:
     traces = job.report.traces
     assert len({trace.source for trace in traces}) == len(various())
     buckets = ", ".join(Buckets.__struct_fields__)
-    devices = [(trace.source, one) for trace in traces for one in trace.devices]
+    devices = [(trace.source, device) for trace in traces for device in trace.devices]
     assert rows_of(job, f"SELECT source, device, span_ns, {buckets}, copy_ns, efficiency_pct FROM devices") == [
         (
             source,
@@ -90,10 +90,10 @@ def test_figures_are_those_of_the_report() -> None:
         (source, one.device, one.buckets.exposed_copy_ns) for source, one in devices if one.overlap.copy_ns
     }
     assert rows_of(job, "SELECT source, rule, device, cost_ns, title FROM findings") == [
-        (one.source, one.rule, one.device, one.cost_ns, one.title)
+        (finding.source, finding.rule, finding.device, finding.cost_ns, finding.title)
         for trace in traces
-        for one in job.report.findings
-        if one.source == trace.source
+        for finding in job.report.findings
+        if finding.source == trace.source
     ]
     assert rows_of(job, "SELECT source, call, thread, count, host_wait_ns, idle_caused_ns FROM stalls") == [
         (source, stall.call, stall.thread, stall.count, stall.host_wait_ns, stall.idle_caused_ns)
@@ -144,7 +144,7 @@ def test_ids_lead_from_table_to_table() -> None:
         job,
         "SELECT device, max(gap) + 1 - count(DISTINCT gap), sum(duration_ns) FROM idle_pieces "
         "GROUP BY device ORDER BY device",
-    ) == [(one.device, 0, one.buckets.idle_ns) for one in job.report.devices]
+    ) == [(device.device, 0, device.buckets.idle_ns) for device in job.report.devices]
 
 
 OPS = st.lists(
@@ -414,7 +414,9 @@ def test_the_schema_lists_every_table_and_column(capsys: pytest.CaptureFixture[s
     for form in ("text", "markdown"):
         assert main(["query", "--schema", "--format", form]) == 0
         shown = capsys.readouterr().out.replace("\\", "")
-        assert all(table.name in shown and all(one.name in shown for one in table.columns) for table in TABLES.values())
+        assert all(
+            table.name in shown and all(column.name in shown for column in table.columns) for table in TABLES.values()
+        )
     assert main(["query", "--schema", "--format", "json"]) == 0
     written = json.loads(capsys.readouterr().out)
     assert [table["name"] for table in written["tables"]] == [*TABLES]

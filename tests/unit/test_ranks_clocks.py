@@ -27,7 +27,7 @@ def connected(job: Job, rank: int) -> set[int]:
     """Ranks that a rank is connected with through collectives."""
     found = {rank}
     while True:
-        more = {one for met in job.met if found & set(met.times) for one in met.times}
+        more = {time for met in job.met if found & set(met.times) for time in met.times}
         if more <= found:
             return found
         found |= more

@@ -48,7 +48,7 @@ def all_read(library: Library, id: str) -> Ranks:
 
 def test_a_report_that_is_named_is_no_trace(tmp_path: Path) -> None:
     library = Library([written(tmp_path / "ranks.json"), DDP])
-    assert [one.id for one in library.ranks_files()] == ["ranks.json"]
+    assert [ranks_file.id for ranks_file in library.ranks_files()] == ["ranks.json"]
     assert library.ranks_files()[0].report == job(4)
     assert [entry.id for entry in library.entries()] == ["ddp/rank0", "ddp/rank1"]
 
@@ -57,7 +57,7 @@ def test_a_report_in_a_folder_is_found(tmp_path: Path) -> None:
     written(tmp_path / "out" / "ranks.json")
     written(tmp_path / "old" / "ranks.json", b'{"schema_version": 1, "tool": {}, "world_size": 4}')
     library = Library([tmp_path])
-    assert [one.id for one in library.ranks_files()] == ["out/ranks.json"]
+    assert [ranks_file.id for ranks_file in library.ranks_files()] == ["out/ranks.json"]
     assert library.entries() == ()
 
 

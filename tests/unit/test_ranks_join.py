@@ -110,7 +110,7 @@ def test_the_one_who_makes_the_others_wait_is_named_with_where_and_whom() -> Non
     assert (straggler.rank, [one.rank for one in straggler.waiting], straggler.others) == (0, [1], 1)
     assert straggler.lost_ns == straggler.made_wait_exposed_ns == report.ranks[1].waited_exposed_ns
     assert straggler.lost_per_step_ns == straggler.lost_ns // 3
-    assert [one.collective for one in straggler.collectives] == ["allreduce"]
+    assert [collective.collective for collective in straggler.collectives] == ["allreduce"]
     assert straggler.collectives[0].group_ranks == "[0, 1]"
     worst = straggler.worst[0]
     assert (worst.step, worst.index, worst.elements, worst.group_size) == ("ProfilerStep#5", 26, 44111616, 2)

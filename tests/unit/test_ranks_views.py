@@ -180,7 +180,7 @@ def test_headlines_have_a_value_each() -> None:
     for report in (real(), large(), of_no_job()):
         found = headlines(report)
         assert all(one.value and one.meaning for one in found)
-    assert [one.value for one in headlines(large())][:1] == ["1,014"]
+    assert [headline.value for headline in headlines(large())][:1] == ["1,014"]
 
 
 # -- tables ---------------------------------------------------------------------------------------
@@ -211,7 +211,9 @@ def test_what_several_ranks_need_is_said_once() -> None:
     report = real()
     worst = report.worst[0]
     others = [
-        replace(worst, rank=rank, findings=tuple(replace(one, rank=rank, cost_ns=rank) for one in worst.findings))
+        replace(
+            worst, rank=rank, findings=tuple(replace(finding, rank=rank, cost_ns=rank) for finding in worst.findings)
+        )
         for rank in (1, 2, 3)
     ]
     lines = shown(replace(report, worst=(worst, *others))).splitlines()
@@ -241,7 +243,7 @@ def test_what_makes_one_rank_doubtful_is_not_hidden_by_what_all_have() -> None:
     doubts = ("The file is cut off.", "3 event waits.")
     cut = replace(row, rank=12, trust="degraded", doubts=doubts, doubt_ids=("file-complete", "waits"))
     broken = replace(row, rank=13, trust="unusable", doubts=("There is no GPU activity.",), doubt_ids=("gpu",))
-    assert [one for one in words.doubts(replace(real(), ranks=(*usual, cut, broken))) if "; rank" in one] == [
+    assert [doubt for doubt in words.doubts(replace(real(), ranks=(*usual, cut, broken))) if "; rank" in doubt] == [
         "Trust is degraded: rank 12; rank 12: The file is cut off.",
         "Unusable: rank 13; rank 13: There is no GPU activity.",
         "Trust is degraded: rank 0, rank 1, rank 2, rank 3, rank 4 and 7 more; rank 0: 0 event waits.",

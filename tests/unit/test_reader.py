@@ -392,7 +392,7 @@ def test_any_name_survives_any_cut_between_blocks(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "BLOCK_BYTES", size)
         trace = load(path)
-    assert [trace.cpu_ops.name(i) for i in range(11)] == [one["name"] for one in events]
+    assert [trace.cpu_ops.name(i) for i in range(11)] == [event["name"] for event in events]
     assert trace.damage == type(trace.damage)()
 
 

@@ -100,7 +100,7 @@ def test_usual_events_are_taken() -> None:
 @pytest.mark.parametrize("path", sorted(TRACES.glob("known_causes/*.gz"))[::8], ids=lambda path: path.stem)
 def test_the_events_of_a_recording_are_taken(path: Path) -> None:
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    usual = [one for one in events if one["ph"] != "i"]
+    usual = [event for event in events if event["ph"] != "i"]
     taken = assert_taken_only_as_python_takes_it(json.dumps(usual).encode())
     assert taken and len(events) - len(usual) <= 3
 
@@ -116,8 +116,8 @@ def test_what_is_changed_anywhere_is_refused_or_means_the_same(changes: list[tup
 
 def test_every_byte_may_be_any_other() -> None:
     chance = random.Random(1)
-    for one in EVENTS:
-        array = json.dumps([one]).encode()
+    for event in EVENTS:
+        array = json.dumps([event]).encode()
         for at in range(1, len(array) - 1):
             assert_taken_only_as_python_takes_it(array[:at] + chance.choice(PIECES) + array[at + 1 :])
             assert_taken_only_as_python_takes_it(array[:at] + b"]")

@@ -55,8 +55,8 @@ class Program:
 
     def upload(self, dims: list[int], ms: float = 1, *, bytes_each: int = 4) -> None:
         size = bytes_each
-        for one in dims:
-            size *= one
+        for dim in dims:
+            size *= dim
         self._launch(op("aten::copy_", 0, 0, dims, dims), "cudaMemcpyAsync", ms, bytes=size)
 
     def download(self, dims: list[int], ms: float = 1) -> None:
@@ -92,7 +92,7 @@ class Program:
 
     def _end_step(self) -> None:
         if self._step_began is not None:
-            number = sum(one["name"].startswith("ProfilerStep") for one in self.events)
+            number = sum(event["name"].startswith("ProfilerStep") for event in self.events)
             name = f"ProfilerStep#{number}"
             self.events.append(host("user_annotation", name, self._step_began, self._now - self._step_began - 1))
 
@@ -134,11 +134,11 @@ def step_us(result: WhatIf) -> tuple[float, float, float]:
 
 def one_buffer_us(result: WhatIf) -> float:
     """How much longer the step is where buffers do not take turns."""
-    return max(one.cost_ns or 0 for one in result.assumptions) / 1000
+    return max(assumption.cost_ns or 0 for assumption in result.assumptions) / 1000
 
 
 def shown(result: WhatIf) -> list[bool]:
-    return [one.shown for one in result.assumptions]
+    return [assumption.shown for assumption in result.assumptions]
 
 
 # -- what reads a copy ----------------------------------------------------------------------------
@@ -431,7 +431,7 @@ def test_an_analysis_does_not_look_for_shapes(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr("overlapscope.prediction.shapes.read_inputs", refuse)
     trace = read(small(tmp_path))
-    assert any(one.rule == "same-stream" for one in ov.analyze(trace).findings)
+    assert any(finding.rule == "same-stream" for finding in ov.analyze(trace).findings)
     predict(trace, ["graph"])
     with pytest.raises(AssertionError):
         predict(trace, ["side-stream"])

@@ -36,7 +36,7 @@ def check(
         at = end
     plain = PlainSteps(*(TimedSteps(device_ns=tuple(round(ms * MS) for ms in side)) for side in (before, after)))
     trace = make_trace(ops, annotations=notes, plain_steps=plain, **more)
-    (found,) = (one for one in analyze_trace(trace).result.trust.checks if one.id == "steady-state")
+    (found,) = (check for check in analyze_trace(trace).result.trust.checks if check.id == "steady-state")
     return found
 
 
@@ -133,4 +133,4 @@ def test_random_steps_hardly_ever_have_a_trend() -> None:
 @pytest.mark.parametrize("path", various(), ids=lambda path: path.stem)
 def test_no_bundled_recording_trips(path: Any) -> None:
     checks = analysis_of(path).result.trust.checks
-    assert all(one.status == "ok" for one in checks if one.id == "steady-state")
+    assert all(check.status == "ok" for check in checks if check.id == "steady-state")

@@ -47,7 +47,7 @@ def cards(report: Report) -> list[tuple[str, str]]:
     """Name and value of each."""
     (section,) = Page(report).sections()
     assert section.device is not None
-    return [(one.name, one.value) for one in headlines(section, section.device)]
+    return [(headline.name, headline.value) for headline in headlines(section, section.device)]
 
 
 def test_the_first_card_is_the_step_and_none_is_a_percentage_of_next_to_nothing() -> None:
@@ -87,7 +87,9 @@ def pageable(others: Sequence[Op]) -> str:
     ]
     compute = [Op(C, at * MS + 8 * MS, at * MS + 9 * MS, launch=(at * MS, at * MS + 1)) for at in range(0, 40, 10)]
     (finding,) = (
-        one for one in ov.analyze(make_trace([*ops, *compute, *others])).findings if one.rule == "pageable-memory"
+        finding
+        for finding in ov.analyze(make_trace([*ops, *compute, *others])).findings
+        if finding.rule == "pageable-memory"
     )
     return finding.detail
 
@@ -144,7 +146,7 @@ def test_a_lead_in_that_takes_nearly_all_of_a_recording_without_steps_is_inconcl
     document = json.loads(gzip.decompress((TRACES / "further" / "training" / "naive.json.gz").read_bytes()))
     events = [event for event in document["traceEvents"] if "ProfilerStep" not in event.get("name", "")]
     kernels = [event for event in events if event.get("cat") == "kernel"]
-    begin, end = min(one["ts"] for one in kernels), max(one["ts"] for one in kernels)
+    begin, end = min(kernel["ts"] for kernel in kernels), max(kernel["ts"] for kernel in kernels)
     orphan = json.loads(json.dumps(kernels[0])) | {"ts": begin + 0.97 * (end - begin), "dur": 1}
     orphan["args"]["correlation"] = 1
     document["traceEvents"] = [*events, orphan]

@@ -200,7 +200,7 @@ def without(tree: ast.AST, names: set[str]) -> str:
     """The tree, without positions and these options of a DataLoader."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "DataLoader":
-            node.keywords = [one for one in node.keywords if one.arg not in names]
+            node.keywords = [keyword for keyword in node.keywords if keyword.arg not in names]
     return ast.dump(tree)
 
 
@@ -217,7 +217,7 @@ def test_an_edit_changes_nothing_but_its_options(call: str, end: str, encoding: 
     options = {"num_workers": "6", "persistent_workers": "True", "pin_memory": "True"}
     called = (node for node in ast.walk(ast.parse(changed)) if isinstance(node, ast.Call))
     [made] = (node for node in called if ast.unparse(node.func) == "DataLoader")
-    assert options.items() <= {one.arg: ast.unparse(one.value) for one in made.keywords}.items()
+    assert options.items() <= {keyword.arg: ast.unparse(keyword.value) for keyword in made.keywords}.items()
     assert without(ast.parse(changed), set(options)) == without(ast.parse(was), set(options))
     assert comments(changed) == comments(was)
     assert changed.count("\n") - changed.count(end) == was.count("\n") - was.count(end)

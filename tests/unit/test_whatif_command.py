@@ -55,7 +55,7 @@ def md(result: WhatIf) -> str:
 def estimate(value: float, low: float | None = None, high: float | None = None) -> Estimate:
     """Of milliseconds."""
     ends = (value, value if low is None else low, value if high is None else high)
-    return Estimate(**dict(zip(("value", "low", "high"), (round(one * MS) for one in ends), strict=True)))
+    return Estimate(**dict(zip(("value", "low", "high"), (round(end * MS) for end in ends), strict=True)))
 
 
 def change(id: str = "pin", argument: str | None = None, *, touched: int = 96, name: str = "") -> AppliedChange:
@@ -223,7 +223,7 @@ def test_nothing_but_the_reasons_is_shown_where_nothing_is_predicted() -> None:
 
 def test_the_changes_stand_in_the_order_of_the_ladder() -> None:
     rungs = [(), ("pin",), ("no-sync x", "pin")]
-    ladder = [Rung(interventions=one, added="", predicted_step_ns=estimate(1), gain_ns=0) for one in rungs]
+    ladder = [Rung(interventions=rung, added="", predicted_step_ns=estimate(1), gain_ns=0) for rung in rungs]
     result = predicted(interventions=(change("no-sync", "x"), change("pin")), ladder=tuple(ladder))
     shown = text(result, width=120)
     assert shown.index("1. pin") < shown.index("2. no-sync x")
@@ -270,7 +270,9 @@ def test_a_change_is_predicted_as_text_markdown_and_json(capsys: pytest.CaptureF
     assert main(["schema", "whatif"]) == 0
     validate(told, json.loads(capsys.readouterr().out))
     result = msgspec.convert(told, WhatIf)
-    assert [one.intervention for one in result.interventions] == ["pin"] and result.interventions[0].touched > 0
+    assert [intervention.intervention for intervention in result.interventions] == ["pin"] and result.interventions[
+        0
+    ].touched > 0
     assert result.gain_ns is not None and result.gain_ns.value > 0
     assert result == ov.whatif(ov.load(PAGEABLE), ["pin"])
     for format in ("text", "markdown", "html"):
@@ -282,7 +284,7 @@ def test_asked_for_nothing_it_says_what_there_is(capsys: pytest.CaptureFixture[s
     assert main(["whatif", PAGEABLE]) == 0
     shown = capsys.readouterr().out
     assert "so changes can be predicted" in shown and "Add -v for fidelity of the replay." in shown
-    assert all(f"--{one}" in shown for one in INTERVENTIONS) and "--graph [RANGE]" in shown
+    assert all(f"--{intervention}" in shown for intervention in INTERVENTIONS) and "--graph [RANGE]" in shown
 
 
 def test_the_best_changes_are_found(capsys: pytest.CaptureFixture[str]) -> None:
