@@ -261,9 +261,9 @@ def first_page(browser: Browser, trace: Path) -> FirstPage:
         page.goto(f"{served.base}timeline")
         page.wait_for_function(_EXACT, timeout=PATIENCE_MS)
         pid = served.process.pid
-        found = FirstPage(listening, verdict, whole, memory_mb(pid, "VmRSS"), memory_mb(pid, "VmHWM"))
+        first_page = FirstPage(listening, verdict, whole, memory_mb(pid, "VmRSS"), memory_mb(pid, "VmHWM"))
         context.close()
-    return found
+    return first_page
 
 
 def memory_mb(pid: int, what: str) -> float:

@@ -148,12 +148,12 @@ def page() -> tuple[str, str]:
         trace = load(TRACES / f"{name}.json.gz", progress=False, cache=False)
         if len(trace.devices) != 1:
             continue
-        own = _ours(trace)
-        steps = _theirs(trace, own)
-        rows.append(_row(name, own, steps[0], _changed(steps)))
+        own_frame = _ours(trace)
+        steps = _theirs(trace, own_frame)
+        rows.append(_row(name, own_frame, steps[0], _changed(steps)))
         if steps[0] is None:
             given_up.append(f"`{name}`")
-        if not _same(own, steps[-1]):
+        if not _same(own_frame, steps[-1]):
             unlike.append(f"`{name}`")
     text = TEXT.read_text(encoding="utf-8")
     parts = {

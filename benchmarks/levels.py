@@ -140,10 +140,10 @@ def _changes(
 
 
 def _following(random: np.random.Generator, count: int, share: float) -> F64:
-    found = random.normal(size=count + 50)
-    for number in range(1, len(found)):
-        found[number] += share * found[number - 1]
-    return np.asarray(found[50:], np.float64)
+    values = random.normal(size=count + 50)
+    for number in range(1, len(values)):
+        values[number] += share * values[number - 1]
+    return np.asarray(values[50:], np.float64)
 
 
 def _with_outliers(random: np.random.Generator, count: int) -> F64:
@@ -170,8 +170,8 @@ def simulated(name: str, count: int) -> tuple[float, float, float]:
         wrong += bool(levels(_series(values), more_is_better=False).changes)
         last += newest(_series(values), more_is_better=False).status != "same"
         values[count // 2 :] += 6 * (np.quantile(values, 0.84) - np.quantile(values, 0.16)) / 2
-        told = [change.first for change in levels(_series(values), more_is_better=False).changes]
-        right += len(told) == 1 and abs(told[0] - count // 2) <= 1
+        firsts = [change.first for change in levels(_series(values), more_is_better=False).changes]
+        right += len(firsts) == 1 and abs(firsts[0] - count // 2) <= 1
     return 100 * wrong / SIMULATED, 100 * last / SIMULATED, 100 * right / SIMULATED
 
 

@@ -55,7 +55,7 @@ def _goals(rows: Sequence[Recorded]) -> str:
     bare = [abs(one.recorded_error_pct) for one in predicted if one.recorded_error_pct is not None]
     middles = [abs(error) for row in rows if (error := _middle_error_pct(row)) is not None]
     within = [abs(error) <= MEASURED_PCT for row in rows if (error := _measured_error_pct(row)) is not None]
-    points = [abs(one) <= IDLE_POINTS for row in rows if (one := _idle_points(row)) is not None]
+    points = [abs(idle_points) <= IDLE_POINTS for row in rows if (idle_points := _idle_points(row)) is not None]
     saved = [_saved_pct(row, one) for row in rows for one in row.predicted]
     apart = [abs(said - done) for said, done in saved if said is not None and done is not None]
     before = [
@@ -191,29 +191,29 @@ def _idle(row: Recorded) -> list[str]:
 
 
 def _untold(row: Recorded) -> list[str]:
-    said = row.untold
-    if said is None:
+    untold = row.untold
+    if untold is None:
         return [_name(row), milliseconds(row.truth.step_ns), "n/a", "", "", ""]
     return [
         _name(row),
         milliseconds(row.truth.step_ns),
-        milliseconds(said.step_ns),
-        f"{milliseconds(said.low_ns)} to {milliseconds(said.high_ns)}",
+        milliseconds(untold.step_ns),
+        f"{milliseconds(untold.low_ns)} to {milliseconds(untold.high_ns)}",
         _signed(_middle_error_pct(row), float("inf")),
-        _yes(said.low_ns <= row.truth.step_ns <= said.high_ns),
+        _yes(untold.low_ns <= row.truth.step_ns <= untold.high_ns),
     ]
 
 
 def _pair(row: Recorded, one: Predicted) -> list[str]:
-    said = one.step_ns
+    step_ns = one.step_ns
     return [
         f"{_name(row)}: {', '.join(one.pair.edits)}",
         ", ".join(f"`{name}`" for name in one.pair.interventions),
         milliseconds(row.truth.step_ns),
-        milliseconds(said.value) if said else "",
-        f"{milliseconds(said.low)} to {milliseconds(said.high)}" if said else "",
+        milliseconds(step_ns.value) if step_ns else "",
+        f"{milliseconds(step_ns.low)} to {milliseconds(step_ns.high)}" if step_ns else "",
         milliseconds(one.measured_ns),
-        _signed(one.error_pct, WORST_PCT) if said else f"not predicted: {clean(one.why_not)}",
+        _signed(one.error_pct, WORST_PCT) if step_ns else f"not predicted: {clean(one.why_not)}",
         "" if one.inside is None else _yes(one.inside),
         *("" if saved is None else f"{saved:.1f}" for saved in _saved_pct(row, one)),
         _signed(one.recorded_error_pct, float("inf")),

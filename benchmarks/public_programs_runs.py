@@ -154,11 +154,11 @@ def make_data(out: Path, names: Sequence[str]) -> None:
         for program in (programs[name] for name in names if programs[name].repository == repository):
             folder = folder_of(out, program)
             command = [sys.executable, "-c", script, str(folder), msgspec.json.encode(program.data).decode()]
-            made = subprocess.run(
+            done = subprocess.run(
                 command, check=False, capture_output=True, text=True, env=_environment(program, folder)
             )
-            if made.returncode:
-                print(f"{repository}: {made.stderr[-600:]}", flush=True)
+            if done.returncode:
+                print(f"{repository}: {done.stderr[-600:]}", flush=True)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(of, {programs[name].repository for name in names}))

@@ -172,8 +172,8 @@ def unit_at(answer: Mapping[str, Any], path: str) -> str | None:
     if isinstance(holder, dict) and "unit" in holder:
         return _UNITS.get(holder["unit"])
     if isinstance(holder, list):
-        said: str | None = answer["columns"][int(path.rpartition("/")[2])]["unit_by_name"]
-        return said
+        unit_by_name: str | None = answer["columns"][int(path.rpartition("/")[2])]["unit_by_name"]
+        return unit_by_name
     # An interval has its unit in its own name, or in those of its ends.
     names = [part for part in path.split("/") if part != "value"][-1:] + list(value if isinstance(value, dict) else ())
     return next((unit for name in names for end, unit in _ENDS.items() if name.endswith(end)), None)
@@ -286,21 +286,21 @@ def _said(asked: Asked) -> str:
     """The answer, which is the expected one, or has it inside."""
     question, expected = asked.question, asked.expected
     if expected is None:
-        said = "null"
+        text = "null"
     elif expected is False:
-        said = "not recorded"
+        text = "not recorded"
     elif question.unit == "%":
-        said = f"{expected:.4g}%"
+        text = f"{expected:.4g}%"
     elif question.unit != "none":
-        said = f"{expected:,}".removesuffix(".0") + f" {question.unit}"
+        text = f"{expected:,}".removesuffix(".0") + f" {question.unit}"
     elif isinstance(expected, list):
-        said = ": ".join(f"{one:,} ns" if isinstance(one, int) else one for one in expected)
+        text = ": ".join(f"{one:,} ns" if isinstance(one, int) else one for one in expected)
     else:
-        said = str(expected)
+        text = str(expected)
     if question.holds == "inside":
         low, high = _ends(at(json.loads(asked.answers[-1]), question.answer))
-        said = f"{low:,} to {high:,} {question.unit}, with {said} inside"
-    return said if question.figures in ("none", "recorded") else f"{said} ({question.figures})"
+        text = f"{low:,} to {high:,} {question.unit}, with {text} inside"
+    return text if question.figures in ("none", "recorded") else f"{text} ({question.figures})"
 
 
 def _raw_bytes(question: Question, made: Path) -> int:
@@ -326,10 +326,10 @@ def main() -> None:
     parser.add_argument("page", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        made = Path(directory)
-        make(made)
-        asked = asyncio.run(ask(made))
-        args.page.write_text(page(asked, made))
+        path = Path(directory)
+        make(path)
+        asked = asyncio.run(ask(path))
+        args.page.write_text(page(asked, path))
         args.page.with_suffix(".csv").write_text(csv_text(COLUMNS, data(asked)))
     for one in asked:
         for wrong in one.wrong:

@@ -38,14 +38,18 @@ def page(measured: Sequence[Measured]) -> str:
 
 
 def _goals(measured: Sequence[Measured]) -> Iterator[tuple[str, ...]]:
-    known = programs()
+    programs_by_name = programs()
     apart = [abs(points) <= POINTS for one in measured if (points := points_apart(one)) is not None]
     yield f"gain by `try` within {POINTS:.0f} points of the edit by hand", "all", _share(apart)
-    pays = [set(known[one.program].pays) <= changes_of(one.best) for one in measured if known[one.program].pays]
+    pays = [
+        set(programs_by_name[one.program].pays) <= changes_of(one.best)
+        for one in measured
+        if programs_by_name[one.program].pays
+    ]
     yield "what should pay is recommended", "all", _share(pays)
-    nothing = [one.best is None for one in measured if not known[one.program].pays]
+    nothing = [one.best is None for one in measured if not programs_by_name[one.program].pays]
     yield "nothing is recommended where nothing should pay", "all", _share(nothing)
-    refused = [is_refused(one, breaks) for one in measured if (breaks := known[one.program].breaks)]
+    refused = [is_refused(one, breaks) for one in measured if (breaks := programs_by_name[one.program].breaks)]
     yield "a change that breaks the program or its results is refused", "all", _share(refused)
     times = [one.trial.wall_s <= TIMES * one.trial.plain_runs_s for one in measured if one.trial]
     yield f"the whole takes at most {TIMES:.0f} times as long as its plain runs", "all", _share(times)
@@ -88,14 +92,14 @@ def _summary(measured: Measured) -> tuple[str, ...]:
     step = duration(trial.baseline_step_ns)
     if best is None:
         return measured.program, step, "nothing", "", "", "", "", time
-    said = best.predicted_pct
+    predicted_pct = best.predicted_pct
     apart = points_apart(measured)
     far = "" if apart is None else f"{abs(apart):.1f}"
     return (
         measured.program,
         step,
         listed((*best.after, f"{best.change} ({best.value})" if best.value else best.change)),
-        "" if said is None else _interval(said.value, (said.low, said.high)),
+        "" if predicted_pct is None else _interval(predicted_pct.value, (predicted_pct.low, predicted_pct.high)),
         _interval(best.measured_pct, _known(best.measured_low_pct, best.measured_high_pct)),
         measured.failure if by_hand is None else _interval(by_hand.change.pct, by_hand.change.over_runs),
         f"**{far}**" if apart is not None and abs(apart) > POINTS else far,

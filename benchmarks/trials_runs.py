@@ -83,8 +83,8 @@ def programs() -> dict[str, Program]:
 def edits_of(tried: Tried) -> str:
     """Edits in the scripts' own notation: `workers=6,pin`."""
     own = f"{tried.change} ({tried.value})" if tried.value else tried.change
-    found = (_SETTING.fullmatch(text) for text in (*tried.after, own))
-    return ",".join("=".join(filter(None, match.groups())) for match in found if match)
+    settings = (_SETTING.fullmatch(text) for text in (*tried.after, own))
+    return ",".join("=".join(filter(None, match.groups())) for match in settings if match)
 
 
 def machine(gpu: str | None) -> Machine:
@@ -111,11 +111,11 @@ def measure(name: str, steps: int) -> Measured:
         # It ends its processes, and reports the results so far.
         process.send_signal(signal.SIGINT)
         printed, told = process.communicate()
-    said = tuple(told.splitlines())
+    lines = tuple(told.splitlines())
     if process.returncode not in (DONE, INTERRUPTED):
-        return Measured(name, machine(None), None, None, f"exit code {process.returncode}", said)
+        return Measured(name, machine(None), None, None, f"exit code {process.returncode}", lines)
     trial = msgspec.json.decode(printed, type=Trial)
-    measured = Measured(name, machine(trial.device_name), trial, None, said=said)
+    measured = Measured(name, machine(trial.device_name), trial, None, said=lines)
     if measured.best is None:
         return measured
     try:
@@ -172,10 +172,10 @@ def _step_ns(process: subprocess.Popen[str]) -> int:
         said, _ = process.communicate("\n", timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
         raise Failed(f"nothing after {PATIENCE_S:.0f} s") from None
-    found = re.search(r"^step_ns (\d+)$", said, re.MULTILINE)
-    if process.returncode or found is None:
+    match = re.search(r"^step_ns (\d+)$", said, re.MULTILINE)
+    if process.returncode or match is None:
         raise Failed("\n".join(said.splitlines()[-12:]))
-    return int(found[1])
+    return int(match[1])
 
 
 def _environment() -> dict[str, str]:

@@ -146,10 +146,10 @@ def pairs(packed: Path) -> list[Pair]:
 
 def further_pairs(place: Path) -> list[Pair]:
     """The pairs of a folder that lists them itself."""
-    found = msgspec.toml.decode((place / "pairs.toml").read_bytes(), type=_FurtherList).pairs
+    pairs = msgspec.toml.decode((place / "pairs.toml").read_bytes(), type=_FurtherList).pairs
     return [
         Pair(Path(one.before).parent.as_posix(), _file(place, one.before), _file(place, one.after), one.interventions)
-        for one in found
+        for one in pairs
     ]
 
 

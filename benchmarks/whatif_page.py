@@ -135,8 +135,8 @@ def _goal(what: str, wanted: str, cells: Sequence[str]) -> str:
 
 
 def _width_pct(rows: Sequence[Row]) -> float:
-    known = [row.prediction.predicted_step_ns for row in rows]
-    return statistics.median(100 * (one.high - one.low) / one.value for one in known if one is not None)
+    predicted_step_ns = [row.prediction.predicted_step_ns for row in rows]
+    return statistics.median(100 * (one.high - one.low) / one.value for one in predicted_step_ns if one is not None)
 
 
 def _errors(rows: Iterable[Row]) -> list[float]:

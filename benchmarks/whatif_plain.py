@@ -44,17 +44,17 @@ class PlainRow(Struct, frozen=True):
 
 def plain_rows(pairs: Sequence[Pair]) -> list[PlainRow]:
     """The pairs of which both plain steps are known."""
-    known = _plain_steps()
+    plain_steps = _plain_steps()
     rows = []
     for pair in pairs:
-        before, after = known.get(pair.before), known.get(pair.after)
+        before, after = plain_steps.get(pair.before), plain_steps.get(pair.after)
         if before is None or after is None:
             continue
         trace = load(pair.before, progress=False, cache=False)
-        told = predict(trace, pair.interventions, plain_step_ns=before).result
+        result = predict(trace, pair.interventions, plain_step_ns=before).result
         bare = predict(trace, pair.interventions).result.predicted_step_ns
         error = None if bare is None else 100 * (bare.value / after - 1)
-        rows.append(PlainRow(pair, told, after, error))
+        rows.append(PlainRow(pair, result, after, error))
     return rows
 
 

@@ -43,8 +43,8 @@ def measured_speed() -> str:
 
 def _consistent(ops: int) -> Trace:
     """Return a trace whose times follow from its launches and streams: the replay of a made-up trace."""
-    made = make(ops)
-    graph = build(made, find_hardware(made, None).constants)
+    trace = make(ops)
+    graph = build(trace, find_hardware(trace, None).constants)
     return predicted_trace(graph, replay(graph))
 
 

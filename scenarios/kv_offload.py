@@ -43,8 +43,8 @@ class Layer:
         """
         _, batch, heads, _, head_width = cache.shape
         query = normed(hidden) @ self.query
-        found = functional.scaled_dot_product_attention(query.view(batch, heads, 1, head_width), cache[0], cache[1])
-        hidden = hidden + found.reshape(hidden.shape) @ self.output
+        attention = functional.scaled_dot_product_attention(query.view(batch, heads, 1, head_width), cache[0], cache[1])
+        hidden = hidden + attention.reshape(hidden.shape) @ self.output
         return hidden + functional.gelu(normed(hidden) @ self.up) @ self.down
 
 

@@ -34,7 +34,7 @@ def find() -> str | None:
 
 
 if __name__ == "__main__":
-    found = find()
-    if found is None:
+    browser = find()
+    if browser is None:
         sys.exit(MISSING)
-    print(found)
+    print(browser)

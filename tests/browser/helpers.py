@@ -145,9 +145,11 @@ def check_accessible(page: Page, *, colors_alone: bool = False) -> None:
     if not page.evaluate("Boolean(window.axe)"):
         page.evaluate(AXE_SCRIPT)
     rules = ["color-contrast", "link-in-text-block"] if colors_alone else ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
-    found = page.evaluate("rules => axe.run({ runOnly: rules, resultTypes: ['violations'] })", rules)
+    violations = page.evaluate("rules => axe.run({ runOnly: rules, resultTypes: ['violations'] })", rules)
     told = [
-        f"{one['id']}: {node['html']}: {node['failureSummary']}" for one in found["violations"] for node in one["nodes"]
+        f"{one['id']}: {node['html']}: {node['failureSummary']}"
+        for one in violations["violations"]
+        for node in one["nodes"]
     ]
     assert told == [], f"{page.url}: {told}"
 

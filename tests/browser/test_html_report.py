@@ -109,11 +109,11 @@ def test_the_worst_cases_are_those_of_the_dashboard(page: Page, write: Write, tr
     ask = f"async ([kind, number]) => (await ({_SOURCE})()).worst(kind, number)"
     for kind in lanes.SUBJECTS:
         for number in (0, 1):
-            said, known = page.evaluate(ask, [kind, number]), lanes.worst(drawn, kind, number)
-            assert said["count"] == known["count"]
+            in_browser, worst_op = page.evaluate(ask, [kind, number]), lanes.worst(drawn, kind, number)
+            assert in_browser["count"] == worst_op["count"]
             names = ("lane", "row", "start", "end")
-            assert [said["match"] and said["match"][name] for name in names] == [
-                known["match"] and known["match"][name] for name in names
+            assert [in_browser["match"] and in_browser["match"][name] for name in names] == [
+                worst_op["match"] and worst_op["match"][name] for name in names
             ]
     button = page.locator("#timeline-0").get_by_role("button", name="worst exposed copy")
     match = lanes.worst(drawn, "exposed-copy", 0)["match"]
@@ -126,7 +126,7 @@ def test_ops_are_as_long_as_they_are(page: Page, write: Write) -> None:
     """Tiles hold times as short floats, and cut off what reaches out of them."""
     drawn = lanes_of(TRACES / "gpt2_train.json.gz")
     show(page, write(TRACES / "gpt2_train.json.gz"))
-    found = page.evaluate(f"""async () => {{
+    answer = page.evaluate(f"""async () => {{
         const source = await ({_SOURCE})(), found = [];
         const {{ count }} = await source.search("cuda", -1e9, 1);
         for (let after = -1e9; found.length < Math.min(count, 500); after = found.at(-1)) {{
@@ -134,8 +134,8 @@ def test_ops_are_as_long_as_they_are(page: Page, write: Write) -> None:
         }}
         return found;
     }}""")
-    assert len(found) == 500
-    for one in found:
+    assert len(answer) == 500
+    for one in answer:
         lane = drawn.lane(one["lane"])
         start, end = int(lane.start_ns[one["row"]]), int(lane.end_ns[one["row"]])
         assert one["end"] - one["start"] == end - start

@@ -56,12 +56,12 @@ def test_the_switch_changes_the_figures_and_stays_as_it_is(page: Page, served: S
     verdict, figures = page.locator("#verdict-text"), page.locator("#overview-figures")
     expect(switch(page).get_by_label("Plain")).to_be_checked()
     expect(figures).to_contain_text("115.4 ms")
-    said = verdict.inner_text()
+    text = verdict.inner_text()
     press(page, "ArrowLeft")
     assert "of=recorded" in page.url
     expect(figures).to_contain_text("164.4 ms")
     # Verdict and findings stay what they are.
-    expect(verdict).to_have_text(said)
+    expect(verdict).to_have_text(text)
     expect(page.locator("#content")).to_contain_text("The figures below are those of the recording.")
 
     go(page, "steps")

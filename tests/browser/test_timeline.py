@@ -268,10 +268,10 @@ def test_a_click_on_a_copy_tells_all_that_is_known_of_it(page: Page, dashboard: 
     row = longest(lane)
     open_timeline(page, dashboard, PIPELINE)
     page.mouse.click(*point(page, lane, float(lane.start_ns[row] + lane.end_ns[row]) / 2))
-    known = lanes.op(drawn(PIPELINE), lane.id, row)
-    expect(page.locator("#timeline-details .tl-title")).to_have_text(known["title"])
+    op = lanes.op(drawn(PIPELINE), lane.id, row)
+    expect(page.locator("#timeline-details .tl-title")).to_have_text(op["title"])
     shown = details(page)
-    for name, value in known["facts"]:
+    for name, value in op["facts"]:
         # An op may wait for several events.
         assert name in ("start", "cause", "event") or shown[name] == value
     assert {"bytes", "bandwidth", "launched by", "cause", "event"} <= set(shown)
@@ -279,7 +279,7 @@ def test_a_click_on_a_copy_tells_all_that_is_known_of_it(page: Page, dashboard: 
     page.get_by_role("button", name=re.compile("^launched by")).click()
     expect(page.locator("#timeline-details .tl-title")).to_have_text("cudaMemcpyAsync")
     page.get_by_role("button", name=re.compile("^launches")).click()
-    expect(page.locator("#timeline-details .tl-title")).to_have_text(known["title"])
+    expect(page.locator("#timeline-details .tl-title")).to_have_text(op["title"])
 
 
 def test_a_click_on_any_end_of_an_event_wait_draws_all_of_it(page: Page, dashboard: Served) -> None:
@@ -289,11 +289,11 @@ def test_a_click_on_any_end_of_an_event_wait_draws_all_of_it(page: Page, dashboa
     source, held = (links.row_of_gpu_op(lanes_of, 0, int(ops[number])) for ops in (edges.source, edges.held))
     record, wait = (links.row_of_call(lanes_of, int(calls[number])) for calls in (edges.record, edges.wait))
     for place in (record, wait, source, held):
-        told = lanes.op(lanes_of, *place)
-        length = max(told["end"] - told["start"], 1_000)
-        where = {"from": told["start"] - 2 * length, "to": told["end"] + 2 * length}
+        op = lanes.op(lanes_of, *place)
+        length = max(op["end"] - op["start"], 1_000)
+        where = {"from": op["start"] - 2 * length, "to": op["end"] + 2 * length}
         open_timeline(page, dashboard, EVENT_WAIT, **where)
-        page.mouse.click(*point(page, lanes_of.lanes[place.lane], (told["start"] + told["end"]) / 2))
+        page.mouse.click(*point(page, lanes_of.lanes[place.lane], (op["start"] + op["end"]) / 2))
         in_url(page, "op", f"{place.lane}:{place.row}")
         arrows = page.evaluate("overlapscope.activeTimeline.chosen.arrows")
         ends = {tuple((arrow[end]["lane"], arrow[end]["row"]) for end in ("from", "to")) for arrow in arrows}
@@ -410,9 +410,9 @@ def test_buttons_go_to_the_worst_case_after_case(page: Page, dashboard: Served, 
     button = page.get_by_role("button", name=f"worst {word}")
     for number in range(2):
         button.click()
-        found = lanes.worst(drawn(PIPELINE), kind, number)
-        match = found["match"]
-        expect(button).to_have_text(f"{word} {number + 1}/{found['count']:,}")
+        worst_op = lanes.worst(drawn(PIPELINE), kind, number)
+        match = worst_op["match"]
+        expect(button).to_have_text(f"{word} {number + 1}/{worst_op['count']:,}")
         in_url(page, "op", f"{match['lane']}:{match['row']}")
         start, end = view(page)
         assert start <= match["start"] and match["end"] <= end

@@ -20,10 +20,10 @@ MS = 1_000_000
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("ranks")
+    folder = tmp_path_factory.mktemp("ranks")
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(found, filter="data")
-    return found
+        archive.extractall(folder, filter="data")
+    return folder
 
 
 def joined(paths: list[Path]) -> RanksReport:

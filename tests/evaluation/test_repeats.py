@@ -32,9 +32,9 @@ EXTREMES = 5
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The archive, unpacked."""
-    found = tmp_path_factory.mktemp("repeats")
-    unpack(found)
-    return found
+    folder = tmp_path_factory.mktemp("repeats")
+    unpack(folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -158,9 +158,9 @@ def test_recordings_of_one_program_are_one_level_and_the_page_on_levels_says_so(
     """What is quick to make of the page."""
     page, stale = Path("docs/evaluation/levels.md").read_text(), "stale: run python -m benchmarks.levels"
     for program in PROGRAMS:
-        found = levels.alarms(program, recordings[program])
-        assert (found.changes, found.newest) == (0, 0)
-        for cells in levels.alarm_rows([found]):
+        alarms = levels.alarms(program, recordings[program])
+        assert (alarms.changes, alarms.newest) == (0, 0)
+        for cells in levels.alarm_rows([alarms]):
             assert f"| {' | '.join(cells)} |" in page, stale
     data = Path("docs/evaluation/levels.csv").read_text().splitlines()
     rows = levels.found_rows({"training": recordings["training"]}, "pageable", "default_stream")

@@ -64,7 +64,7 @@ def judge(case: Case, folder: Path) -> list[Found]:
     path.write_bytes(case.data)
     before_s, before_bytes = time.process_time(), _most_bytes()
     try:
-        found = list(examine(case, path))
+        findings = list(examine(case, path))
     finally:
         path.unlink()
     took_s, took_bytes = time.process_time() - before_s, _most_bytes() - before_bytes
@@ -72,10 +72,10 @@ def judge(case: Case, folder: Path) -> list[Found]:
     if BOMB in case.how:
         size = LIMIT_BYTES
     if took_s > MOST_S + MOST_S_PER_BYTE * size:
-        found.append(Found("too slow", f"{took_s:.1f} s for {size} bytes"))
+        findings.append(Found("too slow", f"{took_s:.1f} s for {size} bytes"))
     if took_bytes > MOST_BYTES + MOST_BYTES_PER_BYTE * size:
-        found.append(Found("too much memory", f"{took_bytes >> 20} MiB for {size} bytes"))
-    return found
+        findings.append(Found("too much memory", f"{took_bytes >> 20} MiB for {size} bytes"))
+    return findings
 
 
 def _most_bytes() -> int:
@@ -163,9 +163,9 @@ class _Worker:
             return
         seed = self._at.value
         tally.files += seed + 1 - self._next
-        said = self._log.read_text(errors="replace")
-        what = "hangs" if "Timeout" in said else f"process died ({self._process.exitcode})"
-        self._keep(tally, seed, Found(f"{what}: {_innermost(said)}", said[-3000:]))
+        text = self._log.read_text(errors="replace")
+        what = "hangs" if "Timeout" in text else f"process died ({self._process.exitcode})"
+        self._keep(tally, seed, Found(f"{what}: {_innermost(text)}", text[-3000:]))
         self._next = seed + 1
         self.running = self._next < self._last
         self.start()
@@ -202,19 +202,19 @@ def _work(at: Any, first: int, last: int, end: Connection, log: Path, parent: in
             at.value = seed
             faulthandler.dump_traceback_later(HANG_S, exit=True, file=file)
             case = make(seed)
-            found = judge(case, folder)
+            result = judge(case, folder)
             faulthandler.cancel_dump_traceback_later()
             if seed - begun == SETTLED:
                 settled = _resident_bytes()
-            if found or time.monotonic() - said > 1.0 or seed == last - 1:
+            if result or time.monotonic() - said > 1.0 or seed == last - 1:
                 said, rss = time.monotonic(), _resident_bytes()
                 growth = rss - settled if settled else 0
                 if growth > GROWTH_BYTES:
-                    found.append(Found("the process grows", f"{growth >> 20} MiB after {seed - begun} files"))
+                    result.append(Found("the process grows", f"{growth >> 20} MiB after {seed - begun} files"))
                     settled = rss
                 if os.getppid() != parent:
                     return
-                end.send((seed, found, rss, growth))
+                end.send((seed, result, rss, growth))
 
 
 def _resident_bytes() -> int:
@@ -228,8 +228,8 @@ def _resident_bytes() -> int:
 
 def _innermost(said: str) -> str:
     """The innermost line of the package in a traceback of faulthandler's."""
-    found = re.search(r'File "[^"]*/(overlapscope/[^"]+)", line \d+ in (\w+)', said)
-    return f"{found[1]} {found[2]}" if found else "outside the package"
+    match = re.search(r'File "[^"]*/(overlapscope/[^"]+)", line \d+ in (\w+)', said)
+    return f"{match[1]} {match[2]}" if match else "outside the package"
 
 
 def _progress(tally: Tally, workers: list[_Worker], elapsed: float) -> str:

@@ -123,36 +123,36 @@ def cut(document: dict[str, Any]) -> dict[str, Any]:
     kept = {id(one) for one in marked}
     moments: list[tuple[Any, float]] = []
     lanes: Counter[tuple[Any, ...]] = Counter()
-    for one in sorted(spans, key=lambda span: float(span["ts"])):
-        if one["cat"] not in _GPU:
+    for member in sorted(spans, key=lambda span: float(span["ts"])):
+        if member["cat"] not in _GPU:
             continue
-        call = launch.get(_correlation(one))
-        step = _around(marked, one if call is None else call)
+        call = launch.get(_correlation(member))
+        step = _around(marked, member if call is None else call)
         if marked and step is None:
             continue
-        lane = (step, one["cat"], one["tid"], one["name"][:14])
+        lane = (step, member["cat"], member["tid"], member["name"][:14])
         if lanes[lane] >= OPS_OF_A_LANE or lanes[step,] >= OPS_OF_A_STEP * (1 if marked else STEPS):
             continue
         lanes[lane] += 1
         lanes[step,] += 1
-        kept.add(id(one))
+        kept.add(id(member))
         if call is not None:
             kept.add(id(call))
             moments.append((call["tid"], float(call["ts"])))
     correlations = {_correlation(span) for span in spans if id(span) in kept}
     others: Counter[str] = Counter()
-    for one in spans:
-        cat = one["cat"]
-        ordering = cat in _CALLS and any(word in one["name"] for word in _ORDERING) and _in(marked, one)
+    for member in spans:
+        cat = member["cat"]
+        ordering = cat in _CALLS and any(word in member["name"] for word in _ORDERING) and _in(marked, member)
         host = cat in ("cpu_op", "user_annotation", "python_function") and any(
-            one["tid"] == tid and 0 <= at - float(one["ts"]) < float(one["dur"]) for tid, at in moments
+            member["tid"] == tid and 0 <= at - float(member["ts"]) < float(member["dur"]) for tid, at in moments
         )
-        sync = cat == "cuda_sync" and (_in(marked, one) or _correlation(one) in correlations)
+        sync = cat == "cuda_sync" and (_in(marked, member) or _correlation(member) in correlations)
         few = cat not in (*_GPU, *_CALLS, "cpu_op", "user_annotation", "python_function", "cuda_sync")
         if ordering or host or sync or few:
             others[cat] += 1
             if others[cat] <= (2 if few else HOST_EVENTS // 2):
-                kept.add(id(one))
+                kept.add(id(member))
     named = 0
     chosen = []
     for event in events:

@@ -170,8 +170,8 @@ def _shifted(rng: random.Random, value: Any) -> Any:
 
 def _events(document: Document) -> list[Event]:
     """The events that are still objects."""
-    found = document.get("traceEvents")
-    return [event for event in found if isinstance(event, dict)] if isinstance(found, list) else []
+    events = document.get("traceEvents")
+    return [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
 
 
 def _some(rng: random.Random, found: list[Any]) -> list[Any]:
@@ -314,10 +314,10 @@ def wrong_types(rng: random.Random, document: Document) -> None:
 
 def drop_events(rng: random.Random, document: Document) -> None:
     """Some events are gone."""
-    found = document.get("traceEvents")
-    if isinstance(found, list):
+    events = document.get("traceEvents")
+    if isinstance(events, list):
         share = rng.choice((0.02, 0.1, 0.5, 0.9, 1.0))
-        document["traceEvents"] = [one for one in found if rng.random() >= share]
+        document["traceEvents"] = [one for one in events if rng.random() >= share]
 
 
 def drop_category(rng: random.Random, document: Document) -> None:
@@ -327,22 +327,22 @@ def drop_category(rng: random.Random, document: Document) -> None:
 
 def double_events(rng: random.Random, document: Document) -> None:
     """Some events are there more than once."""
-    found = document.get("traceEvents")
-    if isinstance(found, list) and found:
+    events = document.get("traceEvents")
+    if isinstance(events, list) and events:
         for _ in range(rng.choice((1, 5, 50))):
-            found.insert(rng.randrange(len(found) + 1), rng.choice(found))
+            events.insert(rng.randrange(len(events) + 1), rng.choice(events))
 
 
 def no_events(rng: random.Random, document: Document) -> None:
     """Between the events stands something else."""
-    found = document.get("traceEvents")
-    if not isinstance(found, list):
+    events = document.get("traceEvents")
+    if not isinstance(events, list):
         return
     strange = rng.choice((1, "x", None, [], {}, [[1]], True, [{"ph": "X"}], {"a": 1}, "@deep"))
     times = rng.choice((1, 3, 200))
     for _ in range(times):
         one = raw(_deep(rng)) if strange == "@deep" else strange
-        found.insert(rng.randrange(len(found) + 1), one)
+        events.insert(rng.randrange(len(events) + 1), one)
 
 
 def _deep(rng: random.Random) -> str:
@@ -412,15 +412,15 @@ def other_top(rng: random.Random, document: Document) -> None:
 
 def shuffled(rng: random.Random, document: Document) -> None:
     """Events in any order."""
-    found = document.get("traceEvents")
-    if isinstance(found, list):
+    events = document.get("traceEvents")
+    if isinstance(events, list):
         how = rng.randrange(3)
         if how == 0:
-            rng.shuffle(found)
+            rng.shuffle(events)
         elif how == 1:
-            found.reverse()
+            events.reverse()
         else:
-            found.sort(key=lambda one: str(one.get("ts")) if isinstance(one, dict) else "")
+            events.sort(key=lambda one: str(one.get("ts")) if isinstance(one, dict) else "")
 
 
 def ties(rng: random.Random, document: Document) -> None:

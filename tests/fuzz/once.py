@@ -29,13 +29,13 @@ def again(seed: int, out: Path) -> int:
     path = out / case.name
     path.write_bytes(case.data)
     print(f"{path}: {len(case.data):,} bytes; {case.origin.name}, {', '.join(case.how) or 'unchanged'}")
-    found = judged(case)
-    for one in found:
+    outcome = judged(case)
+    for one in outcome:
         print(f"{one.kind}\n{one.detail}")
-    if not found:
+    if not outcome:
         print("Nothing is found with it.")
         return 0
-    smaller = smallest(case, found[0].kind)
+    smaller = smallest(case, outcome[0].kind)
     small = out / f"{seed}.small{case.suffix}"
     small.write_bytes(smaller.data)
     print(f"{small}: {len(smaller.data):,} bytes with the same finding")
@@ -52,14 +52,14 @@ def judged(case: Case) -> list[Found]:
     try:
         if not end.poll(LIMIT_S):
             return [Found("hangs", f"longer than {LIMIT_S:.0f} s")]
-        found: list[Found] = end.recv()
+        message: list[Found] = end.recv()
     except EOFError:
         process.join()
         return [Found(f"process died ({process.exitcode})", "")]
     finally:
         process.kill()
         process.join()
-    return found
+    return message
 
 
 def _work(case: Case, end: Connection) -> None:

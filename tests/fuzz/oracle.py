@@ -363,9 +363,14 @@ def _check(case: Case, trace: Trace, report: Report) -> CheckResult:
             swallowed = device.lead_in_ns is not None and device.lead_in_ns > _NEARLY_ALL * device.span_ns
             _must(not (passed and swallowed and not device.steps), "passes though nearly all is lead-in", device.device)
         if COPIES_LOST in case.tells:
-            for one in judged.verdicts:
-                about = one.metric in ABOUT_COPIES and one.status == "pass"
-                _must(not about, f"{one.budget} passes though copies were lost", one.message, case.how)
+            for budget_verdict in judged.verdicts:
+                about = budget_verdict.metric in ABOUT_COPIES and budget_verdict.status == "pass"
+                _must(
+                    not about,
+                    f"{budget_verdict.budget} passes though copies were lost",
+                    budget_verdict.message,
+                    case.how,
+                )
         for verdict in judged.verdicts:
             _must(verdict.value is None or math.isfinite(verdict.value), "a verdict's value is no number", verdict)
         json.loads(check_json.render(judged), parse_constant=_no_constant)
@@ -455,9 +460,9 @@ def _of_saved(report: Report) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 def _shown(text: str, width: int = WIDTH) -> None:
     """Nothing in it controls a terminal, and it is as wide as was asked."""
-    found = _CONTROL.search(text)
+    match = _CONTROL.search(text)
     _must(
-        found is None, "text that controls the terminal", text[found.start() - 40 : found.end() + 20] if found else ""
+        match is None, "text that controls the terminal", text[match.start() - 40 : match.end() + 20] if match else ""
     )
     widest = max(text.splitlines(), key=len, default="")
     _must(cell_len(widest) <= width, "text wider than the terminal", widest)
@@ -483,9 +488,9 @@ def _html(analysis: TraceAnalysis) -> None:
 
 def _diff(rng: random.Random, origin: Origin, report: Report) -> None:
     sides = (report_of(origin), report)
-    found = diff(*(sides if rng.random() < 0.5 else sides[::-1]))
-    json.loads(diff_json(found), parse_constant=_no_constant)
-    for device in found.devices:
+    difference = diff(*(sides if rng.random() < 0.5 else sides[::-1]))
+    json.loads(diff_json(difference), parse_constant=_no_constant)
+    for device in difference.devices:
         figures = device.figures
         for whole, pieces in (
             (figures.span, figures.buckets),
@@ -497,7 +502,7 @@ def _diff(rng: random.Random, origin: Origin, report: Report) -> None:
                 _must(
                     math.isclose(added, stated, rel_tol=1e-9, abs_tol=1), "a diff's parts do not add up", added, stated
                 )
-    _shown(terminal.render(diff_document.document(found), width=WIDTH))
+    _shown(terminal.render(diff_document.document(difference), width=WIDTH))
 
 
 def _named(changes: Any, name: str) -> Any:
@@ -513,8 +518,8 @@ def _whatif(rng: random.Random, trace: Trace) -> None:
     if step is not None:
         _must(0 <= step.low <= step.value <= step.high, "a predicted step outside its interval", step)
     for name, figure in result.buckets.items():
-        one = figure.predicted
-        _must(0 <= one.low <= one.value <= one.high, f"{name} outside its interval", one)
+        side = figure.predicted
+        _must(0 <= side.low <= side.value <= side.high, f"{name} outside its interval", side)
     _shown(terminal.render(whatif_document(result), width=WIDTH))
     if predicted.after is not None:
         _figures(predicted.after, analysis := analyze_trace(predicted.after))

@@ -151,8 +151,8 @@ def said_of(test: str, run: pytest.RunResult) -> str:
 def test_each_loop_has_the_outcome_that_it_should_and_its_cause(run: pytest.RunResult, directory: Path) -> None:
     passed = ["test_loop[prefetching]", "TestKeptOpen::test_prefetching", "test_without_steps", "test_just_recorded"]
     failed = ["test_loop[naive]", "TestKeptOpen::test_naive", "test_both", "test_steps_forgotten"]
-    found = re.findall(r"^(PASSED|FAILED) test_loops\.py::(\S+)", output(run), re.MULTILINE)
-    assert sorted(found) == sorted([("PASSED", name) for name in passed] + [("FAILED", name) for name in failed])
+    matches = re.findall(r"^(PASSED|FAILED) test_loops\.py::(\S+)", output(run), re.MULTILINE)
+    assert sorted(matches) == sorted([("PASSED", name) for name in passed] + [("FAILED", name) for name in failed])
     for name in ("test_loop[naive]", "TestKeptOpen.test_naive", "test_both"):
         text = said_of(name, run)
         assert "efficiency_pct >= 80%" in text and "forbid pageable-memory" in text

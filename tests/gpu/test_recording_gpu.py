@@ -47,9 +47,9 @@ def test_a_prefetching_loop_far_ahead_of_its_gpu_has_no_lead_in_and_a_full_pipel
     assert lead_in.status == "ok"
     (device,) = checked.devices
     assert [step.name for step in device.steps] == [f"ProfilerStep#{number}" for number in (13, 14, 15, 16)]
-    for one in device.steps:
-        assert one.overlap.hidden_copy_pct is not None and one.overlap.hidden_copy_pct > 99
-        assert one.buckets.exposed_copy_ns < 0.01 * one.span_ns
+    for recorded_step in device.steps:
+        assert recorded_step.overlap.hidden_copy_pct is not None and recorded_step.overlap.hidden_copy_pct > 99
+        assert recorded_step.buckets.exposed_copy_ns < 0.01 * recorded_step.span_ns
 
 
 def test_cuda_that_comes_up_during_the_recording_is_recorded(tmp_path: Path) -> None:

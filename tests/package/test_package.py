@@ -51,9 +51,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def samples(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the installed package says that its samples are."""
-    found = Path(run([installed / "overlapscope", "samples"], cwd=tmp_path_factory.mktemp("anywhere")).strip())
-    assert found.is_relative_to(installed.parent)
-    return found
+    path = Path(run([installed / "overlapscope", "samples"], cwd=tmp_path_factory.mktemp("anywhere")).strip())
+    assert path.is_relative_to(installed.parent)
+    return path
 
 
 @pytest.fixture(scope="module")

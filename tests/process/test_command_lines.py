@@ -304,13 +304,13 @@ def test_an_odd_command_line_has_the_exit_code_that_is_documented(
         # Made for a process that ends with it.
         done = process('$O "$@"', *words(line))
         assert done.returncode == code
-        said = done.stderr
+        errors = done.stderr
     else:
         assert main(words(line)) == code
-        said = capfd.readouterr().err
-    assert "Traceback" not in said and "internal error" not in said
+        errors = capfd.readouterr().err
+    assert "Traceback" not in errors and "internal error" not in errors
     if code == 2:
-        assert said.strip()
+        assert errors.strip()
     assert {path: path.read_bytes() for path in place.iterdir() if path.is_file()} == before
 
 

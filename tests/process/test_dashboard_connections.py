@@ -211,14 +211,14 @@ def test_an_answer_may_take_longer_than_a_reader_may(server: Server) -> None:
     ids=["nothing", "half a head", "half a body"],
 )
 def test_slow_strangers_hold_up_nobody_and_push_nobody_out(port: int, sent: str, count: int) -> None:
-    one = f"GET / HTTP/1.1\r\n{KNOWN}\r\n".encode()
+    encoded = f"GET / HTTP/1.1\r\n{KNOWN}\r\n".encode()
     with connected(port) as known, contextlib.ExitStack() as strangers:
-        known.sendall(one)
+        known.sendall(encoded)
         answered(known)
         for _ in range(count):
             strangers.enter_context(connected(port, sent))
         assert ask(port) == (200, b"here")
-        known.sendall(one)
+        known.sendall(encoded)
         answered(known)
 
 

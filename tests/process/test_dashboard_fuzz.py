@@ -140,8 +140,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
 @pytest.fixture(scope="module")
 def posts(client: FlaskClient) -> list[dict[str, Any]]:
     """What a browser would post for each callback."""
-    known = json.loads(client.get("/_dash-dependencies", headers=KNOWN).data)
-    made = [as_post(one) for one in known if one["clientside_function"] is None]
+    document = json.loads(client.get("/_dash-dependencies", headers=KNOWN).data)
+    made = [as_post(one) for one in document if one["clientside_function"] is None]
     assert len(made) > 20
     return made
 
@@ -195,10 +195,10 @@ def mutated(post: dict[str, Any], draw: random.Random) -> dict[str, Any]:
     """The post with one to three of its parts replaced, left out, doubled or taken from elsewhere in it."""
     post = copy.deepcopy(post)
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
-        found = list(places(post))
-        if not found:
+        posted = list(places(post))
+        if not posted:
             break
-        *way, last = draw.choice(found)
+        *way, last = draw.choice(posted)
         inside: Any = post
         for step in way:
             inside = inside[step]
@@ -209,7 +209,7 @@ def mutated(post: dict[str, Any], draw: random.Random) -> dict[str, Any]:
             inside.append(copy.deepcopy(inside[last]))
         elif what == 2:
             source: Any = post
-            for step in draw.choice(found):
+            for step in draw.choice(posted):
                 source = source[step]
             inside[last] = copy.deepcopy(source)
         else:

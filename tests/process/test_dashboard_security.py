@@ -144,13 +144,13 @@ def test_the_command_line_tells_nobody_the_token(local: Served) -> None:
 
 def test_a_cookie_is_worth_nothing_on_another_port_though_the_token_be_the_same(traces: Path) -> None:
     serves = partial(serve, traces, environment={"OVERLAPSCOPE_TOKEN": "the same everywhere"}, loaded=True)
-    with serves() as one, serves() as other:
-        assert one.token == other.token == "the same everywhere"
-        name, _, value = cookie_of(one).partition("=")
+    with serves() as first, serves() as other:
+        assert first.token == other.token == "the same everywhere"
+        name, _, value = cookie_of(first).partition("=")
         name_there, _, value_there = cookie_of(other).partition("=")
         assert name != name_there and value != value_there
-        assert ask(one, "/", headers={"Cookie": f"{name}={value}"}, known=False).status == 200
-        assert ask(one, "/", headers={"Cookie": f"{name}={value_there}"}, known=False).status == 401
+        assert ask(first, "/", headers={"Cookie": f"{name}={value}"}, known=False).status == 200
+        assert ask(first, "/", headers={"Cookie": f"{name}={value_there}"}, known=False).status == 401
 
 
 @pytest.mark.parametrize(("days", "status"), [(6, 200), (8, 401)])

@@ -59,13 +59,13 @@ def test_a_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json_has_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
-    told = json.loads(output(capsys, "idle", PIPELINE, "--format", "json"))
-    assert told["schema_version"] == 1 and told["analysis"] == "idle" and told["ranks"] == [0]
-    idle, gaps = told["tables"]
+    document = json.loads(output(capsys, "idle", PIPELINE, "--format", "json"))
+    assert document["schema_version"] == 1 and document["analysis"] == "idle" and document["ranks"] == [0]
+    idle, gaps = document["tables"]
     assert "idle_category" in idle["columns"] and len(idle["rows"]) >= 6
     assert all(len(row) == len(gaps["columns"]) for row in gaps["rows"])
     # The deviation of one gap is nothing that JSON has a number for.
-    assert "NaN" not in json.dumps(told)
+    assert "NaN" not in json.dumps(document)
 
 
 def test_csv_of_one_table_has_one_header(capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,8 +58,8 @@ class Pair(NamedTuple):
 
 def read(files: dict[int, Path], **options: Any) -> Pair:
     with quiet():
-        own = TraceAnalysis(trace_files={rank: str(path) for rank, path in files.items()}, **options)
-    return Pair(own, ov.hta.trace_analysis(list(files.values()), **options))
+        analysis = TraceAnalysis(trace_files={rank: str(path) for rank, path in files.items()}, **options)
+    return Pair(analysis, ov.hta.trace_analysis(list(files.values()), **options))
 
 
 def assert_same_frames(pair: Pair) -> None:
@@ -89,18 +89,18 @@ _COLLECTIVES = {"collective_name", "msg_dtype", "in_msg_nelems", "out_msg_nelems
 
 def results(analysis: TraceAnalysis, name: str) -> Iterator[tuple[str, pd.DataFrame | str | None]]:
     """Titles and tables, or the error that HTA gives up with."""
-    found = ANALYSES[name].run(analysis, HtaOptions(operator=OPERATOR))
+    output = ANALYSES[name].run(analysis, HtaOptions(operator=OPERATOR))
     with quiet():
         try:
-            yield from found
+            yield from output
         except Exception as error:
             yield "error", f"{type(error).__name__}: {error}"
 
 
 def assert_same_results(pair: Pair, name: str) -> None:
-    own, ours = list(results(pair.own, name)), list(results(pair.ours, name))
-    assert [title for title, _ in own] == [title for title, _ in ours]
-    for (title, left), (_, right) in zip(own, ours, strict=True):
+    result_rows, ours = list(results(pair.own, name)), list(results(pair.ours, name))
+    assert [title for title, _ in result_rows] == [title for title, _ in ours]
+    for (title, left), (_, right) in zip(result_rows, ours, strict=True):
         if isinstance(left, pd.DataFrame) and isinstance(right, pd.DataFrame):
             pd.testing.assert_frame_equal(left, right, check_dtype=False, obj=f"{name}: {title}")
         else:

@@ -56,14 +56,14 @@ def test_verdicts_are_those_of_the_report(asked: Assistant) -> None:
         with_device = [verdict for verdict in verdicts if "device" in verdict]
         assert [one["device"] for one in with_device] == [device.device for device in devices]
         for verdict, device in zip(with_device, devices, strict=True):
-            found = verdict["recorded"]
-            assert found["span_ns"] == device.span_ns
-            assert {name: found[f"{name}_ns"] for name in ("compute", "exposed_copy", "idle")} == {
+            recorded = verdict["recorded"]
+            assert recorded["span_ns"] == device.span_ns
+            assert {name: recorded[f"{name}_ns"] for name in ("compute", "exposed_copy", "idle")} == {
                 "compute": device.buckets.compute_ns,
                 "exposed_copy": device.buckets.exposed_copy_ns,
                 "idle": device.buckets.idle_ns,
             }
-            assert found["idle_by_cause"] == {cause: ns for cause, ns in device.idle_by_cause.items() if ns}
+            assert recorded["idle_by_cause"] == {cause: ns for cause, ns in device.idle_by_cause.items() if ns}
             assert (verdict["plain_step"] or {}).get("step_ns") == (device.plain.step_ns if device.plain else None)
 
 
@@ -122,8 +122,8 @@ def test_two_recordings_are_compared_and_ranks_joined(asked: Assistant) -> None:
     assert (span["before"], span["after"], span["beyond_noise"]) == (3798028, 409392, True)
     ranks = asked.ask("ranks", path="ddp")
     assert ranks["straggler"]["rank"] == 0 and [row["rank"] for row in ranks["ranks"]] == [0, 1]
-    told = asked.ask("verdict", path=GPT2, plain_step_ns=40_000_000)["verdicts"][0]["plain_step"]
-    assert (told["step_ns"], told["origin"]) == (40_000_000, "told")
+    plain_step = asked.ask("verdict", path=GPT2, plain_step_ns=40_000_000)["verdicts"][0]["plain_step"]
+    assert (plain_step["step_ns"], plain_step["origin"]) == (40_000_000, "told")
 
 
 def test_words_are_explained_and_are_resources(asked: Assistant) -> None:
@@ -274,7 +274,7 @@ def test_what_lies_in_a_folder_stops_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "said"),
+    ("tool", "arguments", "message"),
     [
         ("verdict", {"path": "x" * 100_000}, "cannot be a name|no such file"),
         ("verdict", {"path": "a/" * 3000}, "cannot be a name|no such file"),
@@ -287,8 +287,8 @@ def test_what_lies_in_a_folder_stops_nobody(tmp_path: Path) -> None:
         ("query", {"path": GPT2, "sql": "SELECT * FROM nothing"}, "there is no table"),
     ],
 )
-def test_errors_are_short_and_say_why(asked: Assistant, tool: str, arguments: dict[str, object], said: str) -> None:
-    with pytest.raises(Refused, match=said) as refused:
+def test_errors_are_short_and_say_why(asked: Assistant, tool: str, arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(Refused, match=message) as refused:
         asked.ask(tool, **arguments)
     assert len(str(refused.value)) < 1_200
 

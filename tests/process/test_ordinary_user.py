@@ -126,6 +126,6 @@ def test_what_cannot_be_read_or_written_is_told_in_a_sentence(
 ) -> None:
     before = {path: path.read_bytes() for path in closed.rglob("*") if path.is_file()}
     assert as_user(line, said=tmp_path / "said") == 2
-    said = (tmp_path / "said").read_text()
-    assert told in said and "overlapscope: error:" in said and "Traceback" not in said
+    text = (tmp_path / "said").read_text()
+    assert told in text and "overlapscope: error:" in text and "Traceback" not in text
     assert {path: path.read_bytes() for path in closed.rglob("*") if path.is_file()} == before

@@ -114,8 +114,8 @@ def test_a_device_or_a_file_that_blocks_is_refused_in_a_sentence(line: str, caps
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-    said = capsys.readouterr().err
-    assert (said.count("\n") == 1 and "cannot be read" in said) or "is not readable" in said
+    errors = capsys.readouterr().err
+    assert (errors.count("\n") == 1 and "cannot be read" in errors) or "is not readable" in errors
 
 
 def test_a_device_as_standard_input_is_refused() -> None:

@@ -152,9 +152,9 @@ def test_a_process_that_dies_while_it_starts_is_started_again(job: Path) -> None
 
     thread = threading.Thread(target=kill_the_first)
     thread.start()
-    found = list(reduce_all(expand_urls(job), workers=2))
+    reduced = list(reduce_all(expand_urls(job), workers=2))
     thread.join()
-    assert killed and numbers(found) == list(range(RANKS))
+    assert killed and numbers(reduced) == list(range(RANKS))
 
 
 def test_an_interrupt_ends_it_quietly(job: Path) -> None:
@@ -190,17 +190,17 @@ def test_a_cluster_that_is_there_reports_the_same(
 
 def test_what_workers_cannot_see_is_named_with_where_it_was_looked_for(cluster: Scheduler, tmp_path: Path) -> None:
     here = expand_urls(DDP)
-    found = list(reduce_all([*here, Location("r.json", str(tmp_path / "r.json"))], scheduler=cluster.address))
-    assert numbers(found) == [0, 1]
-    (lost,) = unreadable(found)
+    reduced = list(reduce_all([*here, Location("r.json", str(tmp_path / "r.json"))], scheduler=cluster.address))
+    assert numbers(reduced) == [0, 1]
+    (lost,) = unreadable(reduced)
     assert lost.source == "r.json" and "where every worker can see it" in lost.reason
 
 
 def test_a_trace_that_workers_die_of_is_given_up_and_the_rest_go_on(cluster: Scheduler, tmp_path: Path) -> None:
     locations = expand_urls([deadly(tmp_path, 250), DDP])
-    found = list(reduce_all(locations, scheduler=cluster.address))
-    assert numbers(found) == [0, 1]
-    (given_up,) = unreadable(found)
+    reduced = list(reduce_all(locations, scheduler=cluster.address))
+    assert numbers(reduced) == [0, 1]
+    (given_up,) = unreadable(reduced)
     assert given_up.source == locations[0].source
     assert "died" in given_up.reason and "workers with more memory" in given_up.reason
 

@@ -46,8 +46,8 @@ class Op(NamedTuple):
 @cache
 def document(path: Path) -> dict[str, Any]:
     """JSON, with decimals as they are written."""
-    made: dict[str, Any] = json.loads(unpacked(path), parse_float=Decimal)
-    return made
+    document: dict[str, Any] = json.loads(unpacked(path), parse_float=Decimal)
+    return document
 
 
 def unpacked(path: Path) -> bytes:

@@ -144,5 +144,5 @@ def _address(process: Process, lines: list[str], arrived: queue.SimpleQueue[str 
             raise AssertionError(f"the server said no address within {_PATIENCE_S:.0f} s: {lines}") from None
         if line is None:
             raise AssertionError(f"the server ended with {process.wait()}: {lines}")
-        if found := _ADDRESS.search(line):
-            return found[0]
+        if match := _ADDRESS.search(line):
+            return match[0]

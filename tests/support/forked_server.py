@@ -29,9 +29,9 @@ class Stash:
 
     def keep(self) -> None:
         """Note what has been loaded since the last stage."""
-        known = {name for stage in self.stages for name in stage}
+        names = {name for stage in self.stages for name in stage}
         loaded = {name: one for name, one in sys.modules.items() if name.partition(".")[0] in HIDDEN}
-        self.stages.append({name: one for name, one in loaded.items() if name not in known})
+        self.stages.append({name: one for name, one in loaded.items() if name not in names})
 
     def hide(self) -> None:
         for stage in self.stages:
@@ -43,11 +43,11 @@ class Stash:
         return next((stage for stage in self.stages if name in stage), {})
 
     def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
-        known = self._stage(name).get(name)
-        if known is None:
+        loaded = self._stage(name).get(name)
+        if loaded is None:
             return None
-        spec = ModuleSpec(name, self, origin=known.__spec__ and known.__spec__.origin, is_package=True)  # type: ignore[arg-type]
-        spec.loader_state = known.__spec__
+        spec = ModuleSpec(name, self, origin=loaded.__spec__ and loaded.__spec__.origin, is_package=True)  # type: ignore[arg-type]
+        spec.loader_state = loaded.__spec__
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -103,18 +103,18 @@ def serve(connection: socket.socket) -> dict[str, Any] | None:
         asked, streams = received
         if "wait" in asked:
             ended, status = os.waitpid(asked["wait"], asked["options"])
-            told = status if ended else -1
+            pid = status if ended else -1
         else:
-            told = os.fork()
-            if told == 0:
+            pid = os.fork()
+            if pid == 0:
                 connection.close()
                 for number, stream in enumerate(streams):
                     os.dup2(stream, number)
             for stream in streams:
                 os.close(stream)
-            if told == 0:
+            if pid == 0:
                 return asked
-        connection.sendall(told.to_bytes(8, "little", signed=True))
+        connection.sendall(pid.to_bytes(8, "little", signed=True))
     return None
 
 

@@ -84,8 +84,8 @@ def with_plain_steps(recording: Path, target: Path, step_ns: int) -> Path:
     """A copy of a recording around which steps of about that length were timed."""
     document = msgspec.json.decode(gzip.decompress(recording.read_bytes()))
     timed = {"host_ns": [step_ns + number * US for number in range(-5, 6)], "device_ns": []}
-    own = document.setdefault(METADATA, {})
-    own[PLAIN_STEPS] = {"before": timed, "after": timed}
+    metadata = document.setdefault(METADATA, {})
+    metadata[PLAIN_STEPS] = {"before": timed, "after": timed}
     target.write_bytes(gzip.compress(msgspec.json.encode(document), 1))
     return target
 

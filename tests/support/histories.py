@@ -40,13 +40,13 @@ def weeks(
         origin = Origin(
             at_ns=BEGIN_NS + 8 * HOUR_NS * number, job=job, commit=commit_of(commit), branch=BRANCH, host="gpu-box"
         )
-        made = entry(report_of(SLOW if slow else FAST), origin)
+        result = entry(report_of(SLOW if slow else FAST), origin)
         shaken = (
-            msgspec.structs.replace(figure, value=figure.value * random.normal(1, noise)) for figure in made.figures
+            msgspec.structs.replace(figure, value=figure.value * random.normal(1, noise)) for figure in result.figures
         )
         # Of a version that is not this one, whose figures are not held against the report.
-        report = msgspec.structs.replace(made.report, tool=Tool(version="0"))
-        yield msgspec.structs.replace(made, figures=tuple(shaken), report=report)
+        report = msgspec.structs.replace(result.report, tool=Tool(version="0"))
+        yield msgspec.structs.replace(result, figures=tuple(shaken), report=report)
 
 
 def write(path: Path, *entries: Entry) -> Path:

@@ -107,8 +107,8 @@ def test_without_a_gpu_it_says_what_to_do(
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["scenarios", "calibrate", "--output", str(tmp_path / "new" / "calibration.json")]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "no CUDA device" in said and "calibrate on a machine with the GPU" in said
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1 and "no CUDA device" in errors and "calibrate on a machine with the GPU" in errors
     assert not any(tmp_path.iterdir())
 
 
@@ -123,9 +123,9 @@ def test_a_file_that_is_no_calibration_is_refused_before_anything_is_measured(
 
 
 def test_the_summary_names_rates_and_times() -> None:
-    said = summary(MINE)
-    assert said.startswith("NVIDIA Tiny: ") and said.endswith(".")
-    assert "10.5 GB/s to the GPU" in said and "75.0% and 50.0% of that" in said and "4.00 us" in said
+    result = summary(MINE)
+    assert result.startswith("NVIDIA Tiny: ") and result.endswith(".")
+    assert "10.5 GB/s to the GPU" in result and "75.0% and 50.0% of that" in result and "4.00 us" in result
 
 
 def test_the_summary_of_nothing_says_so() -> None:

@@ -28,9 +28,9 @@ def doctor(code: int, place: Path, **environment: str) -> dict[str, Any]:
         check=False,
     )
     assert (done.returncode, done.stderr) == (code, "")
-    found: dict[str, Any] = json.loads(done.stdout)
-    jsonschema.validate(found, schema_of("doctor"))
-    return found
+    document: dict[str, Any] = json.loads(done.stdout)
+    jsonschema.validate(document, schema_of("doctor"))
+    return document
 
 
 def statuses(found: dict[str, Any]) -> dict[str, str]:
@@ -38,10 +38,10 @@ def statuses(found: dict[str, Any]) -> dict[str, str]:
 
 
 def test_it_names_the_versions_and_every_part(tmp_path: Path) -> None:
-    found = doctor(0, tmp_path, DISPLAY="", WAYLAND_DISPLAY="", CUDA_VISIBLE_DEVICES="")
-    assert found["kind"] == "doctor" and found["versions"]["torch"] == torch.__version__
-    assert found["gpus"] == []
-    assert statuses(found) == {
+    diagnosis = doctor(0, tmp_path, DISPLAY="", WAYLAND_DISPLAY="", CUDA_VISIBLE_DEVICES="")
+    assert diagnosis["kind"] == "doctor" and diagnosis["versions"]["torch"] == torch.__version__
+    assert diagnosis["gpus"] == []
+    assert statuses(diagnosis) == {
         "record": "ok",
         "gpu": "missing",
         "dashboard": "ok",
@@ -58,7 +58,7 @@ def test_it_names_the_versions_and_every_part(tmp_path: Path) -> None:
 
 def test_a_torch_that_cannot_be_imported_and_settings_that_make_no_sense_are_broken(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.13: cannot open shared object file')")
-    found = doctor(1, tmp_path, OVERLAPSCOPE_CACHE_SIZE="lots")
-    assert statuses(found)["record"] == statuses(found)["cache"] == "broken"
-    assert "libcudart.so.13: cannot open" in found["checks"][0]["detail"]
-    assert found["versions"]["torch"] is None
+    diagnosis = doctor(1, tmp_path, OVERLAPSCOPE_CACHE_SIZE="lots")
+    assert statuses(diagnosis)["record"] == statuses(diagnosis)["cache"] == "broken"
+    assert "libcudart.so.13: cannot open" in diagnosis["checks"][0]["detail"]
+    assert diagnosis["versions"]["torch"] is None

@@ -90,8 +90,8 @@ def test_host_races_are_those_of_a_graph_of_what_happens_before_what(program: li
 @settings(max_examples=500, deadline=None)
 @given(_STEPS)
 def test_the_first_race_between_streams_is_that_of_the_graph(program: list[Step]) -> None:
-    found = Books().run(program).races("stream-without-wait")
-    assert min((late for _, late in found), default=None) == Model(program).first_race_on_device()
+    races = Books().run(program).races("stream-without-wait")
+    assert min((late for _, late in races), default=None) == Model(program).first_race_on_device()
 
 
 @settings(max_examples=500, deadline=None)

@@ -149,7 +149,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Comp
 
 
 def variants(directory: Path, experiment: str) -> dict[str, VariantResult]:
-    [found] = [one for one in store.read(directory).experiments if one.name == experiment]
+    [found] = [result for result in store.read(directory).experiments if result.name == experiment]
     return {variant.name: variant for variant in found.variants}
 
 
@@ -161,8 +161,8 @@ def test_variants_that_fail_are_reported_and_the_rest_go_on(
 ) -> None:
     place, done = ran
     assert done.returncode == 1, done.stderr
-    found = variants(place / "overlapscope-laboratory", "mine")
-    assert {name: one.status for name, one in found.items()} == {
+    result = variants(place / "overlapscope-laboratory", "mine")
+    assert {name: one.status for name, one in result.items()} == {
         "first": "ok",
         "memory": "failed",
         "exit": "failed",
@@ -170,7 +170,7 @@ def test_variants_that_fail_are_reported_and_the_rest_go_on(
         "not_prepared": "failed",
         "last": "ok",
     }
-    errors = {name: one.error or "" for name, one in found.items()}
+    errors = {name: one.error or "" for name, one in result.items()}
     assert re.fullmatch(
         r"OutOfMemoryError: CUDA out of memory. Tried to allocate 5 GiB \(mine.py:\d+ in step\)", errors["memory"]
     )
@@ -248,9 +248,9 @@ def test_ctrl_c_keeps_what_is_done_and_leaves_no_process(tmp_path: Path) -> None
         rest = stderr.read()
         assert running.wait() == 130
     assert "Results are in" in rest and "Traceback" not in rest
-    found = variants(tmp_path / "overlapscope-laboratory", "quick")
-    assert found["only"].status == "ok"
-    assert (found["other"].status, found["other"].error) == ("skipped", "not run yet")
+    result = variants(tmp_path / "overlapscope-laboratory", "quick")
+    assert result["only"].status == "ok"
+    assert (result["other"].status, result["other"].error) == ("skipped", "not run yet")
     assert not _alive(int((tmp_path / "worker").read_text()))
 
 
@@ -362,8 +362,8 @@ def test_the_shipped_experiments_are_listed(
 def test_the_example_in_the_docs_is_an_experiment(tmp_path: Path) -> None:
     page = Path("docs/guides/laboratory.md").read_text()
     example = page[page.index('"""Does it matter') : page.index("```\n\n`prepare` returns")]
-    found = catalog.load(scenario(tmp_path, "mask", example)).experiment
-    assert [variant.name for variant in found.variants] == ["host", "gpu"]
+    experiment = catalog.load(scenario(tmp_path, "mask", example)).experiment
+    assert [variant.name for variant in experiment.variants] == ["host", "gpu"]
 
 
 @pytest.mark.parametrize(

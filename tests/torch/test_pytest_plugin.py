@@ -38,8 +38,8 @@ class TestOptions:
     def test_all_begin_alike(self, pytester: pytest.Pytester) -> None:
         result = pytester.runpytest(*OPTIONS, "--help")
         _, _, rest = output(result).partition("overlap of copies and compute (overlapscope):")
-        found = re.findall(r"^  (--[\w-]+)", rest.split("\n\n")[0], re.MULTILINE)
-        assert found == ["--overlap-require", "--overlap-dir", "--overlap-stacks"]
+        matches = re.findall(r"^  (--[\w-]+)", rest.split("\n\n")[0], re.MULTILINE)
+        assert matches == ["--overlap-require", "--overlap-dir", "--overlap-stacks"]
 
     def test_the_markers_help_is_that_of_its_function(self, pytester: pytest.Pytester) -> None:
         printed = output(pytester.runpytest(*OPTIONS, "--markers"))
@@ -95,14 +95,14 @@ class TestAStoredTrace:
 
 class TestAssertOverlap:
     @pytest.mark.parametrize(
-        ("limits", "said"),
+        ("limits", "message"),
         [
             ({"max_step": "3 ms"}, "assert_overlap: there is no keyword 'max_step' (did you mean 'max_step_time'?)"),
             ({"max_step_time": "soon"}, "overlap: max_step_time: 'soon' is not a time"),
         ],
     )
-    def test_keywords_that_make_no_sense_are_no_failed_assertion(self, limits: dict[str, str], said: str) -> None:
-        with pytest.raises(UsageError, match=re.escape(said)):
+    def test_keywords_that_make_no_sense_are_no_failed_assertion(self, limits: dict[str, str], message: str) -> None:
+        with pytest.raises(UsageError, match=re.escape(message)):
             assert_overlap(PREFETCHING, **limits)
 
     def test_an_error_says_both_units_where_either_would_do(self) -> None:

@@ -51,7 +51,7 @@ class TestMarkers:
         assert "efficiency_pct >= 20%" in own and "idle_pct <= 100%" in own
 
     @pytest.mark.parametrize(
-        ("arguments", "said"),
+        ("arguments", "message"),
         [
             ("min_eficiency='80%'", "overlap: there is no keyword 'min_eficiency' (did you mean 'min_efficiency'?)"),
             ("'80%'", "overlap: takes keywords only"),
@@ -80,13 +80,13 @@ class TestMarkers:
         ],
     )
     def test_what_makes_no_sense_is_an_error_of_the_collection(
-        self, arguments: str, said: str, pytester: pytest.Pytester
+        self, arguments: str, message: str, pytester: pytest.Pytester
     ) -> None:
         pytester.makepyfile(one_test(arguments))
         result = pytester.runpytest(*OPTIONS)
         result.assert_outcomes(errors=1)
         assert result.ret == pytest.ExitCode.INTERRUPTED
-        assert said in output(result)
+        assert message in output(result)
         assert "test_what_makes_no_sense_is_an_error_of_the_collection.py::test: overlap: " in output(result)
         assert "Traceback" not in output(result)
 

@@ -38,9 +38,9 @@ class TestOutcome:
         result.assert_outcomes(failed=1)
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         printed = output(result)
-        found = re.search(r"overlapscope dashboard (\S+)", printed)
-        assert found is not None
-        path = Path(found[1])
+        match = re.search(r"overlapscope dashboard (\S+)", printed)
+        assert match is not None
+        path = Path(match[1])
         assert path.read_bytes() == PAGEABLE.read_bytes()
         capsys.readouterr()
         (pytester.path / "overlapscope.toml").touch()  # So that none further up is found.
@@ -253,6 +253,6 @@ class TestOutcome:
         )
         result = pytester.runpytest_subprocess(*OPTIONS, "-n", "2")
         result.assert_outcomes(passed=1, failed=2)
-        found = re.findall(r"overlapscope dashboard (\S+)", output(result))
-        assert len(set(found)) == 2
-        assert all(Path(path).is_file() for path in found)
+        matches = re.findall(r"overlapscope dashboard (\S+)", output(result))
+        assert len(set(matches)) == 2
+        assert all(Path(path).is_file() for path in matches)

@@ -232,7 +232,7 @@ class TestWhatIsRecorded:
 
 class TestWhatIsRefused:
     @pytest.mark.parametrize(
-        ("options", "said"),
+        ("options", "message"),
         [
             ({"wait": -1}, "wait is -1; it must be 0 or more"),
             ({"warmup": -2}, "warmup is -2"),
@@ -244,8 +244,8 @@ class TestWhatIsRefused:
             ({"active": "5"}, "active is '5'; it must be a whole number"),
         ],
     )
-    def test_numbers_that_make_no_sense(self, options: dict[str, Any], said: str, path: Path) -> None:
-        with pytest.raises(UsageError, match=said):
+    def test_numbers_that_make_no_sense(self, options: dict[str, Any], message: str, path: Path) -> None:
+        with pytest.raises(UsageError, match=message):
             ov.record(path, **options)
 
     @pytest.mark.parametrize("name", ["x", "x.trace", "x.json.zst", "x.html", "gz"])
@@ -270,11 +270,11 @@ class TestWhatIsRefused:
         assert names(path) == ["before", "after"]
 
     def test_beside_a_profiler_of_the_program_which_goes_on(self, path: Path, tmp_path: Path) -> None:
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as own:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             with pytest.raises(UsageError, match="another torch profiler is running"):
                 ov.record(path).begin()
             work()
-        own.export_chrome_trace(str(tmp_path / "own.json"))
+        profile.export_chrome_trace(str(tmp_path / "own.json"))
         assert names(tmp_path / "own.json") == ["work"]
         assert current() is None
 
@@ -304,15 +304,15 @@ class TestWhatIsRefused:
         assert steps(tmp_path / "other.json") == []
 
     def test_a_profiler_that_outlives_the_recording_is_taken_when_it_stops(self, path: Path, tmp_path: Path) -> None:
-        own = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+        profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
         with ov.record(path):
             work("before")
-            own.start()
+            profile.start()
             work("inside")
         assert not path.exists()
         work("after")
-        own.stop()
-        own.export_chrome_trace(str(tmp_path / "own.json"))
+        profile.stop()
+        profile.export_chrome_trace(str(tmp_path / "own.json"))
         assert names(path) == names(tmp_path / "own.json") == ["inside", "after"]
 
     def test_without_torch_one_sentence_says_what_to_install(self, tmp_path: Path) -> None:

@@ -67,12 +67,12 @@ class TestPlainSteps:
 
     def test_the_trace_is_written_at_once_and_amended_when_all_steps_are_timed(self, path: Path) -> None:
         with ov.record(path, **self.SCHEDULE) as rec:  # type: ignore[arg-type]
-            for made in range(1, 20):
+            for steps in range(1, 20):
                 rec.step()
-                assert path.exists() == rec.finished == (made >= 11)
+                assert path.exists() == rec.finished == (steps >= 11)
                 if rec.finished:
                     plain = ov.load(path).plain_steps
-                    assert (len(plain.before.host_ns), len(plain.after.host_ns)) == (3, 3 if made >= 16 else 0)
+                    assert (len(plain.before.host_ns), len(plain.after.host_ns)) == (3, 3 if steps >= 16 else 0)
         assert ov.load(path).plain_steps == plain
         assert len(ov.load(path).plain_steps.after.host_ns) == 3
         times = rec.step_times
@@ -170,15 +170,15 @@ class TestPlainSteps:
 
 def put_off(path: Path, wait: int) -> WindowRecorder:
     """Return a recorder whose start is put off until the program uses its GPU."""
-    made = WindowRecorder(
+    recorder = WindowRecorder(
         lambda: path,
         Options(wait=wait, warmup=1, active=1, plain_steps=0),
         since_ns=0,
         bounded=False,
         on_too_much=lambda: None,
     )
-    made.start(put_off=True)
-    return made
+    recorder.start(put_off=True)
+    return recorder
 
 
 class TestPuttingOff:
@@ -186,10 +186,10 @@ class TestPuttingOff:
 
     @pytest.fixture
     def recorder(self, path: Path) -> WindowRecorder:
-        made = put_off(path, wait=3)
-        assert made.running
+        recording = put_off(path, wait=3)
+        assert recording.running
         assert not profiler_running()
-        return made
+        return recording
 
     @pytest.mark.parametrize(("made", "recorded"), [(1, []), (2, [1]), (3, [1]), (4, [3]), (5, [3, 4]), (9, [3, 4])])
     def test_it_starts_with_the_end_of_the_first_step(

@@ -89,8 +89,8 @@ def test_attention_over_equal_positions_gives_what_they_hold() -> None:
     nothing = torch.zeros(width, width)
     layer = module("kv_offload").Layer(torch.randn(width, width), torch.eye(width), nothing, nothing)
     hidden, values = torch.randn(3, width), torch.randn(2, 3, heads, 1, width // heads)
-    found = layer.decode(hidden, values.expand(-1, -1, -1, 5, -1).contiguous())
-    torch.testing.assert_close(found, hidden + values[1].reshape(3, width))
+    decoded = layer.decode(hidden, values.expand(-1, -1, -1, 5, -1).contiguous())
+    torch.testing.assert_close(decoded, hidden + values[1].reshape(3, width))
 
 
 @pytest.fixture

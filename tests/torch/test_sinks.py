@@ -149,9 +149,9 @@ def test_a_textfile_is_read_by_prometheus_in_both_formats(told: SentFigures, tmp
     arrived(f"prometheus:{tmp_path}/overlap.prom", told)
     text = (tmp_path / "overlap.prom").read_text()
     for parser in (prometheus, openmetrics):
-        found = read(text, parser)
-        assert {name: value for name, (_, value) in found.items()} == EXPECTED
-        assert all(labels == {"program": "train.py"} for labels, _ in found.values())
+        contents = read(text, parser)
+        assert {name: value for name, (_, value) in contents.items()} == EXPECTED
+        assert all(labels == {"program": "train.py"} for labels, _ in contents.values())
     assert [path.name for path in tmp_path.glob("*.prom*")] == ["overlap.prom"], "nothing unfinished beside it"
 
 
@@ -167,8 +167,8 @@ def test_a_port_of_this_machine_answers_with_the_newest_figures(told: SentFigure
     assert outlet.send(told) is None
     with urllib.request.urlopen(where) as answer:
         assert answer.headers["Content-Type"].startswith("application/openmetrics-text")
-        found = read(answer.read().decode())
-    assert {name: value for name, (_, value) in found.items()} == EXPECTED
+        contents = read(answer.read().decode())
+    assert {name: value for name, (_, value) in contents.items()} == EXPECTED
 
 
 def test_a_port_that_is_taken_is_told(told: SentFigures) -> None:
@@ -184,8 +184,8 @@ def test_names_of_programs_are_escaped(told: SentFigures, tmp_path: Path) -> Non
     hostile = SentFigures('a"b\\\n\x1b[31m.py', 1, AT_NS, {}, None)
     arrived(f"prometheus:{tmp_path}/overlap.prom", hostile)
     text = (tmp_path / "overlap.prom").read_text()
-    found = read(text)
-    assert "\x1b" not in text and found["overlapscope_steps_made"][0]["program"].startswith('a"b')
+    contents = read(text)
+    assert "\x1b" not in text and contents["overlapscope_steps_made"][0]["program"].startswith('a"b')
 
 
 def test_a_logger_of_lightning_takes_metrics(told: SentFigures, tmp_path: Path) -> None:

@@ -204,8 +204,8 @@ def test_a_name_that_no_call_has_is_answered_with_the_names_there_are(tmp_path: 
     (tmp_path / "program.py").write_text(HEAD + "train(5, sgd(net))")
     run = forked.run(["-m", "overlapscope", "run", "--steps-by", "Encoder.*", "program.py"], tmp_path)
     assert run.returncode == 0
-    (said,) = [line for line in run.stderr.splitlines() if "--steps-by Encoder.* finds no steps; " in line]
-    assert "Net.forward" in said and "SGD.step" in said and "backward() in program.py:" in said
+    (message,) = [line for line in run.stderr.splitlines() if "--steps-by Encoder.* finds no steps; " in line]
+    assert "Net.forward" in message and "SGD.step" in message and "backward() in program.py:" in message
 
 
 def test_modules_of_any_kind_are_named_and_run_as_they_would(tmp_path: Path) -> None:

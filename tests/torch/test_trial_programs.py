@@ -106,8 +106,8 @@ def test_the_best_set_is_made_by_hand_and_timed_in_turn_with_the_program_as_it_i
     pytest.importorskip("torch", reason="needs PyTorch")
     monkeypatch.setattr(trials_runs, "ROUNDS", 1)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    found = trial(tried("fused", -5.0), best=0)
-    by_hand = trials_runs.made_by_hand("embedding", found, "fused")
+    outcome = trial(tried("fused", -5.0), best=0)
+    by_hand = trials_runs.made_by_hand("embedding", outcome, "fused")
     assert len(by_hand.as_is_ns) == len(by_hand.edited_ns) == 1 and min(*by_hand.as_is_ns, *by_hand.edited_ns) > 0
 
 

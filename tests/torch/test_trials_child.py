@@ -100,8 +100,8 @@ def task(directory: Path, **options: Any) -> Task:
 def run(text: str, directory: Path, /, *, rate: str = "0.01", **options: Any) -> subprocess.CompletedProcess[str]:
     script = directory / "train.py"
     script.write_text(textwrap.dedent(text))
-    told = environment(task(directory, **options))
-    return forked.run([script], directory, environment=told | {"RATE": rate, "OMP_NUM_THREADS": "1"})
+    result = environment(task(directory, **options))
+    return forked.run([script], directory, environment=result | {"RATE": rate, "OMP_NUM_THREADS": "1"})
 
 
 def outcome(directory: Path, rank: int = 0) -> RankOutcome:
@@ -171,8 +171,8 @@ class TestSteps:
             os.wait()
         """
         assert run(program, tmp_path).returncode == 0
-        told = [outcome(tmp_path, rank) for rank in range(2)]
-        assert [(one.rank, one.ranks, one.complete) for one in told] == [(0, 2, True), (1, 2, True)]
+        outcomes = [outcome(tmp_path, rank) for rank in range(2)]
+        assert [(one.rank, one.ranks, one.complete) for one in outcomes] == [(0, 2, True), (1, 2, True)]
         assert len(list(tmp_path.glob("rank*"))) == 2
 
     def test_of_a_program_that_marks_none_are_the_calls_of_its_model_from_the_first_on(self, tmp_path: Path) -> None:
@@ -469,10 +469,10 @@ def test_facts_name_the_library_that_does_it(tmp_path: Path) -> None:
 @given(size=st.integers(1, 5000), share=st.floats(1e-6, 1.0), seed=st.integers(0, 1000))
 def test_a_distance_is_estimated_within_a_factor_of_two(size: int, share: float, seed: int) -> None:
     random = torch.Generator().manual_seed(seed)
-    one = torch.randn(size, generator=random, dtype=torch.float64)
-    other = one + share * torch.randn(size, generator=random, dtype=torch.float64)
-    true = float((one - other).norm() / max(one.norm(), other.norm()))
-    estimated = distance(fingerprint.sketch("", one), fingerprint.sketch("", other))
+    tensor = torch.randn(size, generator=random, dtype=torch.float64)
+    other = tensor + share * torch.randn(size, generator=random, dtype=torch.float64)
+    true = float((tensor - other).norm() / max(tensor.norm(), other.norm()))
+    estimated = distance(fingerprint.sketch("", tensor), fingerprint.sketch("", other))
     assert true / 2 < estimated < 2 * true
 
 
@@ -516,8 +516,8 @@ class Pair(NamedTuple):
 
 
 def test_tensors_are_found_and_replaced_in_structures() -> None:
-    one, two = torch.ones(1), torch.zeros(1)
-    batch = [Pair(one, {"y": two}), UserDict(x=one), Batch(two, "text"), "text", 3]
+    vector, two = torch.ones(1), torch.zeros(1)
+    batch = [Pair(vector, {"y": two}), UserDict(x=vector), Batch(two, "text"), "text", 3]
     assert [path for path, _ in tensors(batch)] == [(0, 0), (0, 1, "y"), (1, "x"), (2, "x")]
     again = with_tensors(batch, lambda path, tensor: tensor + 1)
     assert [float(tensor) for _, tensor in tensors(again)] == [2, 1, 2, 1]

@@ -64,9 +64,9 @@ def test_workers_load_the_same_batches_for_a_program_and_are_edited_in(tmp_path:
         out, _ = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
-    told = json.loads(out)
-    assert (process.returncode, told["interrupted"]) == (130, True)
-    workers = told["changes"][0]
+    document = json.loads(out)
+    assert (process.returncode, document["interrupted"]) == (130, True)
+    workers = document["changes"][0]
     assert (workers["change"], workers["value"], workers["results"]) == ("workers", "2", "same")
     assert workers["step_ns"] > 0
     assert "+for x in DataLoader(Slow(), batch_size=4, shuffle=True, num_workers=2," in workers["edit"]["diff"]

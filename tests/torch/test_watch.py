@@ -111,10 +111,10 @@ def end(process: Started) -> None:
 
 def waited(ready: Callable[[list[Status]], bool]) -> list[Status]:
     until = time.monotonic() + PATIENCE_S
-    while not ready(found := statuses()):
-        assert time.monotonic() < until, found
+    while not ready(processes := statuses()):
+        assert time.monotonic() < until, processes
         time.sleep(0.02)
-    return found
+    return processes
 
 
 def stepping(count: int = 1) -> list[Status]:
@@ -176,9 +176,9 @@ def test_a_server_without_steps_is_recorded_by_time(started: Callable[..., Start
 
 def test_all_ranks_begin_with_the_same_step(started: Callable[..., Started], tmp_path: Path) -> None:
     started(TRAINING, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    found = stepping(2)
-    assert sorted((one.rank, one.world_size) for one in found) == [(0, 2), (1, 2)]
-    ranks = ranks_of(found[0])
+    recording = stepping(2)
+    assert sorted((one.rank, one.world_size) for one in recording) == [(0, 2), (1, 2)]
+    ranks = ranks_of(recording[0])
     outcomes = record(ranks, RecordingRequest(path=str(tmp_path / "x.trace.json.gz"), steps=2), lambda *_: None)
     assert [outcome.failure for outcome in outcomes] == ["", ""]
     assert len({outcome.begun for outcome in outcomes}) == 1

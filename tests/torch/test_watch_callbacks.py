@@ -96,8 +96,8 @@ def test_the_loggers_of_a_lightning_trainer_are_told_and_one_that_fails_stops_no
     assert "overlap/host_step_ms" in tags(tmp_path / "tb")
     [metrics] = tmp_path.glob("csv/**/metrics.csv")
     assert "overlap/host_step_ms" in metrics.read_text()
-    said = (tmp_path / "broken" / "said").read_text()
-    assert "overlapscope: the training's own loggers get no figures: no server" in said
+    text = (tmp_path / "broken" / "said").read_text()
+    assert "overlapscope: the training's own loggers get no figures: no server" in text
     assert (tmp_path / "broken" / "history.sqlite").exists()
 
 

@@ -117,8 +117,8 @@ class TestByTheTime:
         assert ranges(path.with_name("x-2.trace.json.gz")) == ["second"]
 
     def test_a_program_that_ends_before_is_told(self, tmp_path: Path) -> None:
-        said = run("--delay 30 --duration 5", "work('w')", tmp_path)
-        assert said == [
+        output = run("--delay 30 --duration 5", "work('w')", tmp_path)
+        assert output == [
             "There is no trace: the program ended before the recording started, 30 s after the start (not on the main "
             "thread: with the next step).",
             "nothing was recorded.",
@@ -240,9 +240,9 @@ class TestASlowStep:
         assert not path.exists()
 
     def test_on_the_command_line(self, tmp_path: Path) -> None:
-        said = run("--slow-step 1000000", "for _ in range(60):\n    work('w')\n    ov.step()", tmp_path)
-        assert said[0].startswith("There is no trace: no step took more than 1e+06 times the median of ")
-        assert said[1:] == ["nothing was recorded."]
+        output = run("--slow-step 1000000", "for _ in range(60):\n    work('w')\n    ov.step()", tmp_path)
+        assert output[0].startswith("There is no trace: no step took more than 1e+06 times the median of ")
+        assert output[1:] == ["nothing was recorded."]
         assert not (tmp_path / "x.json").exists()
 
     def test_steps_are_held_against_those_before_them(self) -> None:

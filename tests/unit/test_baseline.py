@@ -58,8 +58,8 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 
 def against(made: Baseline, source: str, *budgets: str, **known: Any) -> CheckResult:
-    told = Settings(budgets=tuple(map(config.expression, budgets)))
-    return check(read_report([source]), replace(told, **known), baseline=made)
+    settings = Settings(budgets=tuple(map(config.expression, budgets)))
+    return check(read_report([source]), replace(settings, **known), baseline=made)
 
 
 def only(result: CheckResult) -> BudgetVerdict:
@@ -72,8 +72,8 @@ def only(result: CheckResult) -> BudgetVerdict:
 
 @pytest.mark.parametrize("source", [OFFLOAD, DDP, "traces/gpt2_train.json.gz"])
 def test_a_baseline_can_be_read_back(source: str) -> None:
-    one = of(read_report([source]), ranges=["*"])
-    assert from_json(to_json(one), "x") == one
+    baseline = of(read_report([source]), ranges=["*"])
+    assert from_json(to_json(baseline), "x") == baseline
 
 
 def test_the_file_is_sorted_with_a_line_for_each_series(made: Baseline) -> None:
@@ -100,14 +100,14 @@ def test_it_matches_its_published_schema(made: Baseline, capsys: pytest.CaptureF
 
 def test_it_holds_the_figures_of_every_step(tmp_path: Path) -> None:
     report = read_report([DDP])
-    made = of(report)
+    baseline = of(report)
     for trace in report.traces:
         for device in trace.devices:
-            mine = made.device_for(trace.rank, device.device, only=False)
+            mine = baseline.device_for(trace.rank, device.device, only=False)
             assert mine is not None
             for skip in (0, 1, 2):
                 samples = of_steps(device, skip=skip)
-                measured = made.measured(mine, "steps", skip=skip)
+                measured = baseline.measured(mine, "steps", skip=skip)
                 assert measured is not None
                 for metric in (metric for metric in METRICS.values() if not metric.of_host):
                     expected = series(samples, metric, None)
@@ -129,8 +129,8 @@ def test_it_chooses_the_steps_that_the_report_would(spans: list[int], cut: int, 
     whole = msgspec.structs.replace(device, steps=(*cut_off, *steps))
     mine = BaselineDevice(device=0, first=cut, steps=tuple(str(span) for span in spans))
     line = BaselineSeries(device=0, metric="step_time", scope="steps", typical="", values=tuple(map(float, spans)))
-    made = Baseline(environment=report_of(Path(OFFLOAD)).traces[0].environment, devices=(mine,), series=(line,))
-    measured = made.measured(mine, "steps", skip=skip)
+    baseline = Baseline(environment=report_of(Path(OFFLOAD)).traces[0].environment, devices=(mine,), series=(line,))
+    measured = baseline.measured(mine, "steps", skip=skip)
     assert measured is not None
     kept = measured(METRICS["step_time"], None)
     assert list(kept.spans_ns) == [whole.steps[number].span_ns for number in compared(whole, skip=skip)]
@@ -238,8 +238,8 @@ def test_show_of_what_is_no_baseline_is_told(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize("metric", METRICS.values(), ids=lambda metric: metric.id)
 def test_a_trace_never_fails_against_itself(metric: Any, aggregate: str, uneven: Report) -> None:
     word = "decrease" if metric.more_is_better else "increase"
-    told = Settings(budgets=(config.expression(f"{aggregate} {metric.id} {word} <= 0%"),))
-    verdict = only(check(uneven, told, baseline=of(uneven)))
+    settings = Settings(budgets=(config.expression(f"{aggregate} {metric.id} {word} <= 0%"),))
+    verdict = only(check(uneven, settings, baseline=of(uneven)))
     assert verdict.status in ("pass", "unknown")
     if verdict.status == "pass":
         assert (verdict.change_low, verdict.change_high) == pytest.approx((0, 0), abs=1e-3)
@@ -279,8 +279,8 @@ def test_a_change_below_the_noise_floor_passes(made: Baseline, tmp_path: Path) -
     slower = write_steps(tmp_path / "t.json", compute_us=630)
     text = "[budgets.step_time]\nmax_increase = '1%'\nnoise_floor = '{}'"
     for floor, status in (("31 us", "pass"), ("29 us", "fail"), ("4%", "pass"), ("3%", "fail")):
-        told = config.from_mapping({"budgets": {"step_time": {"max_increase": "1%", "noise_floor": floor}}}, text)
-        verdict = only(check(read_report([slower]), told, baseline=made))
+        settings = config.from_mapping({"budgets": {"step_time": {"max_increase": "1%", "noise_floor": floor}}}, text)
+        verdict = only(check(read_report([slower]), settings, baseline=made))
         assert verdict.status == status
         assert verdict.value is not None and verdict.limit is not None
         assert (verdict.value <= verdict.limit) == (status == "pass")
@@ -302,13 +302,13 @@ def test_a_change_that_may_be_chance_passes(tmp_path: Path) -> None:
     before = of(read_report([write_steps(tmp_path / "a.json", 6, slow=wild)]))
     after = write_steps(tmp_path / "b.json", 6, slow={**wild, 0: 700.0})
     table = {"max_increase": "5%", "aggregate": "mean", "noise_floor": "1 us"}
-    told = config.from_mapping({"budgets": {"step_time": table}}, "x")
-    verdict = only(check(read_report([after]), told, baseline=before))
+    settings = config.from_mapping({"budgets": {"step_time": table}}, "x")
+    verdict = only(check(read_report([after]), settings, baseline=before))
     assert verdict.status == "pass"
     assert "the steps vary so much that this may be chance" in verdict.message
     assert verdict.note is not None and verdict.note.endswith(" more, may be chance")
     # Comparing the two numbers must not suggest a failure.
-    exposition = openmetrics.render(check(read_report([after]), told, baseline=before))
+    exposition = openmetrics.render(check(read_report([after]), settings, baseline=before))
     assert "overlapscope_budget_value_seconds{" in exposition
     assert "overlapscope_budget_limit_seconds{" not in exposition
     assert verdict.change_low is not None and verdict.change_low < 0
@@ -316,8 +316,8 @@ def test_a_change_that_may_be_chance_passes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("before", "after", "told"), [(4, 8, "the baseline has 4 steps"), (8, 3, "3 steps")])
 def test_too_few_steps_are_not_enough_data(before: int, after: int, told: str, tmp_path: Path) -> None:
-    made = of(read_report([write_steps(tmp_path / "a.json", before)]))
-    verdict = only(against(made, write_steps(tmp_path / "b.json", after), "step_time increase <= 5%"))
+    baseline = of(read_report([write_steps(tmp_path / "a.json", before)]))
+    verdict = only(against(baseline, write_steps(tmp_path / "b.json", after), "step_time increase <= 5%"))
     assert (verdict.status, verdict.message) == (
         "unknown",
         f"step_time is unknown: not enough data: {told} to compare; 5 are needed.",
@@ -362,9 +362,9 @@ def test_copies_that_are_gone_are_unknown(made: Baseline, tmp_path: Path) -> Non
 
 def test_a_rank_that_the_baseline_has_is_missed(tmp_path: Path) -> None:
     traces = [write_steps(tmp_path / f"{rank}.json", rank=rank, world_size=2) for rank in (0, 1)]
-    made = of(read_report(traces))
-    assert check(read_report(traces), baseline=made).exit_code == 0
-    result = check(read_report(traces[:1]), baseline=made)
+    baseline = of(read_report(traces))
+    assert check(read_report(traces), baseline=baseline).exit_code == 0
+    result = check(read_report(traces[:1]), baseline=baseline)
     assert result.exit_code == 3
     assert any("rank 1" in verdict.message for verdict in result.verdicts)
 
@@ -479,14 +479,14 @@ def test_a_relative_budget_fails_only_for_a_change_that_counts(
         )
         return msgspec.structs.replace(report, traces=(msgspec.structs.replace(trace, devices=(one,)),))
 
-    made = of(with_spans(before))
+    baseline = of(with_spans(before))
     budget = Budget(metric="step_time", max_increase_pct=limit)
     [place] = find_places(with_spans(after), budget, (), {})
-    judged = judge(place, made, only=True)
+    judged = judge(place, baseline, only=True)
     assert judged.value is not None and judged.limit is not None and judged.low is not None
     if judged.status == "fail":
         assert judged.value > judged.limit
         assert judged.low > 0
     elif judged.value > judged.limit:
         assert "chance" in judged.sentence and "chance" in judged.note
-    assert baselines.doubts(made) == ()
+    assert baselines.doubts(baseline) == ()

@@ -568,8 +568,8 @@ def test_cache_info_and_clear(
 ) -> None:
     def info() -> dict[str, Any]:
         assert main(["cache", "info", "--format", "json"]) == 0
-        found: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return found
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return document
 
     assert (info()["entries"], info()["bytes"], info()["problem"]) == (0, 0, None)
     ov.load(large)

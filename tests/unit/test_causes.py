@@ -273,17 +273,17 @@ def gap_after(blocker: Host | None, *, launch: int, gap: tuple[int, int], **tabl
 
 def test_idle_after_a_synchronize() -> None:
     blocker = Host("cudaStreamSynchronize", 2 * MS, 10 * MS + 8 * US)
-    found = gap_after(blocker, launch=10 * MS + 300 * US, gap=(10 * MS, 10 * MS + 305 * US))
-    assert found == {"host-sync": 305 * US}
+    gap = gap_after(blocker, launch=10 * MS + 300 * US, gap=(10 * MS, 10 * MS + 305 * US))
+    assert gap == {"host-sync": 305 * US}
 
 
 def test_a_short_wait_is_charged_no_more_than_it_held_the_host() -> None:
     """The host waited 100 us, then worked for 5 ms: without the wait 100 us of idle time would be gone."""
     blocker = Host("cudaStreamSynchronize", 10 * MS - 100 * US, 10 * MS)
-    found = gap_after(blocker, launch=15 * MS - 5 * US, gap=(10 * MS, 15 * MS))
-    assert 95 * US <= found.pop("host-sync") <= 105 * US
-    assert found.pop("launch-bound") == 5 * US  # the launch call itself
-    assert set(found) == {"host-compute"}
+    gap = gap_after(blocker, launch=15 * MS - 5 * US, gap=(10 * MS, 15 * MS))
+    assert 95 * US <= gap.pop("host-sync") <= 105 * US
+    assert gap.pop("launch-bound") == 5 * US  # the launch call itself
+    assert set(gap) == {"host-compute"}
 
 
 def test_the_lead_a_wait_cost_is_gone_for_all_launches_behind_it() -> None:
@@ -315,8 +315,8 @@ def test_each_wait_pays_for_its_own_lead_the_latest_first() -> None:
 
 def test_a_poll_is_no_wait() -> None:
     blocker = Host("cudaEventQuery", 2 * MS, 10 * MS + 8 * US)
-    found = gap_after(blocker, launch=10 * MS + 300 * US, gap=(10 * MS, 10 * MS + 305 * US))
-    assert "host-sync" not in found
+    gap = gap_after(blocker, launch=10 * MS + 300 * US, gap=(10 * MS, 10 * MS + 305 * US))
+    assert "host-sync" not in gap
 
 
 def test_idle_inside_specific_host_work() -> None:
@@ -335,8 +335,8 @@ def test_idle_inside_specific_host_work() -> None:
 
 
 def test_a_queued_op_that_starts_late_is_not_the_hosts_fault() -> None:
-    found = gap_after(None, launch=MS, gap=(10 * MS, 10 * MS + 4 * US))
-    assert found == {"launch-latency": 4 * US}
+    gap = gap_after(None, launch=MS, gap=(10 * MS, 10 * MS + 4 * US))
+    assert gap == {"launch-latency": 4 * US}
 
 
 def test_clocks_that_disagree_make_host_causes_unknown() -> None:
@@ -431,8 +431,8 @@ def test_a_long_cpu_op_behind_a_synchronize_is_work() -> None:
     """An offloaded optimizer: the host must compute before it can launch again."""
     blocker = Host("cudaStreamSynchronize", 2 * MS, 30 * MS + 8 * US)
     adam = Host("CPUAdam", 30 * MS + 10 * US, 50 * MS - 20 * US)
-    found = gap_after(blocker, launch=50 * MS - 5 * US, gap=(30 * MS, 50 * MS), cpu_ops=[adam])
-    assert found["host-compute"] >= 19.9 * MS
+    gap = gap_after(blocker, launch=50 * MS - 5 * US, gap=(30 * MS, 50 * MS), cpu_ops=[adam])
+    assert gap["host-compute"] >= 19.9 * MS
 
 
 def test_time_inside_a_launch_call_is_not_launching_fast() -> None:

@@ -47,11 +47,11 @@ def trace(tmp_path: Path) -> str:
 
 def judge(sources: str | list[str], text: str = "", *budgets: str, **known: Any) -> CheckResult:
     """Check traces by a configuration and by expressions."""
-    told = config.from_mapping(tomllib.loads(text), "test.toml")
-    told = replace(told, budgets=(*told.budgets, *map(config.expression, budgets)))
+    settings = config.from_mapping(tomllib.loads(text), "test.toml")
+    settings = replace(settings, budgets=(*settings.budgets, *map(config.expression, budgets)))
     strict = {name: known.pop(name) for name in ("strict_env", "fail_level") if name in known}
     report = read_report([sources] if isinstance(sources, str) else sources)
-    return check(report, replace(told, **strict), **{"today": TODAY, **known})
+    return check(report, replace(settings, **strict), **{"today": TODAY, **known})
 
 
 def only(result: CheckResult) -> BudgetVerdict:

@@ -262,13 +262,13 @@ def test_keys_of_a_project_are_named_in_full(tmp_path: Path) -> None:
     ],
 )
 def test_expressions(text: str, budget: Budget) -> None:
-    found = config.expression(text)
-    assert found == Budget(
-        **{name: getattr(budget, name) for name in budget.__struct_fields__} | {"origin": found.origin}
+    budgets = config.expression(text)
+    assert budgets == Budget(
+        **{name: getattr(budget, name) for name in budget.__struct_fields__} | {"origin": budgets.origin}
     )
-    assert found.origin == f"--budget {text!r}"
+    assert budgets.origin == f"--budget {text!r}"
     # A budget's name is what may be written for it.
-    assert config.expression(found.title).title == found.title
+    assert config.expression(budgets.title).title == budgets.title
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,9 @@ def test_a_replay_that_contradicts_what_explains_most_of_the_loss_does_not_make_
 
 @pytest.mark.parametrize("plain_step_ns", [None, 40_000_000])
 def test_a_saving_larger_than_what_a_finding_explains_has_a_reason(plain_step_ns: int | None) -> None:
-    found = build([analysed("gpt2_train")], plain_step_ns=plain_step_ns).findings
-    assert "launch-bound" in {finding.rule for finding in found}
-    for finding in found:
+    findings = build([analysed("gpt2_train")], plain_step_ns=plain_step_ns).findings
+    assert "launch-bound" in {finding.rule for finding in findings}
+    for finding in findings:
         assert finding.plain_bound_ns is None or plain_step_ns is not None
         exceeds = finding.cost_ns > costing.MORE * finding.spoken_bound_ns
         assert exceeds == finding.doubt.startswith("By replay the fix saves more than the ")
@@ -197,7 +197,7 @@ def test_a_wait_inside_an_op_is_taken_out_with_that_ops_others_alone() -> None:
 
 
 def test_several_costs_by_replay_are_said_not_to_add_up() -> None:
-    found = list(findings("laboratory/offload_pipeline/one_stream.trace").values())
-    costly = [finding for finding in found if finding.bound_ns]
-    assert len(costly) > 1 and "don't add them up" in costs_note(found)
+    values = list(findings("laboratory/offload_pipeline/one_stream.trace").values())
+    costly = [finding for finding in values if finding.bound_ns]
+    assert len(costly) > 1 and "don't add them up" in costs_note(values)
     assert not costs_note(costly[:1])

@@ -114,14 +114,14 @@ def test_where_the_replay_is_not_valid_there_are_reasons_and_no_figures(library:
     # Dash takes a second to import, and all other tests here can do without it.
     from overlapscope.dashboard import whatif_panels
 
-    found = predict(opened.analysis.trace, ()).result
+    result = predict(opened.analysis.trace, ()).result
     reason = "31.2% of <img src=x> begin elsewhere."
     invalid = structs.replace(
-        found,
+        result,
         predicted_step_ns=None,
         gain_ns=None,
         buckets={},
-        replay=structs.replace(found.replay, valid=False, reasons=(reason,)),
+        replay=structs.replace(result.replay, valid=False, reasons=(reason,)),
     )
     context = PageContext(UrlState(page="whatif", trace="one_stream"), library, opened, None, dark=False)
     text = str(whatif_panels.answer(context, invalid))
@@ -140,11 +140,11 @@ def test_a_predicted_timeline_is_drawn_by_the_same_routes(library: Library, open
         query = {"trace": "one_stream", "predicted": predicted, "device": device}
         return client.get(f"/api/timeline/{name}", query_string=query)
 
-    found = library.predictions.get(opened, asked("side-stream"), wait_s=60)
-    assert found is not None and found.lanes is not None
-    told = answer('["side-stream"]')
-    assert told.json == lanes.model(found.lanes)
-    assert len(told.json["lanes"]) > len(opened.lanes.lanes)
+    prediction = library.predictions.get(opened, asked("side-stream"), wait_s=60)
+    assert prediction is not None and prediction.lanes is not None
+    result = answer('["side-stream"]')
+    assert result.json == lanes.model(prediction.lanes)
+    assert len(result.json["lanes"]) > len(opened.lanes.lanes)
     for nonsense in ("pin", '{"a": 1}', "[1]"):
         assert answer(nonsense).status_code == 400
     assert "no intervention" in answer(json.dumps(["<img>"])).json["error"]

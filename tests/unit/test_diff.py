@@ -84,8 +84,15 @@ step_lists = st.lists(st.tuples(st.integers(1, 900), st.integers(0, 900), st.int
 
 
 def figures(device: DeviceDiff) -> list[FigureChange]:
-    own = device.figures
-    return [own.span, *own.buckets, *own.exposed_copy_by_cause, *own.idle_by_cause, *own.engines, *own.overlap]
+    figures = device.figures
+    return [
+        figures.span,
+        *figures.buckets,
+        *figures.exposed_copy_by_cause,
+        *figures.idle_by_cause,
+        *figures.engines,
+        *figures.overlap,
+    ]
 
 
 def every_change(device: DeviceDiff) -> list[FigureChange]:
@@ -213,39 +220,39 @@ def test_few_steps_keep_their_last_one() -> None:
 def test_what_varies_as_much_among_the_steps_is_noise() -> None:
     uneven = [(500 + 200 * (number % 2), 0, 0) for number in range(12)]
     shifted = [(compute + 20, 0, 0) for compute, _, _ in uneven]
-    (found,) = diff(reported(uneven), reported(shifted)).devices
-    assert found.figures.span.beyond_noise is False
-    low, high = found.figures.span.low, found.figures.span.high
+    (device,) = diff(reported(uneven), reported(shifted)).devices
+    assert device.figures.span.beyond_noise is False
+    low, high = device.figures.span.low, device.figures.span.high
     assert low is not None and high is not None and low < 0 < high
     even = [(600, 0, 0)] * 12
-    (found,) = diff(reported(even), reported([(620, 0, 0)] * 12)).devices
-    assert found.figures.span.beyond_noise is True
-    assert found.verdict == "Step 3.3% slower (601.0 to 621.0 us): 20.0 us more compute."
+    (device,) = diff(reported(even), reported([(620, 0, 0)] * 12)).devices
+    assert device.figures.span.beyond_noise is True
+    assert device.verdict == "Step 3.3% slower (601.0 to 621.0 us): 20.0 us more compute."
 
 
 def test_a_change_below_the_floor_is_noise_however_even_the_steps() -> None:
-    (found,) = diff(reported([(1000, 0, 0)] * 9), reported([(1005, 0, 0)] * 9)).devices
-    span = found.figures.span
+    (device,) = diff(reported([(1000, 0, 0)] * 9), reported([(1005, 0, 0)] * 9)).devices
+    span = device.figures.span
     assert span.low is not None and span.low > 0
     assert span.beyond_noise is False
-    assert "unchanged within noise" in found.verdict
+    assert "unchanged within noise" in device.verdict
 
 
 @pytest.mark.parametrize(("count", "ids"), [(1, {"few-steps"}), (4, {"few-steps"}), (5, set())])
 def test_too_few_steps_are_said_to_be(count: int, ids: set[str]) -> None:
-    found = diff(reported([(500, 0, 0)] * count), reported([(600, 0, 0)] * count))
-    assert {doubt.id for doubt in found.doubts} == ids
-    assert found.devices[0].figures.span.beyond_noise is (None if count == 1 else True)
+    difference = diff(reported([(500, 0, 0)] * count), reported([(600, 0, 0)] * count))
+    assert {doubt.id for doubt in difference.doubts} == ids
+    assert difference.devices[0].figures.span.beyond_noise is (None if count == 1 else True)
 
 
 def test_without_steps_whole_windows_are_compared_and_noise_is_unknown() -> None:
     def window(length: int) -> Report:
         return ov.analyze(make_trace([Op(Kind.COMPUTE, 0, length * MS, launch=(-10, -5))]))
 
-    found = diff(window(5), window(10))
-    (device,) = found.devices
+    difference = diff(window(5), window(10))
+    (device,) = difference.devices
     assert (device.basis, device.steps_before, device.figures.span.beyond_noise) == ("window", 0, None)
-    assert {doubt.id for doubt in found.doubts} == {"no-steps"}
+    assert {doubt.id for doubt in difference.doubts} == {"no-steps"}
     assert device.verdict.startswith("Window 100% longer, noise unknown (5.00 to 10.00 ms): 5.00 ms more compute")
 
 
@@ -312,11 +319,11 @@ def test_what_one_side_does_not_say_is_no_difference() -> None:
 
 def test_an_unusable_trace_is_not_compared() -> None:
     cpu_only = ov.analyze(make_trace(cpu_ops=[Host("aten::mm", 0, 10)]))
-    found = diff(reported(EVEN), cpu_only)
-    assert found.devices == ()
-    assert found.verdict == "Nothing can be compared."
-    assert {doubt.id for doubt in found.doubts} == {"trust", "ranks"}
-    assert any("unusable" in one for one in found.unmatched)
+    difference = diff(reported(EVEN), cpu_only)
+    assert difference.devices == ()
+    assert difference.verdict == "Nothing can be compared."
+    assert {doubt.id for doubt in difference.doubts} == {"trust", "ranks"}
+    assert any("unusable" in one for one in difference.unmatched)
 
 
 def test_ranks_are_compared_each_with_itself() -> None:
@@ -325,10 +332,10 @@ def test_ranks_are_compared_each_with_itself() -> None:
     }
     before = ov.analyze([ranks[0], ranks[1]])
     after = ov.analyze([ranks[2], ranks[1], ranks[0]])
-    found = diff(before, after)
-    assert [(device.rank, device.figures.span.change) for device in found.devices] == [(0, 0), (1, 0)]
-    assert found.unmatched == ("rank 2, device 0, is only in after",)
-    assert found.verdict.startswith("2 devices (0% to 0%)")
+    difference = diff(before, after)
+    assert [(device.rank, device.figures.span.change) for device in difference.devices] == [(0, 0), (1, 0)]
+    assert difference.unmatched == ("rank 2, device 0, is only in after",)
+    assert difference.verdict.startswith("2 devices (0% to 0%)")
 
 
 # -- real recordings ------------------------------------------------------------------------------
@@ -350,10 +357,10 @@ NAMED = [
 ]
 
 
-@pytest.mark.parametrize(("before", "after", "said"), NAMED)
-def test_the_diff_of_two_variants_names_what_was_changed(before: str, after: str, said: set[str]) -> None:
+@pytest.mark.parametrize(("before", "after", "message"), NAMED)
+def test_the_diff_of_two_variants_names_what_was_changed(before: str, after: str, message: set[str]) -> None:
     there, back = diff(report(before), report(after)), diff(report(after), report(before))
-    for words in said:
+    for words in message:
         assert words in there.verdict
         assert words.replace("gone", "new").replace("less", "more") in back.verdict
     for device in there.devices:
@@ -375,11 +382,11 @@ def test_a_graph_launches_the_kernels_that_ops_launched() -> None:
 
 @pytest.mark.parametrize("name", ["offload_pipeline/three_streams", "ddp_training/ddp.traces", "dataloader/prefetcher"])
 def test_the_json_holds_all_and_follows_its_schema(name: str) -> None:
-    found = diff(report(name), report(name))
-    data = to_json(found)
+    difference = diff(report(name), report(name))
+    data = to_json(difference)
     validate(msgspec.json.decode(data), schema_of("diff"))
-    assert msgspec.json.decode(data, type=Diff) == found
-    assert not any(change.change for device in found.devices for change in every_change(device))
+    assert msgspec.json.decode(data, type=Diff) == difference
+    assert not any(change.change for device in difference.devices for change in every_change(device))
 
 
 def test_ops_whose_kernels_a_graph_launches_now_are_not_gone() -> None:

@@ -67,19 +67,19 @@ def as_page(found: Diff, *, verbose: bool = False) -> str:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "message"),
     [(0, 0, "0"), (5 * MS, 7 * MS, "+2.00"), (7 * MS, 5 * MS, "-2.00"), (0, 10, "< +0.01"), (10, 0, "> -0.01")],
 )
-def test_a_change_has_a_sign_and_is_never_rounded_to_nothing(before: int, after: int, said: str) -> None:
-    assert signed("ns", change(before, after).change, MS_UNIT) == said
+def test_a_change_has_a_sign_and_is_never_rounded_to_nothing(before: int, after: int, message: str) -> None:
+    assert signed("ns", change(before, after).change, MS_UNIT) == message
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "message"),
     [(4 * MS, 3 * MS, "-25.0"), (0, MS, ""), (MS, MS, ""), (MS, MS + 1, "< +0.1"), (10, 5 * MS, "> +1,000")],
 )
-def test_a_share_of_nothing_is_left_empty(before: int, after: int, said: str) -> None:
-    assert relative(change(before, after)) == said
+def test_a_share_of_nothing_is_left_empty(before: int, after: int, message: str) -> None:
+    assert relative(change(before, after)) == message
 
 
 def test_points_have_no_share_of_their_own() -> None:
@@ -140,16 +140,16 @@ def test_good_news_that_is_new_is_not_a_loss() -> None:
 @pytest.mark.parametrize(("before", "after"), PAIRS)
 @pytest.mark.parametrize("verbose", [False, True])
 def test_every_row_has_a_cell_for_every_column(before: str, after: str, verbose: bool) -> None:
-    found = real(before, after)
-    shown = [table for device in found.devices for table in of_device(device, verbose=verbose)]
+    difference = real(before, after)
+    shown = [table for device in difference.devices for table in of_device(device, verbose=verbose)]
     assert shown
-    for table in (tables.sides(found), tables.summary(found), *shown):
+    for table in (tables.sides(difference), tables.summary(difference), *shown):
         assert {len(row.cells) for row in table.rows} == {len(table.columns)}, table.title
 
 
 def test_causes_are_shown_with_what_they_add_up_to() -> None:
-    found = real(*PAIRS[0])
-    rows = of_table(found, "Causes of the change in exposed copy")
+    difference = real(*PAIRS[0])
+    rows = of_table(difference, "Causes of the change in exposed copy")
     *causes, together = rows
     assert together[0] == "total"
     for number in (1, 2, 3):
@@ -218,10 +218,10 @@ def test_without_steps_it_is_said_that_noise_cannot_be_told() -> None:
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("verbose", [False, True])
 def test_text_fits_its_width_and_begins_with_the_verdict(before: str, after: str, width: int, verbose: bool) -> None:
-    found = real(before, after)
-    shown = as_text(found, width=width, verbose=verbose)
+    difference = real(before, after)
+    shown = as_text(difference, width=width, verbose=verbose)
     assert max(map(len, shown.splitlines())) <= width
-    assert " ".join(shown.split()).startswith(found.verdict)
+    assert " ".join(shown.split()).startswith(difference.verdict)
 
 
 @pytest.mark.parametrize(("before", "after"), PAIRS)
@@ -232,9 +232,9 @@ def test_the_answer_and_its_evidence_are_one_screen(before: str, after: str) -> 
 
 
 def test_the_interval_gives_way_first() -> None:
-    found = real(*PAIRS[0])
-    assert "interval" in as_text(found, width=120)
-    narrow = as_text(found, width=80)
+    difference = real(*PAIRS[0])
+    assert "interval" in as_text(difference, width=120)
+    narrow = as_text(difference, width=80)
     assert re.search(r"^where the time goes  before ms  after  change  change %  noise up to$", narrow, re.MULTILINE)
 
 
@@ -343,9 +343,9 @@ def test_the_command_prints_the_verdict_first(capsys: pytest.CaptureFixture[str]
 
 def test_json_is_the_diff(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", ONE, OTHER, "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["schema_version"] == 1
-    assert found["devices"][0]["figures"]["span"]["beyond_noise"] is True
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema_version"] == 1
+    assert document["devices"][0]["figures"]["span"]["beyond_noise"] is True
 
 
 def test_reports_are_compared_as_traces_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,8 +73,8 @@ def test_a_directory_of_nothing_else_fails(what: str, tmp_path: Path, capsys: py
     name = leave(tmp_path, what)
     for command in ("check", "analyze", "ranks"):
         assert main([command, str(tmp_path)]) == 2
-        said = capsys.readouterr().err
-        assert "no trace in this directory" in said and f"{name}: is skipped" in said
+        errors = capsys.readouterr().err
+        assert "no trace in this directory" in errors and f"{name}: is skipped" in errors
 
 
 @pytest.mark.parametrize("what", ["nothing", "a link to nothing"])
@@ -168,10 +168,10 @@ def test_what_is_no_trace_in_a_directory_is_left_out_in_one_line(
     assert note.startswith(f"Left out: {tmp_path / 'settings.json'}: is JSON without `traceEvents`")
     (tmp_path / "words.json").write_text("hello")
     assert main(["analyze", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     # Lines are broken where a path is.
-    assert said.startswith("Left out 2 files that cannot be read as traces:")
-    assert "words.json" in "".join(said.splitlines())
+    assert printed.startswith("Left out 2 files that cannot be read as traces:")
+    assert "words.json" in "".join(printed.splitlines())
     assert main(["analyze", str(tmp_path / "words.json"), str(tmp_path)]) == 2, "it was named"
     (tmp_path / "rank0.json").unlink()
     assert main(["analyze", str(tmp_path)]) == 2

@@ -122,9 +122,9 @@ def test_figures_on_the_overview_of_the_evaluation_are_those_of_its_pages() -> N
     overview = (DOCS / "evaluation/index.md").read_text()
     for section in overview.split("\n## ")[1:]:
         linked = re.findall(r"\]\(([\w-]+\.md)\)", section)
-        known = "".join((DOCS / "evaluation" / page).read_text() for page in linked)
+        evaluation = "".join((DOCS / "evaluation" / page).read_text() for page in linked)
         figures = re.findall(r"\d+[.,]?\d*(?:%| ms| s| times| of \d+)", section)
-        assert linked and [figure for figure in figures if figure not in known] == [], section.splitlines()[0]
+        assert linked and [figure for figure in figures if figure not in evaluation] == [], section.splitlines()[0]
 
 
 # -- what a reader types --------------------------------------------------------------------------

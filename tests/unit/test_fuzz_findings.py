@@ -81,9 +81,9 @@ def test_of_very_many_threads_the_busiest_alone_are_compared_for_taking_turns() 
     busy = [Host("aten::mm", 100 * turn, 100 * turn + 40, thread) for turn in range(50) for thread in (998, 999)]
     idlers = [Host("aten::mm", 7 * thread, 7 * thread + 3, thread) for thread in range(500)]
     threads = [*range(500), 998, 999]
-    found = relations(make_trace(cpu_ops=[*idlers, *busy]), threads)
-    assert found[500, 501] == Relation.BESIDE
-    assert len(found) < len(threads)
+    result = relations(make_trace(cpu_ops=[*idlers, *busy]), threads)
+    assert result[500, 501] == Relation.BESIDE
+    assert len(result) < len(threads)
 
 
 def test_plain_steps_in_a_file_of_very_many_threads_replay_nothing(tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ def groups(count: int, slow_from: int, commit: str | None = None, unit: float = 
 
 def course(metric: str, of: list[Group], by: By) -> Course:
     metric_of = METRICS[metric]
-    found = levels(of, more_is_better=metric_of.more_is_better)
-    return Course(metric=metric, unit=metric_of.unit, plain=False, gpu="a GPU", by=by, levels=found)
+    result = levels(of, more_is_better=metric_of.more_is_better)
+    return Course(metric=metric, unit=metric_of.unit, plain=False, gpu="a GPU", by=by, levels=result)
 
 
 def test_a_point_knows_its_report_and_a_change_since_when_it_is() -> None:

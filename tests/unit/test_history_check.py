@@ -60,9 +60,9 @@ def test_the_newest_that_is_worse_fails_with_the_evidence(capsys: pytest.Capture
     assert checked("--metric", "step_time") == 0
     capsys.readouterr()
     assert checked("--format", "json") == 1
-    told = json.loads(capsys.readouterr().out)
-    assert (told["outcome"], told["exit_code"]) == ("fail", 1)
-    assert [one["standing"]["status"] for one in told["metrics"]] == ["worse", "same"]
+    document = json.loads(capsys.readouterr().out)
+    assert (document["outcome"], document["exit_code"]) == ("fail", 1)
+    assert [one["standing"]["status"] for one in document["metrics"]] == ["worse", "same"]
 
 
 def test_better_is_no_failure() -> None:
@@ -113,15 +113,15 @@ def test_since_which_commit_it_is_worse_is_shown(capsys: pytest.CaptureFixture[s
         assert main(["history", "--format", format, "--metric", "efficiency_pct"]) == 0
         out = capsys.readouterr().out
         assert "efficiency_pct" in out
-    told = json.loads(out)
-    assert told["job"] == "train.py" and told["courses"][0]["levels"]["changes"][0]["first"] == 12
+    document = json.loads(out)
+    assert document["job"] == "train.py" and document["courses"][0]["levels"]["changes"][0]["first"] == 12
 
 
 def test_no_interval_has_what_no_figure_can_be(capsys: pytest.CaptureFixture[str]) -> None:
     fill([0.0] * 12 + [100.0] * 12)
     assert main(["history", "--metric", "efficiency_pct", "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)["courses"][0]["levels"]["levels"]
-    assert [(one["value"], one["low"] >= 0, one["high"] <= 100) for one in found] == [
+    document = json.loads(capsys.readouterr().out)["courses"][0]["levels"]["levels"]
+    assert [(one["value"], one["low"] >= 0, one["high"] <= 100) for one in document] == [
         (0.0, True, True),
         (100.0, True, True),
     ]

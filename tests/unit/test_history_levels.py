@@ -32,10 +32,10 @@ def point(at_ns: int, value: float, *, commit: str | None = None, device: int = 
 
 def following(random: np.random.Generator, count: int, share: float) -> F64:
     """Noise of which each value follows the one before it."""
-    found = random.normal(size=count + 50)
-    for number in range(1, len(found)):
-        found[number] += share * found[number - 1]
-    return np.asarray(found[50:], np.float64)
+    values = random.normal(size=count + 50)
+    for number in range(1, len(values)):
+        values[number] += share * values[number - 1]
+    return np.asarray(values[50:], np.float64)
 
 
 Noise = Callable[[np.random.Generator, int], F64]
@@ -93,9 +93,9 @@ def test_the_interval_of_a_change_has_the_true_one_in_it() -> None:
 def test_several_changes_are_found_worse_and_better() -> None:
     values = np.random.default_rng(2).normal(size=60)
     values[20:40] += 12
-    found = levels(series(values), more_is_better=False)
-    assert [(change.first, change.worse) for change in found.changes] == [(20, True), (40, False)]
-    assert [(level.first, level.end) for level in found.levels] == [(0, 20), (20, 40), (40, 60)]
+    result = levels(series(values), more_is_better=False)
+    assert [(change.first, change.worse) for change in result.changes] == [(20, True), (40, False)]
+    assert [(level.first, level.end) for level in result.levels] == [(0, 20), (20, 40), (40, 60)]
 
 
 def test_a_change_below_the_noise_floor_is_none() -> None:
@@ -141,11 +141,11 @@ VALUES = st.lists(st.integers(-1000, 1000).map(float), max_size=40)
 
 @given(VALUES, st.sampled_from([0.0, 0.5, 20.0]))
 def test_levels_cover_the_values_and_are_their_medians(values: list[float], floor: float) -> None:
-    found = levels(series(values, floor=floor), more_is_better=True)
-    assert [at for level in found.levels for at in range(level.first, level.end)] == list(range(len(values)))
-    assert all(level.value == median(values[level.first : level.end]) for level in found.levels)
-    assert [change.first for change in found.changes] == [level.first for level in found.levels[1:]]
-    for change in found.changes:
+    result = levels(series(values, floor=floor), more_is_better=True)
+    assert [at for level in result.levels for at in range(level.first, level.end)] == list(range(len(values)))
+    assert all(level.value == median(values[level.first : level.end]) for level in result.levels)
+    assert [change.first for change in result.changes] == [level.first for level in result.levels[1:]]
+    for change in result.changes:
         assert abs(change.after - change.before) > floor and (change.low > 0 or change.high < 0)
         assert change.low <= change.after - change.before <= change.high
         assert change.worse == (change.after < change.before)

@@ -87,14 +87,14 @@ QUERIES = st.builds(
 
 
 def meant(one: Entry, query: Query) -> bool:
-    told = one.origin
-    equal = [(query.job, told.job), (query.branch, told.branch), (query.host, told.host), (query.gpu, one.gpu)]
+    origin = one.origin
+    equal = [(query.job, origin.job), (query.branch, origin.branch), (query.host, origin.host), (query.gpu, one.gpu)]
     return (
         all(asked is None or asked == is_ for asked, is_ in [*equal, (query.plain, one.plain)])
-        and (query.commit is None or (told.commit or "").startswith(query.commit))
-        and query.labels.items() <= told.labels.items()
-        and (query.since_ns is None or told.at_ns >= query.since_ns)
-        and (query.until_ns is None or told.at_ns < query.until_ns)
+        and (query.commit is None or (origin.commit or "").startswith(query.commit))
+        and query.labels.items() <= origin.labels.items()
+        and (query.since_ns is None or origin.at_ns >= query.since_ns)
+        and (query.until_ns is None or origin.at_ns < query.until_ns)
     )
 
 
@@ -167,10 +167,10 @@ def test_every_bundled_recording_comes_back_with_the_figures_that_check_judges(p
     from overlapscope.budgets.settings import Budget, Settings
 
     report = report_of(path)
-    one = kept(report, of_report(report, otherwise_ns=1, job="j"))
-    assert len(pack(one)) < 20_000
+    entry = kept(report, of_report(report, otherwise_ns=1, job="j"))
+    assert len(pack(entry)) < 20_000
     with Store.open(tmp_path / "h") as store:
-        assert store.add(one) and store.entry(one.id) == one
+        assert store.add(entry) and store.entry(entry.id) == entry
         points = {(point.rank, point.device): point.value for point in store.points("step_time")}
     judged = check(report, Settings(budgets=(Budget(metric="step_time", min=0.0),)))
     parts = {(part.rank, part.device): part.value for each in judged.verdicts for part in each.parts}
@@ -205,12 +205,12 @@ def test_predictions_and_recordings_of_two_jobs_are_no_entry() -> None:
 def test_what_makes_a_report_large_is_left_out_and_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     report = report_of(recordings()[0])
     monkeypatch.setattr("overlapscope.history.figures.KEPT_BYTES", 1)
-    one = kept(report, of_report(report, otherwise_ns=1, job="j"))
-    assert one.figures == figures(report)
-    assert all(not device.steps and not device.kernels and not device.ranges for device in one.report.devices)
-    assert "kernels, ranges and steps" in one.report.notes[-1]
-    assert unpack(pack(one), "x") == one
-    assert one.id == digest(one.origin, report, plain=one.plain)
+    entry = kept(report, of_report(report, otherwise_ns=1, job="j"))
+    assert entry.figures == figures(report)
+    assert all(not device.steps and not device.kernels and not device.ranges for device in entry.report.devices)
+    assert "kernels, ranges and steps" in entry.report.notes[-1]
+    assert unpack(pack(entry), "x") == entry
+    assert entry.id == digest(entry.origin, report, plain=entry.plain)
 
 
 # -- Wrong files ------------------------------------------------------------------------------------
@@ -352,13 +352,13 @@ def test_what_was_predicted_is_held_against_what_was_measured_on_each_gpu(tmp_pa
     with Store.open(tmp_path / "h") as store:
         store.add_predictions([PREDICTION, worse])
         store.add_predictions([PREDICTION, elsewhere])
-        found = store.predictions()
-    assert found == [PREDICTION, worse, elsewhere]
-    assert beliefs(found) == [
+        result = store.predictions()
+    assert result == [PREDICTION, worse, elsewhere]
+    assert beliefs(result) == [
         Belief(device="NVIDIA H200", count=2, error_pct=8.5, inside=1),
         Belief(device=None, count=1, error_pct=2.0, inside=1),
     ]
-    shown = terminal.to_stream(predictions(found, most=2), None).decode()
+    shown = terminal.to_stream(predictions(result, most=2), None).decode()
     assert "8.5 points" in shown and "1 of 2" in shown and "-20.0 (-25.0 to -15.0)" in shown
     assert "no predictions yet" in terminal.to_stream(predictions([], most=2), None).decode()
 
@@ -393,22 +393,22 @@ def test_a_drop_gives_what_is_new_and_names_what_is_bad(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", ["value", "missing", "samples", "gpu", "plain"])
 def test_a_dropped_entry_whose_figures_contradict_its_report_is_refused(change: str, tmp_path: Path) -> None:
     report = report_of(recordings()[0])
-    one = kept(report, of_report(report, otherwise_ns=1, job="j"))
-    first = one.figures[0]
+    entry = kept(report, of_report(report, otherwise_ns=1, job="j"))
+    first = entry.figures[0]
     changed: dict[str, dict[str, Any]] = {
-        "value": {"figures": (msgspec.structs.replace(first, value=first.value / 2), *one.figures[1:])},
-        "missing": {"figures": one.figures[1:]},
-        "samples": {"figures": (msgspec.structs.replace(first, samples=first.samples + 1), *one.figures[1:])},
+        "value": {"figures": (msgspec.structs.replace(first, value=first.value / 2), *entry.figures[1:])},
+        "missing": {"figures": entry.figures[1:]},
+        "samples": {"figures": (msgspec.structs.replace(first, samples=first.samples + 1), *entry.figures[1:])},
         "gpu": {"gpu": "another"},
-        "plain": {"plain": not one.plain, "id": digest(one.origin, report, plain=not one.plain)},
+        "plain": {"plain": not entry.plain, "id": digest(entry.origin, report, plain=not entry.plain)},
     }
-    put(msgspec.structs.replace(one, **changed[change]), tmp_path / "drop")
+    put(msgspec.structs.replace(entry, **changed[change]), tmp_path / "drop")
     with Store.open(tmp_path / "h") as store:
         pulled = pull(store, tmp_path / "drop")
         assert (pulled.added, len(pulled.bad)) == (0, 1)
         assert "figures that are not those of the report" in pulled.bad[0]
         shutil.rmtree(tmp_path / "drop")
-        put(one, tmp_path / "drop")
+        put(entry, tmp_path / "drop")
         assert pull(store, tmp_path / "drop").added == 1
 
 
@@ -417,12 +417,12 @@ def test_a_dropped_entry_without_steps_cannot_state_times_beyond_its_report(
 ) -> None:
     report = report_of(recordings()[0])
     monkeypatch.setattr("overlapscope.history.figures.KEPT_BYTES", 1)
-    one = kept(report, of_report(report, otherwise_ns=1, job="j"))
-    put(one, tmp_path / "drop")
+    entry = kept(report, of_report(report, otherwise_ns=1, job="j"))
+    put(entry, tmp_path / "drop")
     with Store.open(tmp_path / "h") as store:
         assert pull(store, tmp_path / "drop").added == 1
-    far = tuple(msgspec.structs.replace(figure, value=1e12) for figure in one.figures)
-    put(msgspec.structs.replace(one, figures=far), tmp_path / "drop")
+    far = tuple(msgspec.structs.replace(figure, value=1e12) for figure in entry.figures)
+    put(msgspec.structs.replace(entry, figures=far), tmp_path / "drop")
     with Store.open(tmp_path / "other") as store:
         assert pull(store, tmp_path / "drop").added == 0
 
@@ -488,9 +488,9 @@ def test_ci_tells_commit_and_branch_before_git_is_asked(monkeypatch: pytest.Monk
 def test_a_report_without_a_named_job_is_refused() -> None:
     with pytest.raises(UsageError, match="name the job with --job"):
         of_report(REPORT, otherwise_ns=1)
-    found = of_report(REPORT, otherwise_ns=7, job="\udcff", commit="c")
-    assert (found.job, found.commit, found.at_ns) == ("\\udcff", "c", 7)
-    assert clean(found.job) == found.job
+    figures = of_report(REPORT, otherwise_ns=7, job="\udcff", commit="c")
+    assert (figures.job, figures.commit, figures.at_ns) == ("\\udcff", "c", 7)
+    assert clean(figures.job) == figures.job
 
 
 @pytest.mark.parametrize("table", ["reports", "metrics", "sqlite_schema"])

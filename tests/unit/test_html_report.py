@@ -231,8 +231,8 @@ def prepared(name: str) -> list[Lanes]:
 
 
 def test_with_room_enough_every_op_is_drawn_singly_somewhere() -> None:
-    [made] = pyramids(known := prepared("pipeline_3stream.json.gz"), [[]], 10**9)
-    drawn = set().union(*map(drawn_in, made["tiles"]))
+    [pyramid] = pyramids(known := prepared("pipeline_3stream.json.gz"), [[]], 10**9)
+    drawn = set().union(*map(drawn_in, pyramid["tiles"]))
     least_ns = DRAWN_COLUMNS * LEAST_COLUMN_NS * 4
     for lane in known[0].lanes:
         long = np.flatnonzero(lane.end_ns - lane.start_ns >= least_ns)
@@ -242,26 +242,26 @@ def test_with_room_enough_every_op_is_drawn_singly_somewhere() -> None:
 @pytest.mark.parametrize("budget", [0, 50_000, 400_000])
 def test_tiles_keep_to_their_budget_and_begin_with_the_whole(budget: int) -> None:
     known = prepared("ddp")
-    made = pyramids(known, [[], []], budget)
-    first = [len(base64.b64decode(one["tiles"][0])) for one in made]
-    spent = sum(len(base64.b64decode(tile)) for one in made for tile in one["tiles"])
+    result = pyramids(known, [[], []], budget)
+    first = [len(base64.b64decode(one["tiles"][0])) for one in result]
+    spent = sum(len(base64.b64decode(tile)) for one in result for tile in one["tiles"])
     assert spent <= max(budget, sum(first))
-    for one, trace in zip(made, known, strict=True):
+    for one, trace in zip(result, known, strict=True):
         header = header_of(one["tiles"][0])
         assert header["start"] <= trace.start_ns and header["end"] >= trace.end_ns
 
 
 def test_no_trace_is_zoomed_into_much_further_than_another() -> None:
-    made = pyramids(prepared("ddp"), [[], []], 300_000)
-    finest = [min(header["end"] - header["start"] for header in map(header_of, one["tiles"])) for one in made]
+    result = pyramids(prepared("ddp"), [[], []], 300_000)
+    finest = [min(header["end"] - header["start"] for header in map(header_of, one["tiles"])) for one in result]
     assert max(finest) < 8 * min(finest)
 
 
 def test_an_example_has_a_tile_of_its_own_around_it() -> None:
     known = prepared("gpt2_train.json.gz")
     example = TimeSpan(1_000_000, 1_050_000)
-    [made] = pyramids(known, [[example]], 100_000)
-    spans = [(header["start"], header["end"]) for header in map(header_of, made["tiles"])]
+    [pyramid] = pyramids(known, [[example]], 100_000)
+    spans = [(header["start"], header["end"]) for header in map(header_of, pyramid["tiles"])]
     assert any(start <= example.start_ns and end >= example.end_ns and end - start < 5 * 50_000 for start, end in spans)
 
 

@@ -330,8 +330,8 @@ def test_a_recording_without_a_gpu_says_so_in_words_of_jax(tmp_path: Path, capsy
     path = tmp_path / "cpu.xplane.pb"
     path.write_bytes(xspace(host(("PjitFunction(f)", US, US, {}))))
     main(["analyze", str(path)])
-    told = capsys.readouterr()
-    assert "ProfilerActivity" not in told.out + told.err
+    captured = capsys.readouterr()
+    assert "ProfilerActivity" not in captured.out + captured.err
 
 
 def test_a_recording_of_a_tpu_is_refused(tmp_path: Path) -> None:

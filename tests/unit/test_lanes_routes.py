@@ -78,9 +78,9 @@ def test_a_view_is_packed_where_the_browser_takes_it(client: FlaskClient, librar
 def test_an_op_is_found_where_a_person_points(client: FlaskClient, library: Library, drawn: Lanes) -> None:
     match = ask(client, library, "worst", kind="exposed-copy", number=0).json["match"]
     asked = {"lane": match["lane"], "start": match["start"], "end": match["end"]}
-    told = ask(client, library, "at", **asked).json
-    assert told == ask(client, library, "op", lane=match["lane"], row=match["row"]).json
-    assert told == json.loads(json.dumps(lanes.op(drawn, match["lane"], match["row"])))
+    document = ask(client, library, "at", **asked).json
+    assert document == ask(client, library, "op", lane=match["lane"], row=match["row"]).json
+    assert document == json.loads(json.dumps(lanes.op(drawn, match["lane"], match["row"])))
     assert ask(client, library, "at", lane=match["lane"], start=-50, end=-40).json is None
 
 

@@ -180,9 +180,9 @@ def test_whichever_check_says_so(
         for check in trace.trust.checks
     )
     trust = msgspec.structs.replace(trace.trust, checks=checks)
-    found = judged(msgspec.structs.replace(report, traces=(msgspec.structs.replace(trace, trust=trust),)))
+    result = judged(msgspec.structs.replace(report, traces=(msgspec.structs.replace(trace, trust=trust),)))
     for one, whole in wholes.items():
-        assert found[one] == (("unknown", None) if part in RESTS_ON[one] else whole), one
+        assert result[one] == (("unknown", None) if part in RESTS_ON[one] else whole), one
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -194,13 +194,17 @@ def test_lost_copies_are_no_good_news_anywhere(way: str, tmp_path: Path, capsys:
     assert "copies between host and device" in " ".join(capsys.readouterr().out.split())
     for form in ("terminal", "markdown"):
         assert main(["analyze", str(path), "--format", form]) == 0
-        said = " ".join(capsys.readouterr().out.split())
-        assert "rules cannot tell whether there is more to find" in said or "no rule can tell" in said
-        assert "No overlap problems" not in said and "othing is copied" not in said and "overlap-achieved" not in said
+        printed = " ".join(capsys.readouterr().out.split())
+        assert "rules cannot tell whether there is more to find" in printed or "no rule can tell" in printed
+        assert (
+            "No overlap problems" not in printed
+            and "othing is copied" not in printed
+            and "overlap-achieved" not in printed
+        )
     assert main(["diff", whole, str(path)]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("Changes cannot be measured, because some copies between host and device")
-    assert "better" not in said and "faster" not in said
+    printed = capsys.readouterr().out
+    assert printed.startswith("Changes cannot be measured, because some copies between host and device")
+    assert "better" not in printed and "faster" not in printed
     assert main(["baseline", "write", str(path), "-o", str(tmp_path / "baseline.json")]) == 2
     assert "cannot be a baseline" in capsys.readouterr().err
     assert main(["check", whole, "--baseline", str(path)]) == 2

@@ -21,10 +21,10 @@ C, D2H = Kind.COMPUTE, Kind.D2H
 
 
 def device(trace: Trace) -> Device:
-    (found,) = ov.analyze(trace).devices
-    assert sum(found.idle_by_cause.values()) == found.buckets.idle_ns
-    assert sum(partition(found).values()) == found.span_ns
-    return found
+    (device,) = ov.analyze(trace).devices
+    assert sum(device.idle_by_cause.values()) == device.buckets.idle_ns
+    assert sum(partition(device).values()) == device.span_ns
+    return device
 
 
 def missing(trace: Trace) -> int:
@@ -32,8 +32,8 @@ def missing(trace: Trace) -> int:
 
 
 def check(trace: Trace) -> Check:
-    (found,) = (check for check in ov.analyze(trace).traces[0].trust.checks if check.id == "missing-ops")
-    return found
+    (checks,) = (check for check in ov.analyze(trace).traces[0].trust.checks if check.id == "missing-ops")
+    return checks
 
 
 def queued(waits: Sequence[Host], *, rest: Sequence[Op] = (), **more: Any) -> Trace:
@@ -48,9 +48,9 @@ def queued(waits: Sequence[Host], *, rest: Sequence[Op] = (), **more: Any) -> Tr
 def test_a_wait_for_an_op_that_was_held_back_by_nothing_recorded() -> None:
     trace = queued([Host("cudaStreamSynchronize", 2 * MS, 301 * MS + 5 * US)])
     assert missing(trace) == 298 * MS
-    found = device(trace)
-    assert found.idle_by_cause["unknown"] == 1 * MS and found.idle_by_cause["host-sync"] == 0
-    assert partition(found)["idle"] == 1 * MS and partition(found)["missing ops"] == 298 * MS
+    device_result = device(trace)
+    assert device_result.idle_by_cause["unknown"] == 1 * MS and device_result.idle_by_cause["host-sync"] == 0
+    assert partition(device_result)["idle"] == 1 * MS and partition(device_result)["missing ops"] == 298 * MS
     assert check(trace).status == "fail" and "cudaStreamSynchronize" in check(trace).detail
 
 
@@ -119,9 +119,9 @@ def test_two_threads_that_wait_at_once_count_once() -> None:
 
 def test_the_lead_in_stays_the_lead_in() -> None:
     trace = queued([Host("cudaStreamSynchronize", 2 * MS, 301 * MS)], rest=[Op(C, 99 * MS, 100 * MS, correlation=7)])
-    found = device(trace)
-    assert found.lead_in_ns == 100 * MS
-    assert found.idle_by_cause["missing-ops"] == 200 * MS
+    device_result = device(trace)
+    assert device_result.lead_in_ns == 100 * MS
+    assert device_result.idle_by_cause["missing-ops"] == 200 * MS
 
 
 def test_clocks_that_disagree_and_launches_that_are_missing_say_nothing() -> None:
@@ -141,9 +141,9 @@ def test_a_little_is_a_warning() -> None:
 def test_the_verdict_calls_it_neither_idle_nor_good() -> None:
     report = ov.analyze(queued([Host("cudaStreamSynchronize", 2 * MS, 301 * MS)]))
     (section,) = Page(report).sections()
-    found = judge(section)
-    assert found.level != "good"
-    assert "GPU ops are missing from the recording for 298 ms (99.0%)" in found.text and "is idle" not in found.text
+    result = judge(section)
+    assert result.level != "good"
+    assert "GPU ops are missing from the recording for 298 ms (99.0%)" in result.text and "is idle" not in result.text
 
 
 def test_a_budget_on_idle_time_does_not_judge_it() -> None:

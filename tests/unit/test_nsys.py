@@ -70,9 +70,9 @@ def processes(path: Path) -> list[int]:
 
 def of(reports: Path, name: str, number: int) -> tuple[Path, int, Trace]:
     path = reports / f"{name}.sqlite"
-    found = processes(path)
+    result = processes(path)
     # As the file has it, without steps by the period of its launches.
-    return path, found[number], ov.load(f"{path}@{number}" if len(found) > 1 else path, periodic=False)
+    return path, result[number], ov.load(f"{path}@{number}" if len(result) > 1 else path, periodic=False)
 
 
 # -- figures ---------------------------------------------------------------------------------------
@@ -172,8 +172,8 @@ def test_calls_waits_and_ranges_are_those_of_the_process(reports: Path, name: st
     path, process, trace = of(reports, name, number)
     threads = f"globalTid BETWEEN {process} AND {process} + 0xFFFFFF"
     (calls,) = query(path, f"SELECT count(*), sum(end - start) FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE {threads}")
-    own = trace.runtime_calls
-    assert (len(own), int((own.end_ns - own.start_ns).sum())) == calls
+    runtime_calls = trace.runtime_calls
+    assert (len(runtime_calls), int((runtime_calls.end_ns - runtime_calls.start_ns).sum())) == calls
     waits = query(
         path,
         "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds ON id = nameId "
@@ -267,9 +267,9 @@ def test_a_report_without_rows_has_no_gpu_activity(
     database.commit()
     assert len(ov.load(tmp_path / "report.sqlite").gpu_ops) == 0
     main(["analyze", str(tmp_path / "report.sqlite")])
-    said = " ".join(capsys.readouterr().out.split())
-    assert "The trace has no GPU activity" in said and "`nsys profile --trace=cuda`" in said
-    assert "torch" not in said
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "The trace has no GPU activity" in printed and "`nsys profile --trace=cuda`" in printed
+    assert "torch" not in printed
 
 
 @pytest.mark.parametrize("length", [16, 100, 5000, 50_000])
@@ -364,8 +364,8 @@ def test_commands_read_it(reports: Path, tmp_path: Path, command: str, capsys: p
     }
     # Parts of this one are lost, so nothing can be judged.
     assert main(told[command]) == (3 if command == "check" else 0)
-    said = capsys.readouterr()
-    assert "offload_2gpu.sqlite@0" in said.out + said.err + (
+    captured = capsys.readouterr()
+    assert "offload_2gpu.sqlite@0" in captured.out + captured.err + (
         (tmp_path / "report.html").read_text() if command == "html" else ""
     )
 
@@ -549,8 +549,8 @@ def test_a_reader_of_another_program_reads_nothing_of_pytorch(reports: Path, tmp
                 assert main(command) in (0, 1, 3), command
             # The document of a prediction does not know what recorded the trace, and says whom the advice is for.
             said = " ".join(out.getvalue().split()).replace("for PyTorch, `overlapscope run` measures it", "")
-            found = re.search(PYTORCHS, said, re.IGNORECASE)
-            assert not found, (command, said[max(found.start() - 80, 0) : found.end() + 80])
+            match = re.search(PYTORCHS, said, re.IGNORECASE)
+            assert not match, (command, said[max(match.start() - 80, 0) : match.end() + 80])
 
 
 def _rename(database: sqlite3.Connection) -> None:

@@ -156,10 +156,10 @@ def test_the_command_says_which_gpu_delays_the_others(
 ) -> None:
     path = schema.report(tmp_path / "report.sqlite", job(4, [ALL_REDUCE]), [PROCESSES[0]] * 4)
     assert main(["ranks", str(path)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert said.startswith("Rank 3 delays each other rank by up to")
-    assert f"it comes last in 4 of 4 collectives, mostly in {ALL_REDUCE}." in said
-    assert "host-compute (rank 3)" in said
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith("Rank 3 delays each other rank by up to")
+    assert f"it comes last in 4 of 4 collectives, mostly in {ALL_REDUCE}." in printed
+    assert "host-compute (rank 3)" in printed
 
 
 def test_a_gpu_without_collectives_is_shown_beside_the_ranks(schema: Schema, tmp_path: Path) -> None:

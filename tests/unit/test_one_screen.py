@@ -50,9 +50,9 @@ def test_the_command_under_a_finding_shows_what_its_fix_saves(
     command = shlex.split(proof(section_of(page, finding), finding))
     assert command[:3] == ["overlapscope", "whatif", f"traces/{recording}.json.gz"]
     assert main([*command[1:], "--format", "json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert len(said["interventions"]) == len(finding.fix)
-    saved, step = said["gain_ns"]["value"], said["baseline_step_ns"]
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["interventions"]) == len(finding.fix)
+    saved, step = document["gain_ns"]["value"], document["baseline_step_ns"]
     (section,) = page.sections()
     assert saved / step == pytest.approx(finding.cost_ns / section.judged_ns, abs=0.1)
 

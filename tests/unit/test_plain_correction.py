@@ -95,13 +95,13 @@ def test_what_is_said_of_a_plain_step_adds_up(path: Path) -> None:
 @pytest.mark.parametrize("share", [0.6, 0.85, 1.0, 1.3])
 def test_with_nothing_changed_a_plain_step_is_predicted_as_it_is(path: Path, share: float) -> None:
     plain_step_ns = round(share * ov.whatif(trace_of(path)).recorded_step_ns)
-    found = ov.whatif(trace_of(path), plain_step_ns=plain_step_ns)
-    step, gain = found.predicted_step_ns, found.gain_ns
-    assert step is not None and gain is not None and found.plain is not None
-    assert found.baseline_step_ns == found.unchanged_step_ns == found.plain.step_ns == plain_step_ns
+    prediction = ov.whatif(trace_of(path), plain_step_ns=plain_step_ns)
+    step, gain = prediction.predicted_step_ns, prediction.gain_ns
+    assert step is not None and gain is not None and prediction.plain is not None
+    assert prediction.baseline_step_ns == prediction.unchanged_step_ns == prediction.plain.step_ns == plain_step_ns
     assert (step.low, step.value, step.high) == (plain_step_ns,) * 3
     assert (gain.low, gain.value, gain.high) == (0, 0, 0)
-    figures = found.buckets.values()
+    figures = prediction.buckets.values()
     assert (
         sum(figure.measured for figure in figures) == sum(figure.predicted.value for figure in figures) == plain_step_ns
     )
@@ -110,15 +110,15 @@ def test_with_nothing_changed_a_plain_step_is_predicted_as_it_is(path: Path, sha
 def test_a_gain_is_what_the_plain_step_gets_shorter() -> None:
     trace = trace_of(TRACES / "known_causes" / "launch_bound.json.gz")
     alone = ov.whatif(trace, [GRAPH])
-    found = ov.whatif(trace, [GRAPH], plain_step_ns=2 * MS)
-    assert found.predicted_step_ns is not None and found.gain_ns is not None
-    assert found.baseline_step_ns == 2 * MS
-    assert found.gain_ns.value == 2 * MS - found.predicted_step_ns.value
-    assert found.gain_ns.low == 2 * MS - found.predicted_step_ns.high
-    assert found.gain_pct == pytest.approx(100 * found.gain_ns.value / (2 * MS))
+    prediction = ov.whatif(trace, [GRAPH], plain_step_ns=2 * MS)
+    assert prediction.predicted_step_ns is not None and prediction.gain_ns is not None
+    assert prediction.baseline_step_ns == 2 * MS
+    assert prediction.gain_ns.value == 2 * MS - prediction.predicted_step_ns.value
+    assert prediction.gain_ns.low == 2 * MS - prediction.predicted_step_ns.high
+    assert prediction.gain_pct == pytest.approx(100 * prediction.gain_ns.value / (2 * MS))
     assert alone.predicted_step_ns is not None
-    assert found.recorded_step_ns == alone.recorded_step_ns == alone.baseline_step_ns
-    assert found.recorded_predicted_step_ns == alone.recorded_predicted_step_ns == alone.predicted_step_ns.value
+    assert prediction.recorded_step_ns == alone.recorded_step_ns == alone.baseline_step_ns
+    assert prediction.recorded_predicted_step_ns == alone.recorded_predicted_step_ns == alone.predicted_step_ns.value
 
 
 @given(

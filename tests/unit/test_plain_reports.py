@@ -49,12 +49,12 @@ def by_rule(found: Report) -> dict[str, Finding]:
 
 
 def test_an_estimate_decides_nothing() -> None:
-    found = launches()
-    [device] = found.devices
+    report = launches()
+    [device] = report.devices
     assert device.plain is not None and device.plain.origin == "estimated"
-    assert found.findings == find_all([analysis_of(LAUNCHES)])
-    assert of_program(found) is found and spoken(device) is device
-    assert all(finding.plain_bound_ns is None and finding.plain_example is None for finding in found.findings)
+    assert report.findings == find_all([analysis_of(LAUNCHES)])
+    assert of_program(report) is report and spoken(device) is device
+    assert all(finding.plain_bound_ns is None and finding.plain_example is None for finding in report.findings)
 
 
 def test_findings_are_of_the_told_program_and_keep_what_was_recorded() -> None:
@@ -108,24 +108,24 @@ def test_a_finding_keeps_what_was_recorded_of_the_same_call() -> None:
 
 
 def test_a_report_tells_all_of_the_plain_program_after_a_round_trip() -> None:
-    found = launches(2 * MS)
-    assert from_json(to_json(found)) == found
-    judged = of_program(found)
-    [device], [recorded] = judged.devices, found.devices
+    report = launches(2 * MS)
+    assert from_json(to_json(report)) == report
+    judged = of_program(report)
+    [device], [recorded] = judged.devices, report.devices
     assert recorded.plain is not None
     assert msgspec.structs.replace(device, plain=None) == recorded.plain.program
     assert device == spoken(recorded)
-    assert [finding.bound_ns for finding in judged.findings] == [finding.plain_bound_ns for finding in found.findings]
-    assert [finding.example for finding in judged.findings] == [finding.plain_example for finding in found.findings]
-    assert [finding.bound_ns for finding in found.findings] != [finding.bound_ns for finding in judged.findings]
+    assert [finding.bound_ns for finding in judged.findings] == [finding.plain_bound_ns for finding in report.findings]
+    assert [finding.example for finding in judged.findings] == [finding.plain_example for finding in report.findings]
+    assert [finding.bound_ns for finding in report.findings] != [finding.bound_ns for finding in judged.findings]
 
 
 def test_ranks_are_of_the_plain_program_all_or_none() -> None:
     analyses = [analysis_of(path) for path in sorted(RANKS.glob("*.json.gz"))]
-    told = build(analyses, plain_step_ns=15 * MS, replayed=False)
-    assert len(told.devices) == 2
-    assert of_program(told).devices == tuple(map(spoken, told.devices))
-    mixed = msgspec.structs.replace(told, traces=(told.traces[0], build(analyses[1:], replayed=False).traces[0]))
+    report = build(analyses, plain_step_ns=15 * MS, replayed=False)
+    assert len(report.devices) == 2
+    assert of_program(report).devices == tuple(map(spoken, report.devices))
+    mixed = msgspec.structs.replace(report, traces=(report.traces[0], build(analyses[1:], replayed=False).traces[0]))
     assert of_program(mixed) is mixed
 
 
@@ -140,20 +140,20 @@ def test_a_step_or_range_alone_has_no_plain_program() -> None:
 
 
 def test_two_programs_are_compared_where_both_are_known() -> None:
-    found = ov.diff(LAUNCHES, LAUNCHES, plain_step_ns=(2 * MS, 2 * MS))
-    assert found.of == "plain" and "plain" not in {doubt.id for doubt in found.doubts}
-    figures = found.devices[0].figures
+    difference = ov.diff(LAUNCHES, LAUNCHES, plain_step_ns=(2 * MS, 2 * MS))
+    assert difference.of == "plain" and "plain" not in {doubt.id for doubt in difference.doubts}
+    figures = difference.devices[0].figures
     assert figures.span.before == pytest.approx(2 * MS, rel=0.02)
     assert not any(one.change for one in (figures.span, *figures.buckets, *figures.idle_by_cause))
 
 
 def test_recordings_are_compared_where_only_one_program_is_known() -> None:
     for before, after, which in ((2 * MS, None, "before"), (None, 2 * MS, "after")):
-        found = ov.diff(launches(before), launches(after))
-        assert found.of == "recorded"
-        [doubt] = [doubt for doubt in found.doubts if doubt.id == "plain"]
+        difference = ov.diff(launches(before), launches(after))
+        assert difference.of == "recorded"
+        [doubt] = [doubt for doubt in difference.doubts if doubt.id == "plain"]
         assert f"Only the trace {which} has a plain step" in doubt.detail
-        assert found.devices[0].figures == ov.diff(launches(), launches()).devices[0].figures
+        assert difference.devices[0].figures == ov.diff(launches(), launches()).devices[0].figures
 
 
 def test_other_ways_of_recording_matter_to_recordings_alone() -> None:
@@ -161,9 +161,9 @@ def test_other_ways_of_recording_matter_to_recordings_alone() -> None:
     without = replace(stacks, flags={}, python_frames=HostEvents.empty(names=stacks.names))
     for told, of, holds in (((None, None), "recorded", "may"), ((9 * MS, 9 * MS), "plain", "Corrected")):
         sides = [report(one, ns, replayed=False) for one, ns in zip((without, stacks), told, strict=True)]
-        found = ov.diff(*sides)
-        assert found.of == of
-        [doubt] = [doubt for doubt in found.doubts if doubt.id == "profiler"]
+        difference = ov.diff(*sides)
+        assert difference.of == of
+        [doubt] = [doubt for doubt in difference.doubts if doubt.id == "profiler"]
         assert "without stacks before, with stacks after" in doubt.detail
         assert holds in doubt.holds
 
@@ -176,10 +176,10 @@ def step_time(at_most: str) -> dict[str, Any]:
 
 
 def test_budgets_are_of_the_told_program_and_the_check_says_so() -> None:
-    told = ov.check(LAUNCHES, step_time("2.1 ms"), plain_step_ns=2 * MS)
-    assert told.outcome == "pass"
-    assert told.program is not None
-    assert "a step takes 2.00 ms without the profiler (told) and 2.83 ms in the recording" in told.program
+    result = ov.check(LAUNCHES, step_time("2.1 ms"), plain_step_ns=2 * MS)
+    assert result.outcome == "pass"
+    assert result.program is not None
+    assert "a step takes 2.00 ms without the profiler (told) and 2.83 ms in the recording" in result.program
     recorded = ov.check(LAUNCHES, step_time("2.1 ms"))
     assert (recorded.outcome, recorded.program) == ("fail", None)
     # What is only estimated decides nothing.
@@ -241,9 +241,9 @@ def test_a_written_report_is_judged_without_being_told_again(tmp_path: Path) -> 
     path = tmp_path / "report.json"
     assert main(["analyze", str(LAUNCHES), "--plain-step", "2 ms", "--format", "json", "-o", str(path)]) == 0
     from_file = ov.check(path, step_time("2.1 ms"))
-    told = ov.check(LAUNCHES, step_time("2.1 ms"), plain_step_ns=2 * MS)
-    assert (from_file.outcome, from_file.program) == (told.outcome, told.program)
-    assert from_file.verdicts == told.verdicts
+    result = ov.check(LAUNCHES, step_time("2.1 ms"), plain_step_ns=2 * MS)
+    assert (from_file.outcome, from_file.program) == (result.outcome, result.program)
+    assert from_file.verdicts == result.verdicts
     assert ov.diff(path, path).of == "plain"
     for job in (path, launches(2 * MS)):
         with pytest.raises(UsageError, match="pass the option to"):
@@ -266,8 +266,8 @@ NO_STEPS = ["", "abc", "31.8", "-3ms", "0ms", "0.1ns", "inf", "nan", "5%", "3 GB
 def test_what_is_no_time_is_refused_in_a_sentence(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     for text in NO_STEPS:
         assert main([*COMMANDS[name], f"--plain-step={text}"]) == 2
-        said = capsys.readouterr().err.splitlines()[-1]
-        assert "error: argument --plain-step: " in said and repr(text) in said
+        errors = capsys.readouterr().err.splitlines()[-1]
+        assert "error: argument --plain-step: " in errors and repr(text) in errors
     assert main([*COMMANDS[name], "--plain-step", "99999999999s"]) == 2
     assert "is larger than a time can be" in capsys.readouterr().err
 
@@ -300,10 +300,10 @@ def test_pages_say_how_long_a_plain_step_is_and_of_what_it_consists(capsys: pyte
 
 
 def test_an_example_in_the_plain_program_lies_in_its_timeline() -> None:
-    found = launches(2 * MS)
-    program = found.devices[0].plain
+    report = launches(2 * MS)
+    program = report.devices[0].plain
     assert program is not None and program.program is not None
     window: Window = program.program.window
-    for finding in found.findings:
+    for finding in report.findings:
         assert finding.plain_example is not None
         assert window.start_ns <= finding.plain_example.start_ns < finding.plain_example.end_ns <= window.end_ns

@@ -130,9 +130,9 @@ def test_long_stretches_are_replayed_as_one_thing_after_another(
     # Neither lag is always the longer.
     closer = np.where(np.arange(len(graph.items)) % 2, graph.items.queue_lag_ns, 0)
     graph = replace(graph, items=replace(graph.items, queue_lag_ns=closer))
-    expected, found = one_at_a_time(graph), replay(graph)
+    expected, result = one_at_a_time(graph), replay(graph)
     for name in ("start_ns", "end_ns", "call_start_ns", "call_end_ns"):
-        assert getattr(found, name).tolist() == getattr(expected, name).tolist()
+        assert getattr(result, name).tolist() == getattr(expected, name).tolist()
 
 
 @given(
@@ -431,12 +431,12 @@ def test_ops_that_lack_their_launch_are_not_predicted() -> None:
 
 def test_another_gpus_constants_are_told_of_and_its_link_may_be_any() -> None:
     trace = record(repeated([Do("pageable", 20 * MS), Do("kernel", 1 * MS)], 4), gb_per_s=10.0)
-    known, other = of(trace, "pin"), of(replace(trace, device_names={0: "NVIDIA GeForce RTX 3060"}), "pin")
-    assert not known.replay.reasons and "H200" in " ".join(other.replay.reasons)
-    assert known.predicted_step_ns is not None and other.predicted_step_ns is not None
+    baseline, other = of(trace, "pin"), of(replace(trace, device_names={0: "NVIDIA GeForce RTX 3060"}), "pin")
+    assert not baseline.replay.reasons and "H200" in " ".join(other.replay.reasons)
+    assert baseline.predicted_step_ns is not None and other.predicted_step_ns is not None
     width = other.predicted_step_ns.high - other.predicted_step_ns.low
-    assert width > 10 * (known.predicted_step_ns.high - known.predicted_step_ns.low)
-    assert other.predicted_step_ns.value > 1.5 * known.predicted_step_ns.value
+    assert width > 10 * (baseline.predicted_step_ns.high - baseline.predicted_step_ns.low)
+    assert other.predicted_step_ns.value > 1.5 * baseline.predicted_step_ns.value
 
 
 def test_steps_that_differ_widen_the_interval_and_are_told_of() -> None:

@@ -206,7 +206,7 @@ def test_of_which_program_figures_are_and_which_trace_is_in_doubt_is_always_said
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("statement", "message"),
     [
         ("COPY gpu_ops TO 'x.csv'", "only one SELECT statement"),
         ("ATTACH 'x.db'", "only one SELECT statement"),
@@ -255,11 +255,11 @@ def test_of_which_program_figures_are_and_which_trace_is_in_doubt_is_always_said
     ],
 )
 def test_what_is_no_question_to_the_tables_is_refused_in_a_sentence(
-    job: QueriedTraces, statement: str, said: str
+    job: QueriedTraces, statement: str, message: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
         ask(job, statement)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert str(refused.value).endswith(".") and "\n" not in str(refused.value) and len(str(refused.value)) < 700
 
 

@@ -62,7 +62,7 @@ def test_a_report_in_a_folder_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (lambda text: text[:-500], "not of this version"),
         (lambda text: text.replace(b'"schema_version": 1', b'"schema_version": 99', 1), "schema version 99"),
@@ -70,9 +70,9 @@ def test_a_report_in_a_folder_is_found(tmp_path: Path) -> None:
     ids=["cut", "later"],
 )
 def test_a_named_report_that_cannot_be_read_is_an_error(
-    tmp_path: Path, spoil: Callable[[bytes], bytes], said: str
+    tmp_path: Path, spoil: Callable[[bytes], bytes], message: str
 ) -> None:
-    with pytest.raises(UnreadableTrace, match=said):
+    with pytest.raises(UnreadableTrace, match=message):
         Library([written(tmp_path / "ranks.json", spoil(to_json(job(4))))])
 
 

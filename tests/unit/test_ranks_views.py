@@ -45,10 +45,10 @@ def real() -> RanksReport:
 
 
 def joined(*ranks: Any) -> RanksReport:
-    found = Joined()
+    job = Joined()
     for rank in ranks:
-        found.add(rank)
-    return found.report()
+        job.add(rank)
+    return job.report()
 
 
 def large() -> RanksReport:
@@ -143,28 +143,28 @@ def test_where_nothing_can_be_compared_it_is_said_why() -> None:
 
 
 def test_what_is_not_there_is_said_in_few_words() -> None:
-    told = words.doubts(large())
-    assert told[0] == "Missing: 9 ranks of 1,024 expected: 40 to 47, 700."
-    assert told[1] == "Unreadable: rank 7, job/rank7.json.gz: is damaged; copy it again."
+    doubts = words.doubts(large())
+    assert doubts[0] == "Missing: 9 ranks of 1,024 expected: 40 to 47, 700."
+    assert doubts[1] == "Unreadable: rank 7, job/rank7.json.gz: is damaged; copy it again."
     twice = Duplicate(rank=3, sources=("a.json", "b.json"), used="a.json")
     report = replace(real(), duplicated=(twice,) * 8, missing=tuple(range(0, 60, 2)))
-    told = words.doubts(report)
-    assert told[0].endswith("20, 22 and more.")
-    assert told[1] == "Recorded more than once: rank 3 in a.json and b.json; a.json is compared."
-    assert told[6] == "3 more ranks recorded more than once; the JSON names all."
+    doubts = words.doubts(report)
+    assert doubts[0].endswith("20, 22 and more.")
+    assert doubts[1] == "Recorded more than once: rank 3 in a.json and b.json; a.json is compared."
+    assert doubts[6] == "3 more ranks recorded more than once; the JSON names all."
 
 
 @pytest.mark.parametrize(
-    ("ranks", "said"),
+    ("ranks", "message"),
     [((3,), "3"), ((3, 4), "3, 4"), ((3, 4, 5), "3 to 5"), ((1, 3, 4, 5, 9), "1, 3 to 5, 9")],
 )
-def test_ranks_that_follow_one_another_are_named_as_one(ranks: tuple[int, ...], said: str) -> None:
-    assert words.runs(ranks) == said
+def test_ranks_that_follow_one_another_are_named_as_one(ranks: tuple[int, ...], message: str) -> None:
+    assert words.runs(ranks) == message
 
 
 def test_clocks_are_told_with_their_error() -> None:
-    said = " ".join(words.clocks(real()))
-    assert said.startswith("The ranks share one clock.") and " us " in said
+    sentences = " ".join(words.clocks(real()))
+    assert sentences.startswith("The ranks share one clock.") and " us " in sentences
     estimated = " ".join(words.clocks(large()))
     assert estimated.startswith("Clocks differ by up to ") and "aligned with rank 0" in estimated
 
@@ -178,8 +178,8 @@ def test_traces_without_a_rank_are_not_called_one_rank() -> None:
 
 def test_headlines_have_a_value_each() -> None:
     for report in (real(), large(), of_no_job()):
-        found = headlines(report)
-        assert all(one.value and one.meaning for one in found)
+        result = headlines(report)
+        assert all(one.value and one.meaning for one in result)
     assert [headline.value for headline in headlines(large())][:1] == ["1,014"]
 
 
@@ -217,9 +217,9 @@ def test_what_several_ranks_need_is_said_once() -> None:
         for rank in (1, 2, 3)
     ]
     lines = shown(replace(report, worst=(worst, *others))).splitlines()
-    found = [line for line in lines if re.match(r"- [a-z-]+ \(rank", line)]
-    assert len(found) == len({finding.rule for finding in worst.findings})
-    assert all("(ranks 0 to 3; figures of rank 0): " in line for line in found)
+    findings = [line for line in lines if re.match(r"- [a-z-]+ \(rank", line)]
+    assert len(findings) == len({finding.rule for finding in worst.findings})
+    assert all("(ranks 0 to 3; figures of rank 0): " in line for line in findings)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
@@ -316,8 +316,8 @@ def test_two_traces_of_one_rank_and_two_devices_of_one_are_told_apart() -> None:
     first = multiplied(0, 2)
     copy = replace(first, source="job/rank0-copy.json.gz")
     other = replace(multiplied(1, 2), device=5)
-    found = slots(joined(first, copy, multiplied(1, 2), other))
-    assert [place.name for place in found] == ["rank 0", "rank 1, device 1", "rank 1, device 5"]
+    result = slots(joined(first, copy, multiplied(1, 2), other))
+    assert [place.name for place in result] == ["rank 0", "rank 1, device 1", "rank 1, device 5"]
 
 
 @BOTH

@@ -509,8 +509,8 @@ def test_rank_comes_from_the_file_name_where_the_trace_does_not_say(
     tmp_path: Path, name: str, rank: int | None
 ) -> None:
     assert load(write(tmp_path / name, document([kernel(2)]))).rank == rank
-    said = document([kernel(2)], distributedInfo={"rank": 7, "world_size": 8})
-    assert load(write(tmp_path / name, said)).rank == 7
+    content = document([kernel(2)], distributedInfo={"rank": 7, "world_size": 8})
+    assert load(write(tmp_path / name, content)).rank == 7
 
 
 def test_a_directory_stands_for_its_traces_in_natural_order(tmp_path: Path) -> None:

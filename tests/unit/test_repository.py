@@ -69,10 +69,10 @@ def test_only_the_job_that_publishes_can_speak_for_the_project_on_pypi() -> None
 
 
 def test_ci_runs_every_python_that_the_package_is_for() -> None:
-    said = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    matches = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
     matrix = read(GITHUB / "workflows" / "ci.yml")["jobs"]["test"]["strategy"]["matrix"]
-    assert matrix["python"] == said
-    assert PROJECT["requires-python"] == f">={said[0]}"
+    assert matrix["python"] == matches
+    assert PROJECT["requires-python"] == f">={matches[0]}"
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)

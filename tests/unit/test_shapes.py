@@ -121,9 +121,9 @@ def both(program: Program, tmp_path: Path, *asked: str) -> tuple[WhatIf, WhatIf]
     """Predicted with the shapes, and without."""
     trace = read(program.file(tmp_path / "t.json"))
     without = replace(trace, flags={}, cpu_ops=replace(trace.cpu_ops))
-    found = [predict(one, asked or ["side-stream"]).result for one in (trace, without)]
-    assert all(one.predicted_step_ns is not None for one in found)
-    return found[0], found[1]
+    results = [predict(one, asked or ["side-stream"]).result for one in (trace, without)]
+    assert all(one.predicted_step_ns is not None for one in results)
+    return results[0], results[1]
 
 
 def step_us(result: WhatIf) -> tuple[float, float, float]:

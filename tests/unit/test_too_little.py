@@ -34,8 +34,8 @@ def steps(copy_us: int, size: int, *, count: int = 6) -> Report:
 
 
 def status(report: Report, metric: str, limit: dict[str, str]) -> tuple[str, str]:
-    (one,) = ov.check(report, {"budgets": {metric: limit}}).verdicts
-    return one.status, one.message
+    (verdict,) = ov.check(report, {"budgets": {metric: limit}}).verdicts
+    return verdict.status, verdict.message
 
 
 def test_the_json_report_stays_exact() -> None:

@@ -198,8 +198,8 @@ def pretend(truth: Truth, source: random.Random, failing: str = "", differing: s
         if failing in texts:
             return Run(planned, 1.0, failure="It ended with exit code 1: no.")
         step_ns = 1e7 * math.prod(truth.get(text, 1.0) for text in texts) * source.lognormvariate(0, 0.003)
-        found = results(1.5 if differing in texts else 1.0, digest="b" if planned.rounded else "")
-        return Run(planned, 1.0, ran(step_ns, source, scatter=0.01), found)
+        result_rows = results(1.5 if differing in texts else 1.0, digest="b" if planned.rounded else "")
+        return Run(planned, 1.0, ran(step_ns, source, scatter=0.01), result_rows)
 
     return run
 
@@ -339,18 +339,18 @@ def test_a_step_is_told_beside_the_one_as_it_is_though_the_machine_slows_down() 
         for number, step in enumerate(lengths)
     )
     facts = Facts(cuda=False, cpus=1)
-    found = TrialFindings(facts, 1, plan.SURVEY, [Candidate("fused")], [], Runs(runs))
+    findings = TrialFindings(facts, 1, plan.SURVEY, [Candidate("fused")], [], Runs(runs))
     edit = Edit(diff="", advice=())
-    trial = summarize(found, "", predicted={}, edited=lambda _: edit, keep=False, interrupted=False, wall_s=1)
+    trial = summarize(findings, "", predicted={}, edited=lambda _: edit, keep=False, interrupted=False, wall_s=1)
     assert trial.changes[0].step_ns is not None
     assert trial.changes[0].step_ns / trial.baseline_step_ns == pytest.approx(0.9, rel=1e-3)
 
 
 def test_a_program_without_results_is_not_repeatable() -> None:
     runs = Runs((Run(Planned(AS_IS, 1), 1.0, Timing(1e6, 0.001)),))
-    found = TrialFindings(Facts(cuda=False, cpus=1), 1, plan.SURVEY, [], [], runs)
+    findings = TrialFindings(Facts(cuda=False, cpus=1), 1, plan.SURVEY, [], [], runs)
     edit = Edit(diff="", advice=())
-    trial = summarize(found, "", predicted={}, edited=lambda _: edit, keep=False, interrupted=False, wall_s=1)
+    trial = summarize(findings, "", predicted={}, edited=lambda _: edit, keep=False, interrupted=False, wall_s=1)
     assert trial.repeatable is False
 
 

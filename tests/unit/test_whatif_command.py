@@ -266,10 +266,10 @@ def test_hostile_names_reach_nobody() -> None:
 
 def test_a_change_is_predicted_as_text_markdown_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", PAGEABLE, "--pin", "--format", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    document = json.loads(capsys.readouterr().out)
     assert main(["schema", "whatif"]) == 0
-    validate(told, json.loads(capsys.readouterr().out))
-    result = msgspec.convert(told, WhatIf)
+    validate(document, json.loads(capsys.readouterr().out))
+    result = msgspec.convert(document, WhatIf)
     assert [intervention.intervention for intervention in result.interventions] == ["pin"] and result.interventions[
         0
     ].touched > 0
@@ -300,14 +300,14 @@ def test_the_predicted_timeline_is_written_and_analysed_as_any(
     assert main(["whatif", PIPELINE, "--side-stream", "--timeline", str(target), "--format", "json"]) == 0
     captured = capsys.readouterr()
     assert captured.err == f"Wrote {target}\n"
-    told = msgspec.json.decode(captured.out, type=WhatIf)
+    document = msgspec.json.decode(captured.out, type=WhatIf)
     [device] = ov.analyze(ov.load(target)).devices
-    assert told.predicted_step_ns is not None and told.efficiency_pct is not None
+    assert document.predicted_step_ns is not None and document.efficiency_pct is not None
     assert main(["analyze", str(target)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "predicted by overlapscope whatif (side-stream)" in shown and "enable_cuda_sync_events" not in shown
-    assert sorted(step.span_ns for step in device.steps[:-1])[1] == told.predicted_step_ns.value
-    assert device.overlap.efficiency_pct == pytest.approx(told.efficiency_pct.predicted, abs=3)
+    assert sorted(step.span_ns for step in device.steps[:-1])[1] == document.predicted_step_ns.value
+    assert device.overlap.efficiency_pct == pytest.approx(document.efficiency_pct.predicted, abs=3)
     assert main(["whatif", PIPELINE, "--side-stream", "--timeline", str(target)]) == 2
     assert "--force" in capsys.readouterr().err
 

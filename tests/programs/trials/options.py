@@ -40,12 +40,12 @@ def options(*, steps: int, edits: tuple[str, ...] = ()) -> Options:
     parser.add_argument("--time", type=int, nargs=2, metavar=("LEFT_OUT", "TIMED"))
     if edits:
         parser.add_argument("--edited", type=_edits, default={}, metavar="EDIT[=VALUE],...", help=", ".join(edits))
-    told = parser.parse_args()
-    edited = getattr(told, "edited", {})
+    options = parser.parse_args()
+    edited = getattr(options, "edited", {})
     if unknown := edited.keys() - {*edits}:
         parser.error(f"not written by hand: {', '.join(sorted(unknown))}")
     torch.manual_seed(0)
-    return Options(told.steps, told.device, told.time and (told.time[0], told.time[1]), edited)
+    return Options(options.steps, options.device, options.time and (options.time[0], options.time[1]), edited)
 
 
 def _edits(text: str) -> dict[str, str]:
