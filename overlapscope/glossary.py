@@ -153,7 +153,7 @@ def _intervention(intervention: Intervention) -> GlossaryEntry:
     rules = [rule.id for rule in RULES.values() if intervention.id in _tries(rule)]
     return GlossaryEntry(
         intervention.id,
-        "intervention of whatif",
+        "change of whatif",
         f"{intervention.words.title[:1].upper()}{intervention.words.title[1:]}.",
         (
             Text(intervention.meaning),

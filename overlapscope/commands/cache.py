@@ -14,8 +14,8 @@ class CacheCommand:
     """Show or clear the cache of large traces: a trace that was read before
     opens in a moment.
 
-    The cache knows a trace by its content. Removing it costs only the time to
-    read the traces again.
+    The cache identifies a trace by its content. Clearing it costs only the
+    time to read the traces again.
 
     OVERLAPSCOPE_CACHE_DIR sets the folder, OVERLAPSCOPE_CACHE_SIZE the limit
     (such as 20GB; 0 turns the cache off).

@@ -27,8 +27,8 @@ _FORMATS = ("text", "markdown", "html")
 
 
 class HistoryCommand:
-    """Keep reports over time, with the commit that each is of, and show since
-    when a figure is worse.
+    """Keep reports over time, each with its commit, and show since when a
+    figure is worse.
 
     A history is one SQLite file, without traces: a few kilobytes a report.
     Without an ACTION, the levels of the job that ran last are shown, and the
