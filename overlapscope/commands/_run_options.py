@@ -30,7 +30,8 @@ _WINDOWS: tuple[tuple[str, type, Any, str], ...] = (
         str,
         None,
         "what a step is: marks (of the program only), optimizer, backward, forward, loader or graph; or the name of a "
-        "call or a range, such as Adam.step, ResNet.forward or 'iteration*' (default: the first of these that the program has)",
+        "call or a range, such as Adam.step, ResNet.forward or 'iteration*' (default: the first of these that the "
+        "program has)",
     ),
     ("--delay S", float, None, "record by time instead of by steps: start after S seconds"),
     ("--duration S", float, None, "stop S seconds after the start (default: at the end)"),
