@@ -126,7 +126,7 @@ def test_light_and_dark_are_kept(page: Page, dashboard: Served) -> None:
     expect(html).to_have_attribute("data-mantine-color-scheme", "light")
 
 
-def test_what_does_not_exist_is_said_with_a_way_on(page: Page, dashboard: Served) -> None:
+def test_what_does_not_exist_is_reported_with_a_link_onward(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, "nowhere")
     expect(page.locator("#content")).to_contain_text("There is no page 'nowhere'")
     page.get_by_role("link", name="the overview").click()
@@ -235,9 +235,7 @@ def test_sending_can_be_cancelled(page: Page, sample: Served, watch: Watch) -> N
     arrive(page, "overview", "dropped/")
 
 
-def test_a_server_that_ended_or_was_started_anew_is_said_to_have(
-    own_page: Page, serve_traces: Serve, watch: Watch
-) -> None:
+def test_the_page_reports_that_the_server_ended_or_restarted(own_page: Page, serve_traces: Serve, watch: Watch) -> None:
     page, served = own_page, serve_traces(SAMPLE)
     watch.expect("401|body stream already read")
     visit(page, served)

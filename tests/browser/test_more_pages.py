@@ -106,7 +106,7 @@ def test_the_second_trace_is_chosen_from_those_with_similar_names_or_all(page: P
     assert f"trace={AFTER}" in page.url and f"with={BEFORE}" in page.url
 
 
-def test_what_cannot_be_compared_is_said(page: Page, dashboard: Served) -> None:
+def test_what_cannot_be_compared_is_reported(page: Page, dashboard: Served) -> None:
     visit(page, dashboard, "compare", trace="gpt2_train", **{"with": "known_causes/host_sync_stacks"})
     expect(page.locator("#compare-doubts")).to_contain_text("steps")
 

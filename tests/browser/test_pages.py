@@ -237,7 +237,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_is_missing_is_said(page: Page, odd: Path, serve_traces: Serve) -> None:
+def test_what_is_missing_is_reported(page: Page, odd: Path, serve_traces: Serve) -> None:
     served = serve_traces(odd)
     expected = {
         "overview": "nothing is copied between host and device",

@@ -51,7 +51,7 @@ def test_the_slow_rank_is_named(folder: Path, variant: str, rank: int) -> None:
     assert waited == sum(row.made_wait_ns or 0 for row in report.ranks)
 
 
-def test_what_was_slow_on_the_gpu_is_told_from_what_was_slow_on_the_host(folder: Path) -> None:
+def test_slowness_of_the_gpu_is_distinguished_from_slowness_of_the_host(folder: Path) -> None:
     """A rank that computes more has more compute than the others; one that sleeps has more idle time."""
     more = {
         variant: next(one for one in of(folder, variant).worst if one.rank == rank).excess[0].name
@@ -78,7 +78,7 @@ def test_in_a_pair_only_its_partner_waits(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("offset_ms", [-40, 7])
-def test_a_clock_that_is_off_is_found_and_changes_nobody(folder: Path, tmp_path: Path, offset_ms: int) -> None:
+def test_a_clock_that_is_off_is_found_and_changes_no_other_rank(folder: Path, tmp_path: Path, offset_ms: int) -> None:
     true = of(folder, "slow_gpu")
     paths = []
     for path in sorted((folder / "slow_gpu").glob("*.json.gz")):

@@ -109,7 +109,7 @@ def test_copies_gone_wrong_fail_and_the_cause_is_named(
         assert standing[rule] == ("new", True)
 
 
-def test_mending_what_went_wrong_is_no_failure_and_the_finding_is_gone(
+def test_mending_what_went_wrong_is_not_a_failure_and_the_finding_is_gone(
     recordings: dict[str, list[Recording]],
 ) -> None:
     before, after = variant(recordings["prefetch"], "pageable"), clean(recordings["prefetch"])[0]

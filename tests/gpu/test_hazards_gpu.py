@@ -246,7 +246,7 @@ def test_a_report_names_both_lines_the_tensor_the_stream_and_the_missing_call() 
     assert "host.mean()  # access" in describe(hazard)
 
 
-def test_a_hazard_in_a_loop_is_told_once_with_a_count() -> None:
+def test_a_hazard_in_a_loop_is_reported_once_with_a_count() -> None:
     def program() -> None:
         for _ in range(4):
             host = gpu_ones().to("cpu", non_blocking=True)  # copy

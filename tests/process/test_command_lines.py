@@ -319,7 +319,7 @@ def test_an_odd_command_line_has_the_exit_code_that_is_documented(
 
 @pytest.mark.parametrize("error", [KeyError("x"), RecursionError(), ValueError("\x1b[31m"), AssertionError()])
 @pytest.mark.parametrize("command", ["analyze", "check", "diff", "baseline", "whatif", "ranks"])
-def test_an_error_that_nobody_foresaw_is_no_failed_budget(
+def test_an_error_that_nobody_foresaw_is_not_a_failed_budget(
     command: str, error: Exception, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -336,7 +336,7 @@ def test_an_error_that_nobody_foresaw_is_no_failed_budget(
     assert "report this bug" in last
 
 
-def test_what_the_system_refuses_is_told_in_a_sentence(
+def test_what_the_system_refuses_is_reported_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -409,7 +409,7 @@ def test_a_program_that_is_run_keeps_its_exit_code(ends: int, script: str, stder
     assert process(f"$O run program.py {stderr}", directory=tmp_path).returncode == ends
 
 
-def test_our_own_failure_behind_a_program_is_told_and_leaves_its_exit_code(tmp_path: Path) -> None:
+def test_our_own_failure_behind_a_program_is_reported_and_leaves_its_exit_code(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(
         "import overlapscope.recorder.program as ours\n"
         "def fail(self, **options):\n    raise KeyError('ours')\n"
@@ -421,7 +421,7 @@ def test_our_own_failure_behind_a_program_is_told_and_leaves_its_exit_code(tmp_p
 
 
 @pytest.mark.parametrize("variable", [NINES, "-1", "nan", "1e9", "\x1b"])
-def test_a_size_of_the_cache_that_is_none_is_told(
+def test_a_size_of_the_cache_that_is_none_is_reported(
     variable: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("OVERLAPSCOPE_CACHE_SIZE", variable)
@@ -444,7 +444,7 @@ def test_any_width_is_one_that_can_be_read(columns: str, command: str, capfd: py
     assert len(out) < 200_000
 
 
-def test_a_port_in_use_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["dashboard", "--no-open", "--port", str(port)]) == 2

@@ -87,7 +87,7 @@ def test_nonsense_in_a_url_is_left_out() -> None:
 # -- which traces ---------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_missing_is_told_before_anything_is_served(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_is_reported_before_anything_is_served(tmp_path: Path) -> None:
     with pytest.raises(UnreadableTrace, match="the file does not exist"):
         Library([tmp_path / "missing.json"])
 
@@ -117,7 +117,7 @@ def test_a_directory_stands_for_all_that_is_below_it() -> None:
     assert directories == [TRACES / "laboratory"]
 
 
-def test_equal_names_are_told_apart(tmp_path: Path) -> None:
+def test_equal_names_are_distinguished(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         shutil.copy(TRACES / "streamed0_pinned0.json.gz", tmp_path / folder / "x.json.gz")
@@ -129,7 +129,7 @@ def test_equal_names_are_told_apart(tmp_path: Path) -> None:
     assert [entry.id for entry in again.entries()] == ["a/x"]
 
 
-def test_what_is_missing_is_said_at_once(tmp_path: Path) -> None:
+def test_what_is_missing_is_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(UnreadableTrace, match="no trace in this directory"):
         Library([tmp_path])
     with pytest.raises(UnreadableTrace, match="matches no file"):
@@ -323,7 +323,7 @@ TRACE = str(TRACES / "streamed0_pinned0.json.gz")
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_it_serves_until_it_is_stopped_which_is_no_failure(how: signal.Signals) -> None:
+def test_it_serves_until_it_is_stopped_which_is_not_a_failure(how: signal.Signals) -> None:
     with serve(TRACE) as served:
         assert b"overlapscope" in ask(served, "/").body
         served.process.send_signal(how)
@@ -355,7 +355,9 @@ def test_below_a_path_it_serves_whether_a_proxy_passes_the_path_on_or_not() -> N
         assert ask(served, script).body == ask(served, script.removeprefix("/tools/scope")).body != b""
 
 
-def test_a_missing_trace_is_said_before_anything_is_served(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_missing_trace_is_reported_before_anything_is_served(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert main(["dashboard", str(tmp_path), "--no-open"]) == 2
     assert "no trace in this directory" in capsys.readouterr().err
     assert main(["dashboard", str(tmp_path / "*.json"), "--no-open"]) == 2

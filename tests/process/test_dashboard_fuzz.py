@@ -276,7 +276,9 @@ def test_every_value_of_every_callback_may_be_nonsense(
     ],
     ids=lambda body: f"{body[:20]!r} {len(body)}",
 )
-def test_a_body_that_is_no_post_is_refused(client: FlaskClient, caplog: pytest.LogCaptureFixture, body: bytes) -> None:
+def test_a_body_that_is_not_a_post_is_refused(
+    client: FlaskClient, caplog: pytest.LogCaptureFixture, body: bytes
+) -> None:
     for content_type in ("application/json", "application/json; charset=utf-16"):
         assert send(client, body, content_type) == 400
     for content_type in ("text/plain", "multipart/form-data; boundary=x", "", "\xff"):

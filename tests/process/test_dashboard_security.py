@@ -49,7 +49,7 @@ def local(traces: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_nobody_gets_anything_without_the_token_under_whatever_name(local: Served, path: str) -> None:
+def test_nothing_is_served_without_the_token_under_any_name(local: Served, path: str) -> None:
     """As a page has that gives this machine a name of its own."""
     for host in ("evil.example", "localhost", f"127.0.0.1:{local.port}", "0", "[", "\xff"):
         for headers in (
@@ -136,7 +136,7 @@ def test_the_printed_address_lets_a_browser_in_and_keeps_the_token_out_of_its_hi
     assert all(ask(local, path, headers=headers, known=False).status == 200 for path in PATHS)
 
 
-def test_the_command_line_tells_nobody_the_token(local: Served) -> None:
+def test_the_token_is_not_on_the_command_line(local: Served) -> None:
     arguments = Path(f"/proc/{local.process.pid}/cmdline").read_text()
     assert local.token not in arguments
     assert main(["dashboard", "--token", "on-the-command-line"]) == 2

@@ -372,7 +372,7 @@ def _as_device(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_as_pipe, _as_circle, _as_directory, _as_device])
-def test_what_is_no_file_in_a_directory_keeps_nobody_waiting(
+def test_special_files_in_a_directory_do_not_block(
     make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     ranks, laboratory = tmp_path / "ranks", tmp_path / "laboratory"
@@ -395,7 +395,7 @@ def test_what_is_no_file_in_a_directory_keeps_nobody_waiting(
 
 @pytest.mark.parametrize("make", [_as_pipe, _as_circle, _as_directory, _as_device])
 @pytest.mark.parametrize("kind", [".note", ".columns"])
-def test_what_is_no_file_in_the_cache_keeps_nobody_waiting(
+def test_special_files_in_the_cache_do_not_block(
     kind: str, make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from overlapscope.reading.cache import Cache

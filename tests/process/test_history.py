@@ -41,7 +41,7 @@ def whole(path: Path) -> None:
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def test_whoever_is_killed_while_writing_loses_at_most_the_entry_in_flight(tmp_path: Path) -> None:
+def test_a_process_killed_while_writing_loses_at_most_the_entry_in_flight(tmp_path: Path) -> None:
     path = tmp_path / "h"
     told: set[int] = set()
     last = 0

@@ -101,7 +101,9 @@ def test_a_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["critical-path", PIPELINE, "--overlay", "/dev/null"], "/dev/null: cannot be created"),
     ],
 )
-def test_what_makes_no_sense_is_said(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_makes_no_sense_is_reported(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["hta", *arguments]) == 2
     printed = capsys.readouterr()
     assert sentence in printed.err and not printed.out
@@ -122,7 +124,7 @@ def test_where_hta_gives_up_on_whole_microseconds_nothing_is_promised(tmp_path: 
     assert "rounds" not in str(caught.value)
 
 
-def test_what_a_trace_lacks_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_trace_lacks_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert "these traces have none" in output(capsys, "queue-full", PIPELINE)
 
 
@@ -162,7 +164,7 @@ def test_the_list_of_analyses_is_whole_in_a_narrow_terminal(width: int) -> None:
     assert "get_comm_comp_overlap" in drawn if width == 100 else "method" not in drawn
 
 
-def test_operators_are_told_to_the_analysis() -> None:
+def test_operators_are_passed_to_the_analysis() -> None:
     result = run("sequences", TRACES / "ddp" / "rank0.json.gz", HtaOptions(operator="aten::linear"), nanoseconds=True)
     (table,) = result.tables
     assert str(table.rows[0][0]).startswith("aten::linear|")

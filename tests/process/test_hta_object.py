@@ -129,7 +129,7 @@ def test_frames_are_rounded_as_hta_rounds(job: tuple[str, ...]) -> None:
     assert_same_frames(read({rank: TRACES / f"{name}.json.gz" for rank, name in enumerate(job)}))
 
 
-def test_the_last_step_is_kept_where_hta_is_told_to() -> None:
+def test_the_last_step_is_kept_where_hta_is_asked_to() -> None:
     pair = read({0: TRACES / "pipeline_3stream.json.gz"}, include_last_profiler_step=True)
     assert_same_frames(pair)
     assert len(pair.ours.t.get_trace(0)) > len(read({0: TRACES / "pipeline_3stream.json.gz"}).ours.t.get_trace(0))

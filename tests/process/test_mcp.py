@@ -143,7 +143,7 @@ def test_words_are_explained_and_are_resources(asked: Assistant) -> None:
 @pytest.mark.parametrize(
     "path", ["../README.md", "/etc/passwd", "/etc/no-such-file", "~/x", "..", "s3://bucket/x.json", "a\0b", "-"]
 )
-def test_nothing_outside_is_read_or_told_to_exist(asked: Assistant, path: str) -> None:
+def test_nothing_outside_is_read_and_its_existence_is_not_revealed(asked: Assistant, path: str) -> None:
     with pytest.raises(Refused, match=r"list_traces|zero byte"):
         asked.ask("verdict", path=path)
     with pytest.raises(Refused):
@@ -248,7 +248,7 @@ def content(folder: Path) -> dict[str, str]:
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def test_what_lies_in_a_folder_stops_nobody(tmp_path: Path) -> None:
+def test_other_files_in_a_folder_stop_no_command(tmp_path: Path) -> None:
     folder, outside = tmp_path / "traces", tmp_path / "outside"
     folder.mkdir()
     outside.mkdir()
@@ -323,6 +323,6 @@ def test_many_ask_at_once(asked: Assistant) -> None:
     assert len(set(answers)) == 1
 
 
-def test_what_is_no_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_a_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mcp", str(tmp_path / "none")]) == 2
     assert "is not a directory" in capsys.readouterr().err

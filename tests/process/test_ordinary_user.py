@@ -121,7 +121,7 @@ def test_what_needs_no_writing_works(line: str, closed: Path, tmp_path: Path) ->
         ("baseline show secret.json", "cannot be read"),
     ],
 )
-def test_what_cannot_be_read_or_written_is_told_in_a_sentence(
+def test_what_cannot_be_read_or_written_is_reported_in_a_sentence(
     line: str, told: str, closed: Path, tmp_path: Path
 ) -> None:
     before = {path: path.read_bytes() for path in closed.rglob("*") if path.is_file()}

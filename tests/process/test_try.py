@@ -69,7 +69,7 @@ def test_a_change_that_pays_is_measured_and_recommended(script: Path) -> None:
     assert (outcome["interrupted"], outcome["recordings"]) == (False, {"before": None, "after": None})
 
 
-def test_the_program_is_said_to_run_many_times_and_each_run_reads_stdin_anew(script: Path) -> None:
+def test_the_user_learns_that_the_program_runs_many_times_and_each_run_reads_stdin_anew(script: Path) -> None:
     done = attempt(script, stdin="two words")
     assert "Running python train.py again and again" in done.stderr
     assert "What it writes in this directory, it writes each time" in done.stderr
@@ -114,14 +114,14 @@ def test_a_program_that_fails_only_while_it_is_looked_at_is_tried_all_the_same(s
     ]
 
 
-def test_a_program_is_run_without_us_before_it_is_said_to_fail(script: Path) -> None:
+def test_a_program_is_run_without_us_before_it_is_reported_to_fail(script: Path) -> None:
     done = attempt(script, "fails-when-timed")
     assert done.returncode == 1
     assert "the program runs by itself, but fails under `overlapscope try`" in done.stderr
     assert "fails as it is" not in done.stderr
 
 
-def test_a_program_that_fails_only_with_a_change_is_told_of(script: Path) -> None:
+def test_a_program_that_fails_only_with_a_change_is_reported(script: Path) -> None:
     outcome = trial(attempt(script, "fails-with-workers", options=JSON))
     failed = outcome["changes"][0]
     assert failed["failure"] == "It ended with exit code 1: the data is broken"

@@ -112,7 +112,7 @@ def test_without_a_gpu_it_says_what_to_do(
     assert not any(tmp_path.iterdir())
 
 
-def test_a_file_that_is_no_calibration_is_refused_before_anything_is_measured(
+def test_a_file_that_is_not_a_calibration_is_refused_before_anything_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch")

@@ -213,7 +213,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     ],
     ids=["no directory", "no room"],
 )
-def test_a_disk_that_takes_nothing_is_told_once_and_the_program_goes_on(spoil: str, message: str, run: Run) -> None:
+def test_a_disk_that_takes_nothing_is_reported_once_and_the_program_goes_on(spoil: str, message: str, run: Run) -> None:
     done = run(
         f"""
 {spoil}
@@ -233,7 +233,7 @@ print("trained", len(turns))
     assert done.stderr.startswith(f"overlapscope: {message}") and done.stderr.count("\n") == 1
 
 
-def test_a_sink_that_raises_is_told_once(run: Run, tmp_path: Path) -> None:
+def test_a_sink_that_raises_is_reported_once(run: Run, tmp_path: Path) -> None:
     done = run(
         """
 class Writer:

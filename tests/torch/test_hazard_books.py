@@ -117,7 +117,7 @@ def test_launches_race_with_the_streams_that_torchs_sanitizer_names(program: lis
         assert named == {error.previous_access.stream for error in errors}
 
 
-def test_thousands_of_copies_that_nobody_waits_for_are_all_remembered_and_finished_ones_are_not() -> None:
+def test_thousands_of_copies_without_a_wait_are_all_remembered_and_finished_ones_are_not() -> None:
     books = Books()
     for number in range(3000):
         books.do(Step("d2h", 7, start=8 * number), number)

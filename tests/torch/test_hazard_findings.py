@@ -15,7 +15,7 @@ from overlapscope.recorder.hazards.lines import CodeLine, UserCode
 from tests.support.hazard_books import Books, Step, fail
 
 
-def test_a_pair_of_lines_is_told_once_with_a_count() -> None:
+def test_a_pair_of_lines_is_reported_once_with_a_count() -> None:
     books = Books()
     for _ in range(3):
         books.do(Step("d2h", 7), 1)

@@ -207,7 +207,7 @@ def test_the_results_name_the_machine_and_match_their_schema(
     assert msgspec.convert(content, Results).experiments == (experiment,)
 
 
-def test_progress_and_outcomes_are_told_on_stderr(ran: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
+def test_progress_and_outcomes_are_reported_on_stderr(ran: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     done = ran[1]
     assert done.stdout == ""
     for line in ("preparing mine/first", "timing mine/first", "recording mine/first", "analysing mine/first"):
@@ -254,7 +254,7 @@ def test_ctrl_c_keeps_what_is_done_and_leaves_no_process(tmp_path: Path) -> None
     assert not _alive(int((tmp_path / "worker").read_text()))
 
 
-def test_a_worker_leaves_when_whoever_started_it_is_killed(tmp_path: Path) -> None:
+def test_a_worker_ends_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:
     path = scenario(tmp_path, "quick", QUICK.replace("return lambda: time.sleep(seconds)", "time.sleep(600)"))
     told = tmp_path / "worker"
     with started("scenarios", "run", path, until="preparing", cwd=tmp_path) as (running, _stderr):
@@ -377,7 +377,9 @@ def test_the_example_in_the_docs_is_an_experiment(tmp_path: Path) -> None:
         (["copy_matrix", "--output", "pyproject.toml"], "is not a directory"),
     ],
 )
-def test_wrong_usage_is_told_in_a_sentence(args: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_reported_in_a_sentence(
+    args: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["scenarios", "run", *args]) == 2
     assert expected in " ".join(capsys.readouterr().err.split())
 
@@ -402,7 +404,7 @@ def test_wrong_usage_is_told_in_a_sentence(args: list[str], expected: str, capsy
         ),
     ],
 )
-def test_a_file_that_is_no_experiment_is_told_by_name(source: str, expected: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_experiment_is_reported_by_name(source: str, expected: str, tmp_path: Path) -> None:
     path = scenario(tmp_path, "wrong", source)
     with pytest.raises(UsageError, match=re.escape(expected)) as caught:
         catalog.load(path)
@@ -419,7 +421,7 @@ def test_two_experiments_of_one_name_are_refused(tmp_path: Path) -> None:
     ("content", "expected"),
     [("{", "not results"), ("[]", "not results"), ('{"schema_version": 99}', "version 99"), ("\xff", "not results")],
 )
-def test_a_results_file_that_cannot_be_used_is_told_before_the_work(
+def test_a_results_file_that_cannot_be_used_is_reported_before_the_work(
     content: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "results.json").write_text(content, encoding="latin-1")

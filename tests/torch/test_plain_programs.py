@@ -65,7 +65,7 @@ def test_a_program_is_timed_in_a_process_without_overlapscope_and_only_once(tmp_
     assert plain_record.wanted(tmp_path, ["classes"]) == others
 
 
-def test_what_is_said_is_held_against_processes_of_their_own(tmp_path: Path) -> None:
+def test_messages_are_compared_with_those_of_separate_processes(tmp_path: Path) -> None:
     trace = trace_of(TRACES / "second" / "lstm" / "eager.json.gz")
     timed = TimedSteps(device_ns=(1_020_000,) * 10)
     recording = plain_runs.trace_path(tmp_path, "conv", "before")

@@ -109,7 +109,7 @@ class TestAssertOverlap:
         with pytest.raises(ConfigError, match=r'write it like "3 ms" or "10%"\.$'):
             overlap(max_idle="3 meters")
 
-    def test_a_share_and_a_time_are_told_apart_by_their_unit(self) -> None:
+    def test_a_share_and_a_time_are_distinguished_by_their_unit(self) -> None:
         names = ("max_exposed_copy", "max_exposed_comm", "max_idle")
         times = overlap(**dict.fromkeys(names, "3 ms"))  # type: ignore[arg-type]
         shares = overlap(**dict.fromkeys(names, "3%"))  # type: ignore[arg-type]
@@ -124,7 +124,7 @@ class TestAssertOverlap:
             ("idle_pct", 3),
         ]
 
-    def test_a_file_that_is_no_trace_is_no_failed_assertion(self, tmp_path: Path) -> None:
+    def test_a_file_that_is_not_a_trace_is_not_a_failed_assertion(self, tmp_path: Path) -> None:
         with pytest.raises(UnreadableTrace):
             assert_overlap(tmp_path / "nothing.json")
 

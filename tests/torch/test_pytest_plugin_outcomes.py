@@ -59,7 +59,7 @@ class TestOutcome:
         pytester.makepyfile(one_test("", name="prefetching"))
         pytester.runpytest(*OPTIONS).assert_outcomes(passed=1)
 
-    def test_what_cannot_be_told_fails_unless_it_may_be_missing(self, pytester: pytest.Pytester) -> None:
+    def test_what_is_unknown_fails_unless_it_may_be_missing(self, pytester: pytest.Pytester) -> None:
         pytester.makepyfile(one_test("max_exposed_comm='1 ms'", name="prefetching"))
         result = pytester.runpytest(*OPTIONS)
         result.assert_outcomes(failed=1)
@@ -67,7 +67,7 @@ class TestOutcome:
         pytester.makepyfile(one_test("max_exposed_comm='1 ms', allow_missing=True", name="prefetching"))
         pytester.runpytest(*OPTIONS).assert_outcomes(passed=1)
 
-    def test_too_many_steps_skipped_is_told(self, pytester: pytest.Pytester) -> None:
+    def test_too_many_steps_skipped_is_reported(self, pytester: pytest.Pytester) -> None:
         pytester.makepyfile(one_test("max_idle='100%', skip_steps=99", name="prefetching"))
         result = pytester.runpytest(*OPTIONS)
         result.assert_outcomes(failed=1)

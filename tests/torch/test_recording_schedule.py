@@ -202,20 +202,20 @@ class TestPuttingOff:
         assert recorder.failure is None
         assert steps(path) == recorded
 
-    def test_it_starts_when_it_is_told_to(self, recorder: WindowRecorder, path: Path) -> None:
+    def test_it_starts_when_asked_to(self, recorder: WindowRecorder, path: Path) -> None:
         recorder.start_now()
         work()
         recorder.finish()
         assert names(path) == ["work"]
         assert recorder.failure is None
 
-    def test_a_program_that_does_neither_is_told(self, recorder: WindowRecorder, path: Path) -> None:
+    def test_a_program_that_does_neither_is_reported(self, recorder: WindowRecorder, path: Path) -> None:
         recorder.finish()
         assert not recorder.running
         assert "no trace" in str(recorder.failure)
         assert not path.exists()
 
-    def test_a_program_that_ends_just_before_the_warm_up_is_told(self, path: Path) -> None:
+    def test_a_program_that_ends_just_before_the_warm_up_is_reported(self, path: Path) -> None:
         recorder = put_off(path, wait=2)
         recorder.step()
         assert recorder.running

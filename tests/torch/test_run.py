@@ -186,7 +186,7 @@ def test_spawned_processes_import_the_program(program: list[str], tmp_path: Path
     ],
     ids=" ".join,
 )
-def test_what_cannot_be_run_is_told_in_a_sentence_and_exits_2(
+def test_what_cannot_be_run_is_reported_in_a_sentence_and_exits_2(
     arguments: list[str], expected: str, programs: Path
 ) -> None:
     (programs / "empty").mkdir()

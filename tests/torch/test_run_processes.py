@@ -103,7 +103,7 @@ def test_processes_that_the_program_starts_are_recorded_where_that_is_asked_for(
     assert {path.suffix for path in (tmp_path / "program.traces").iterdir()} == {".1"}
 
 
-def test_processes_that_the_program_starts_are_told_of_but_for_those_that_load_its_data(tmp_path: Path) -> None:
+def test_processes_that_the_program_starts_are_reported_except_those_that_load_its_data(tmp_path: Path) -> None:
     write(
         tmp_path / "program.py",
         "import multiprocessing, subprocess, sys\n"

@@ -171,7 +171,7 @@ def test_a_port_of_this_machine_answers_with_the_newest_figures(told: SentFigure
     assert {name: value for name, (_, value) in contents.items()} == EXPECTED
 
 
-def test_a_port_that_is_taken_is_told(told: SentFigures) -> None:
+def test_a_port_that_is_taken_is_reported(told: SentFigures) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -197,12 +197,12 @@ def test_a_logger_of_lightning_takes_metrics(told: SentFigures, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("asked", ["", "wandb ", "prometheus", "prometheus:", "prometheus:0", "prometheus:x", 3])
-def test_what_is_no_sink_is_refused_in_a_sentence(asked: object) -> None:
+def test_what_is_not_a_sink_is_refused_in_a_sentence(asked: object) -> None:
     with pytest.raises(UsageError, match=r"prometheus:|log="):
         sink(asked)
 
 
-def test_a_sink_that_raises_is_told_and_one_that_hangs_is_not_waited_for(
+def test_a_sink_that_raises_is_reported_and_one_that_hangs_is_not_waited_for(
     told: SentFigures, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: SentFigures) -> None:

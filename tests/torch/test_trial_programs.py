@@ -41,7 +41,7 @@ def test_an_edited_program_computes_what_it_did(
     assert printed(edited, monkeypatch, capsys, *edits) == printed(script, monkeypatch, capsys)
 
 
-def test_what_programs_are_expected_to_do_is_said_in_words_that_exist() -> None:
+def test_expectations_of_programs_name_existing_causes_and_rules() -> None:
     named = {change for program in PROGRAMS.values() for change in (*program.pays, *filter(None, [program.breaks]))}
     asked = {
         change

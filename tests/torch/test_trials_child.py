@@ -135,7 +135,7 @@ class TestSteps:
         assert min(unchanged.host_ns) > 0
         assert (unchanged.device_ns, unchanged.rank, unchanged.ranks) == ((), 0, 1)
 
-    def test_of_a_program_with_fewer_are_told_when_it_ends(self, tmp_path: Path) -> None:
+    def test_fewer_than_needed_are_reported_when_the_program_ends(self, tmp_path: Path) -> None:
         done = run(TRAIN, tmp_path, steps=100)
         assert done.stdout == "came to its end\n"
         few = outcome(tmp_path)
@@ -150,7 +150,7 @@ class TestSteps:
         )
         assert told(program, tmp_path).all_steps == 14
 
-    def test_are_told_of_by_a_recording_of_the_programs_own(self, tmp_path: Path) -> None:
+    def test_are_reported_by_a_recording_with_the_programs_own_profiler(self, tmp_path: Path) -> None:
         program = MODEL + (
             "import overlapscope\n"
             "with overlapscope.record('x.json', wait=100) as recording:\n"
@@ -160,7 +160,7 @@ class TestSteps:
         assert run(program, tmp_path).returncode == 0
         assert (outcome(tmp_path).complete, len(outcome(tmp_path).host_ns)) == (True, 10)
 
-    def test_of_several_ranks_are_told_by_each(self, tmp_path: Path) -> None:
+    def test_each_of_several_ranks_reports_them(self, tmp_path: Path) -> None:
         program = f"""
         import os
         for rank in range(2):
@@ -232,7 +232,7 @@ class TestPrograms:
         run("import os, subprocess, sys, torch\nos.setsid()\nsubprocess.run([sys.executable, '-c', '1'])", tmp_path)
         assert (outcome(tmp_path).all_steps, outcome(tmp_path).complete) == (0, False)
 
-    def test_helpers_tell_nothing(self, tmp_path: Path) -> None:
+    def test_helper_processes_print_nothing(self, tmp_path: Path) -> None:
         run("import torch\nfor x in torch.utils.data.DataLoader(range(8), num_workers=1): pass", tmp_path)
         assert list(tmp_path.glob("rank*")) == []
 
@@ -476,7 +476,7 @@ def test_a_distance_is_estimated_within_a_factor_of_two(size: int, share: float,
     assert true / 2 < estimated < 2 * true
 
 
-def test_a_sketch_of_what_is_no_number_is_finite() -> None:
+def test_a_sketch_of_what_is_not_a_number_is_finite() -> None:
     odd = torch.tensor([math.nan, math.inf, -math.inf, 1.0])
     sketch = fingerprint.sketch("", odd)
     assert all(map(math.isfinite, (sketch.norm, *sketch.sums)))

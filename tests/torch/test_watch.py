@@ -187,7 +187,7 @@ def test_all_ranks_begin_with_the_same_step(started: Callable[..., Started], tmp
     assert steps_of(traces[0]) == steps_of(traces[1]) != []
 
 
-def test_whoever_goes_withdraws_what_was_asked_for(started: Callable[..., Started], tmp_path: Path) -> None:
+def test_closing_the_connection_withdraws_the_request(started: Callable[..., Started], tmp_path: Path) -> None:
     training = started(TRAINING)
     stepping()
     asking = [sys.executable, "-m", "overlapscope", "record", str(training.pid), "--steps", "100000", "-o", "x.json"]
@@ -222,7 +222,7 @@ def test_a_process_that_is_killed_leaves_neither_half_a_file_nor_a_socket(
     assert gone.returncode == 2 and f"there is no process {training.pid}" in gone.stderr
 
 
-def test_a_recording_that_is_written_when_the_process_is_killed_is_told_of(
+def test_a_recording_that_is_written_when_the_process_is_killed_is_reported(
     started: Callable[..., Started], tmp_path: Path
 ) -> None:
     training = started(TRAINING)
@@ -292,7 +292,7 @@ def test_a_variable_watches_what_imports_torch(started: Callable[..., Started], 
         assert asked.outcome(lambda step: None, until_begun_s=PATIENCE_S).failure == ""
 
 
-def test_a_process_that_never_heard_of_us_is_attached_to_or_it_is_said_what_that_needs(
+def test_attach_watches_any_process_or_says_what_that_needs(
     started: Callable[..., Started],
 ) -> None:
     program = started("import time\nwhile True: time.sleep(0.01)", fresh=True)
@@ -324,7 +324,7 @@ def test_what_comes_through_a_socket_and_is_not_from_us_harms_nothing(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_another_user_reaches_nobody(started: Callable[..., Started], place: Path) -> None:
+def test_another_user_cannot_connect(started: Callable[..., Started], place: Path) -> None:
     training = started(TRAINING)
     stepping()
     place.parent.chmod(0o755)

@@ -95,7 +95,7 @@ class TestSeveralWindows:
         assert [timed(path) for path in paths] == [(3, 3)] * 3
         assert [ov.load(path).warm_up_steps for path in paths] == [1, 1, 1]
 
-    def test_a_program_that_ends_before_the_last_is_told(self, tmp_path: Path) -> None:
+    def test_a_program_that_ends_before_the_last_is_reported(self, tmp_path: Path) -> None:
         output = run("--repeat 9 --wait 0 --warmup 0 --active 2 --plain-steps 0", self.LOOP.format(9), tmp_path)
         assert [steps(path) for path in sorted(tmp_path.glob("x-*"))] == [[0, 1], [3, 4], [6, 7]]
         assert output[0] == "The program ended after 3 of 9 windows."

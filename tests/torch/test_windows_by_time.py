@@ -116,7 +116,7 @@ class TestByTheTime:
         elsewhere(program)
         assert ranges(path.with_name("x-2.trace.json.gz")) == ["second"]
 
-    def test_a_program_that_ends_before_is_told(self, tmp_path: Path) -> None:
+    def test_a_program_that_ends_before_is_reported(self, tmp_path: Path) -> None:
         output = run("--delay 30 --duration 5", "work('w')", tmp_path)
         assert output == [
             "There is no trace: the program ended before the recording started, 30 s after the start (not on the main "
@@ -232,7 +232,7 @@ class TestASlowStep:
         # Windows of 51 steps from the third on, with a step between them.
         assert steps(path) == list(range(55, 101))
 
-    def test_where_none_came_that_is_told(self, clock: FakeClock, path: Path) -> None:
+    def test_a_missing_slow_step_is_reported(self, clock: FakeClock, path: Path) -> None:
         rec = self.program(clock, path, made=60)
         assert rec.notes == (
             "There is no trace: no step took more than 100 times the median of 2.00 ms (54 steps judged).",

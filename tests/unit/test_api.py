@@ -42,7 +42,7 @@ def test_one_prediction_is_of_one_trace() -> None:
 
 
 @pytest.mark.parametrize("call", [ov.analyze, ov.whatif, ov.check, ov.show, lambda path: ov.diff(path, path)])
-def test_a_missing_file_is_said_to_be_missing(call: Callable[[Path], object], tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_as_missing(call: Callable[[Path], object], tmp_path: Path) -> None:
     with pytest.raises(UnreadableTrace, match=r"gone\.json"):
         call(tmp_path / "gone.json")
 
@@ -58,7 +58,7 @@ def test_a_missing_file_is_said_to_be_missing(call: Callable[[Path], object], tm
         (lambda: ov.load(PAGEABLE).select(step="ProfilerStep#99"), "there is no annotation 'ProfilerStep#99'"),
     ],
 )
-def test_what_a_trace_does_not_have_is_said_with_what_it_has(ask: Callable[[], object], told: str) -> None:
+def test_what_a_trace_does_not_have_is_reported_with_what_it_has(ask: Callable[[], object], told: str) -> None:
     with pytest.raises(NotInTrace) as refused:
         ask()
     assert told in str(refused.value) and PAGEABLE.name in str(refused.value)

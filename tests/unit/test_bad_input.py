@@ -95,7 +95,7 @@ def names(trace: Trace) -> list[str]:
         (b"\0" * 100_000, "not JSON"),
     ],
 )
-def test_what_is_no_trace_is_one_sentence_that_names_the_file(tmp_path: Path, content: bytes, says: str) -> None:
+def test_what_is_not_a_trace_is_one_sentence_that_names_the_file(tmp_path: Path, content: bytes, says: str) -> None:
     with pytest.raises(UnreadableTrace, match=re.escape(says)) as caught:
         read(tmp_path, content)
     sentence = str(caught.value)
@@ -109,7 +109,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load(tmp_path / "nowhere.json")
 
 
-def test_a_directory_is_no_file(tmp_path: Path) -> None:
+def test_a_directory_is_not_a_file(tmp_path: Path) -> None:
     with pytest.raises(UnreadableTrace, match="directory"):
         load(tmp_path)
 
@@ -269,7 +269,7 @@ def test_an_event_beyond_repair_costs_no_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["null", "5", '"text"', "[]", "[1]", "{}", '{"a": 1}', "true"])
-def test_a_value_that_is_no_event_costs_no_other(tmp_path: Path, value: str) -> None:
+def test_a_value_that_is_not_an_event_costs_no_other(tmp_path: Path, value: str) -> None:
     trace = read(tmp_path, around(value))
     assert names(trace) == ["first", "last"]
     assert trace.damage.lost_events == 1
@@ -394,7 +394,7 @@ def test_sizes_never_add_up_to_less_than_nothing(tmp_path: Path, sizes: list[int
     assert all(group.bytes is None or 0 <= group.bytes <= 1000 for group in device.copies)
 
 
-def test_a_copy_at_an_impossible_bandwidth_is_no_measure_of_others(tmp_path: Path) -> None:
+def test_a_copy_at_an_impossible_bandwidth_is_not_measure_of_others(tmp_path: Path) -> None:
     honest = [copy_text(1000.5 * number, 2.0, 50_000) for number in range(1, 5)]
     large = [copy_text(1000.0 * number, 900.0, 512 << 20) for number in range(5, 15)]
     trace = read(tmp_path, around(*honest, *large, copy_text(20_000, 0.001, 512 << 20)))

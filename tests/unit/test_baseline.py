@@ -223,7 +223,7 @@ def test_a_baseline_of_few_steps_is_warned_of(tmp_path: Path, capsys: pytest.Cap
     assert "warning: device 0 has 4 steps to compare; relative budgets need 5." in capsys.readouterr().err
 
 
-def test_show_of_what_is_no_baseline_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_of_what_is_not_a_baseline_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = write_steps(tmp_path / "t.json")
     assert main(["baseline", "show", trace]) == 2
     assert "is not a baseline" in capsys.readouterr().err

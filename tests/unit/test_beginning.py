@@ -55,7 +55,7 @@ def start(library: Library) -> Iterator[Start]:
     start.come.set()
 
 
-def test_nobody_is_answered_without_the_token_and_nobody_waits_for_that(start: Start) -> None:
+def test_requests_without_the_token_get_no_answer_and_delay_no_others(start: Start) -> None:
     for path in ("/", "/api/lanes", "/api/beginning", "/assets/x.js"):
         assert start.client.get(path).status_code == 401
         assert start.client.get(path, headers=BROWSER).status_code == 401
@@ -117,7 +117,7 @@ def test_a_base_path_is_part_of_the_address_and_never_a_script(library: Library)
     start.come.set()
 
 
-def test_an_application_that_cannot_be_made_is_said_to_be_there_and_fails(library: Library) -> None:
+def test_an_application_that_cannot_be_made_is_reported_as_failed(library: Library) -> None:
     start = Start(library, fails=True)
     start.come.set()
     with pytest.raises(RuntimeError, match="no application"):

@@ -139,7 +139,7 @@ def test_quantities_are_read(text: str | float, unit: Unit, value: float) -> Non
         ("nan %", "pct", "'nan %' is not a percentage; write it like \"80%\""),
     ],
 )
-def test_what_is_no_quantity_is_told(text: str | float, unit: Unit, message: str) -> None:
+def test_what_is_not_a_quantity_is_reported(text: str | float, unit: Unit, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         parse(text, unit)
     assert str(raised.value) == message

@@ -281,7 +281,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept_under_the_wrong_conten
     assert moment > 2
 
 
-def test_what_is_no_regular_file_is_left_to_the_reader(tmp_path: Path) -> None:
+def test_what_is_not_a_regular_file_is_left_to_the_reader(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")  # To read it for its digest would be to take it away, or to wait for ever.
     for path in (tmp_path / "pipe", tmp_path, tmp_path / "nothing"):
         assert Opening.of(cache_in(tmp_path / "cache"), path) is None
@@ -528,7 +528,7 @@ def test_load_keeps_large_traces_and_no_others(large: Path, users_folder: Folder
     assert_equal(ov.load(large, cache=False), fresh)
 
 
-def test_commands_use_the_cache_unless_told_not_to(
+def test_commands_use_the_cache_unless_asked_not_to(
     large: Path, users_folder: Folder, tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     reports = []
@@ -607,7 +607,7 @@ def test_cache_info_says_why_nothing_is_kept(
     assert last_line().startswith("Nothing new is stored, because the folder cannot be read (")
 
 
-def test_a_limit_that_is_no_size_is_told(users_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_is_not_a_size_is_reported(users_folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OVERLAPSCOPE_CACHE_SIZE", "lots")
     with pytest.raises(UsageError, match="OVERLAPSCOPE_CACHE_SIZE: 'lots' is not a size"):
         ov.load(SMALL)

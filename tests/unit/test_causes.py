@@ -88,7 +88,7 @@ def test_stalls_name_the_line() -> None:
     assert stall.where.endswith("in step")
 
 
-def test_the_profilers_own_synchronize_is_no_stall() -> None:
+def test_the_profilers_own_synchronize_is_not_a_stall() -> None:
     for name in ("item_every_step", "host_sync"):
         calls = [stall.call for stall in recorded(RECORDED / name).host_stalls]
         assert "cudaDeviceSynchronize" not in calls
@@ -164,7 +164,7 @@ def test_the_lead_in_is_never_judged() -> None:
     assert sum(device.idle_by_cause.values()) == 1 * MS
 
 
-def test_a_launch_lost_later_on_is_no_lead_in() -> None:
+def test_a_launch_lost_later_on_is_not_a_lead_in() -> None:
     """Correlations are given in launch order: a higher one than those recorded was launched later."""
     ops = [compute(0, MS), Op(Kind.COMPUTE, 2 * MS, 3 * MS, launch=None, correlation=9_999)]
     device = device_of(make_trace(ops))
@@ -313,7 +313,7 @@ def test_each_wait_pays_for_its_own_lead_the_latest_first() -> None:
     }
 
 
-def test_a_poll_is_no_wait() -> None:
+def test_a_poll_is_not_a_wait() -> None:
     blocker = Host("cudaEventQuery", 2 * MS, 10 * MS + 8 * US)
     gap = gap_after(blocker, launch=10 * MS + 300 * US, gap=(10 * MS, 10 * MS + 305 * US))
     assert "host-sync" not in gap

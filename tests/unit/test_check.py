@@ -245,7 +245,7 @@ def test_value_and_limit_are_told_so_that_they_differ(trace: str) -> None:
     assert verdict.message == "idle_pct is 11.1105%, but at most 11.11% is allowed; median of 8 steps."
 
 
-def test_the_worst_rank_decides_and_every_rank_is_told(tmp_path: Path) -> None:
+def test_the_worst_rank_decides_and_every_rank_is_reported(tmp_path: Path) -> None:
     slow = {0: 0.0, 1: 50.0, 2: 20.0}
     traces = [
         write_steps(tmp_path / f"{rank}.json", rank=rank, world_size=3, compute_us=600 + more)
@@ -433,7 +433,7 @@ def test_traces_that_hardly_belong_together_are_warned_of(rank: int | None, told
     assert judge(first).warnings == ()
 
 
-def test_one_reason_for_several_rules_is_told_once(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_reason_for_several_rules_is_reported_once(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = Path(trace)
     path.write_bytes(path.read_bytes()[:-400])
     assert main(["check", trace, "--forbid", "pageable-memory", "--forbid", "tiny-copies"]) == 3
@@ -463,7 +463,7 @@ def test_a_reason_names_the_line_where_the_trace_has_stacks() -> None:
     assert any(reason.where and "known_causes.py" in reason.where for reason in reasons)
 
 
-def test_information_is_no_failure_but_of_a_rule_that_gives_nothing_else() -> None:
+def test_information_is_not_a_failure_but_of_a_rule_that_gives_nothing_else() -> None:
     two = "traces/laboratory/stream_matmul/big_two_streams.trace.json.gz"
     side = "traces/laboratory/forward_backward/large_backward_under_side_stream.trace.json.gz"
     assert judge(two, "forbid = ['streams-without-overlap']").exit_code == 0
@@ -514,7 +514,7 @@ def test_an_exception_of_a_rule(trace: str) -> None:
         (('"100 us"', '"1 s"'), "is not needed, because nothing fails; remove it."),
     ],
 )
-def test_an_exception_without_use_is_told(changes: tuple[str, str], note: str, trace: str) -> None:
+def test_an_exception_without_use_is_reported(changes: tuple[str, str], note: str, trace: str) -> None:
     # The budget's own key has no quotes, so that only the exception or the limit changes.
     [warning] = judge(trace, ACCEPTED.replace(*changes)).warnings
     assert warning.startswith("test.toml: exceptions[0]: the exception for ")
@@ -621,7 +621,7 @@ def test_explain_says_what_is_let_pass_by_default(tmp_path: Path, capsys: pytest
         assert part in out
 
 
-def test_explain_of_what_is_no_budget_is_told(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_of_what_is_not_a_budget_is_reported(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", trace, "--budget", "step_time <= 1 us", "--explain", "steptime"]) == 2
     assert "there is no budget 'steptime' (did you mean 'step_time'?); budgets: step_time <= 1 us." in (
         capsys.readouterr().err
@@ -636,7 +636,7 @@ def test_a_report_is_checked_as_its_traces_are(trace: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("how", [[], ["--explain", "*"], ["--format", "github"]])
-def test_hostile_names_reach_nobody(how: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_names_do_no_harm(how: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hostile = "a\x1b[31mRED\x1b]0;t\x07[bold]b[/bold]\n# h\r\u202e"
     source = Path(write_steps(tmp_path / "x\x1b[31m.json", ranges=True))
     text = source.read_text()

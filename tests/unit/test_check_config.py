@@ -198,7 +198,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         ("forbid = ['overlap-achieved']", "forbid: 'overlap-achieved' is good news, so it cannot be forbidden."),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_with_file_and_key(text: str, message: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_reported_with_file_and_key(text: str, message: str, tmp_path: Path) -> None:
     path = settings_of(text, tmp_path)
     with pytest.raises(ConfigError) as raised:
         config.read(path)
@@ -207,7 +207,7 @@ def test_what_is_wrong_is_told_with_file_and_key(text: str, message: str, tmp_pa
     assert told == f"{path}: {message}" or message.endswith("rules: ")
 
 
-def test_what_is_no_toml_is_told(tmp_path: Path) -> None:
+def test_what_is_not_toml_is_reported(tmp_path: Path) -> None:
     path = settings_of("a = ", tmp_path)
     with pytest.raises(ConfigError, match="is not valid TOML: Invalid value"):
         config.read(path)
@@ -233,7 +233,7 @@ def test_the_nearest_configuration_is_found(tmp_path: Path) -> None:
     assert config.find(inner) == beside
 
 
-def test_a_project_without_a_section_is_told_where_it_was_named(tmp_path: Path) -> None:
+def test_a_project_without_a_section_is_reported_where_it_was_named(tmp_path: Path) -> None:
     path = settings_of("[tool.ruff]\n", tmp_path, "pyproject.toml")
     with pytest.raises(ConfigError, match=r"has no \[tool.overlapscope\]"):
         config.read(path)
@@ -296,7 +296,7 @@ def test_expressions(text: str, budget: Budget) -> None:
          "many steps; use steps."),
     ],
 )  # fmt: skip
-def test_wrong_expressions_are_told(text: str, message: str) -> None:
+def test_wrong_expressions_are_reported(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         config.expression(text)
     assert str(raised.value) == f"--budget {text!r}: {message}"
@@ -349,7 +349,7 @@ def test_a_configuration_that_is_not_a_file_is_an_error(
     assert f"{path}: is not a file, or a link to nothing" in capsys.readouterr().err
 
 
-def test_a_section_of_pyproject_that_is_no_table_is_an_error(tmp_path: Path) -> None:
+def test_a_section_of_pyproject_that_is_not_a_table_is_an_error(tmp_path: Path) -> None:
     (path := tmp_path / "pyproject.toml").write_text("[[tool.overlapscope]]\nforbid = []\n")
     for refuse in (lambda: config.find(tmp_path), lambda: config.read(path)):
         with pytest.raises(ConfigError, match=r"tool\.overlapscope must be a table"):

@@ -532,7 +532,7 @@ def test_markdown_shows_a_name_as_it_is(name: str) -> None:
     assert f"x{clean(name)}x" in cells
 
 
-def test_markdown_calls_nobody_and_links_nowhere() -> None:
+def test_markdown_mentions_no_user_and_links_nowhere() -> None:
     text = as_markdown(with_name("@you a@b.example http://x.example www.x.example owner/repo#12 #13"))
     assert not re.search(r"@\w|[a-z]://|www\.|#\d", text.replace("&#8203;", "\u200b"))
 
@@ -598,7 +598,7 @@ def test_openmetrics_have_each_rank_by_itself() -> None:
     assert [labels["rank"] for labels, _ in relative["overlapscope_budget_limit_ratio"]] == ["2"]
 
 
-def test_a_value_that_is_unknown_is_no_sample() -> None:
+def test_a_value_that_is_unknown_is_not_a_sample() -> None:
     samples = read_openmetrics(openmetrics.render(result(unknown())))
     assert "overlapscope_budget_value_bytes_per_second" not in samples
     assert len(samples["overlapscope_budget_limit_bytes_per_second"]) == 1

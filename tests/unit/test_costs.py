@@ -196,7 +196,7 @@ def test_a_wait_inside_an_op_is_taken_out_with_that_ops_others_alone() -> None:
     assert other is None or other[0] != pytest.approx(part, rel=1e-3)
 
 
-def test_several_costs_by_replay_are_said_not_to_add_up() -> None:
+def test_the_report_states_that_costs_by_replay_do_not_add_up() -> None:
     values = list(findings("laboratory/offload_pipeline/one_stream.trace").values())
     costly = [finding for finding in values if finding.bound_ns]
     assert len(costly) > 1 and "don't add them up" in costs_note(values)

@@ -239,7 +239,7 @@ def test_a_change_below_the_floor_is_noise_however_even_the_steps() -> None:
 
 
 @pytest.mark.parametrize(("count", "ids"), [(1, {"few-steps"}), (4, {"few-steps"}), (5, set())])
-def test_too_few_steps_are_said_to_be(count: int, ids: set[str]) -> None:
+def test_too_few_steps_are_reported(count: int, ids: set[str]) -> None:
     difference = diff(reported([(500, 0, 0)] * count), reported([(600, 0, 0)] * count))
     assert {doubt.id for doubt in difference.doubts} == ids
     assert difference.devices[0].figures.span.beyond_noise is (None if count == 1 else True)
@@ -303,7 +303,7 @@ def test_kernels_of_other_names_and_ops_are_new_and_gone() -> None:
 # -- what cannot be compared ----------------------------------------------------------------------
 
 
-def test_another_gpu_torch_and_number_of_steps_are_said_and_what_still_holds() -> None:
+def test_another_gpu_torch_and_number_of_steps_are_reported_and_what_still_holds() -> None:
     one = reported(EVEN, device_names={0: "NVIDIA H200"}, versions={"torch": "2.11.0"})
     other = reported(EVEN + EVEN, device_names={0: "NVIDIA A100"}, versions={"torch": "2.13.0"})
     doubts = {doubt.id: doubt for doubt in diff(one, other).doubts}
@@ -312,7 +312,7 @@ def test_another_gpu_torch_and_number_of_steps_are_said_and_what_still_holds() -
     assert all(doubt.holds for doubt in doubts.values())
 
 
-def test_what_one_side_does_not_say_is_no_difference() -> None:
+def test_what_one_side_does_not_say_is_not_a_difference() -> None:
     one, other = reported(EVEN, versions={"torch": "2.11.0"}), reported(EVEN)
     assert diff(one, other).doubts == ()
 
@@ -394,7 +394,7 @@ def test_ops_whose_kernels_a_graph_launches_now_are_not_gone() -> None:
     assert device.ops == ()
 
 
-def test_a_change_that_may_be_noise_is_not_said_to_be_none() -> None:
+def test_a_change_that_may_be_noise_is_not_reported_as_none() -> None:
     (device,) = diff(report("host_work/after_both"), report("host_work/after_none")).devices
     assert device.verdict.startswith("Step 63.5% slower, which may be noise (1.045 to 1.709 ms)")
 

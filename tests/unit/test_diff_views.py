@@ -86,7 +86,7 @@ def test_points_have_no_share_of_their_own() -> None:
     assert relative(change(20.0, 40.0, unit="pct")) == ""
 
 
-def test_what_a_change_is_worth_is_said_in_a_word() -> None:
+def test_what_a_change_is_worth_is_reported_in_a_word() -> None:
     more = change(MS, 2 * MS)
     assert (mark(more, "less"), mark(more, "more"), mark(more, None)) == ("worse", "better", "more")
     assert mark(change(MS, MS + 5), "less") == "~"
@@ -102,12 +102,12 @@ def test_both_sides_share_a_cell_where_they_are_equal() -> None:
     assert pair(change(4, 12.5, unit="count"), MS_UNIT) == "4 → 12.5"
 
 
-def test_an_interval_that_nobody_knows_is_left_empty() -> None:
+def test_an_unknown_interval_is_left_empty() -> None:
     assert interval(change(MS, 2 * MS, noise=None), MS_UNIT) == ""
     assert interval(change(MS, 2 * MS), MS_UNIT) == "+0.99 to +1.01"
 
 
-def test_files_of_the_same_name_are_told_apart_by_their_paths() -> None:
+def test_files_of_the_same_name_are_distinguished_by_their_paths() -> None:
     assert side_name(side("a/run.json"), side("b/run.json")) == "a/run.json"
     assert side_name(side("a/run.json"), side("b/other.json")) == "run.json"
 
@@ -203,7 +203,7 @@ def test_a_renamed_kernel_says_what_it_was() -> None:
     assert of_table(sample("k"), "Kernels that changed")[0][0] == "k (was k once)"
 
 
-def test_without_steps_it_is_said_that_noise_cannot_be_told() -> None:
+def test_without_steps_noise_is_reported_as_unknown() -> None:
     found = sample(devices=(device(shown=figures(noise=None), basis="window"),))
     [table] = [one for one in of_device(found.devices[0], verbose=False) if one.title == "Where the time goes"]
     assert "whole windows" in table.note

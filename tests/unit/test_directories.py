@@ -50,7 +50,7 @@ def leave(directory: Path, what: str) -> str:
 
 
 @pytest.mark.parametrize("what", ["another ending", "a subfolder", "a hidden file", "a pipe", "a second link"])
-def test_what_is_left_out_is_told_of(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_left_out_is_reported(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_steps(tmp_path / "rank0.json")
     name = leave(tmp_path, what)
     # A pattern leaves hidden files out by itself, and takes a file by whatever ending it asks for.
@@ -91,7 +91,7 @@ def test_a_file_that_holds_no_trace_fails_the_check(
     assert "rank1.json: " in capsys.readouterr().err
 
 
-def test_what_nobody_takes_for_a_trace_is_not_told_of(tmp_path: Path) -> None:
+def test_files_that_do_not_look_like_traces_are_not_reported(tmp_path: Path) -> None:
     write_steps(tmp_path / "rank0.json")
     (tmp_path / "README.md").write_text("# Traces")
     (tmp_path / "train.py").write_text("print()")
@@ -135,7 +135,7 @@ def test_ranks_that_were_recorded_apart_are_not_of_one_run(apart_s: int, code: i
     assert main(["check", str(tmp_path), *KEPT]) == code
 
 
-def test_a_rank_beyond_its_own_world_size_is_told_of(tmp_path: Path) -> None:
+def test_a_rank_beyond_its_own_world_size_is_reported(tmp_path: Path) -> None:
     write_steps(tmp_path / "rank5.json", rank=5, world_size=2)
     assert main(["check", str(tmp_path), *KEPT, "--format", "json"]) == 3
 
@@ -158,7 +158,7 @@ def test_apart_is_where_a_moment_has_a_gap_around_it(recorded: Sequence[Recorded
     assert bool(different_jobs(recorded)) == gap
 
 
-def test_what_is_no_trace_in_a_directory_is_left_out_in_one_line(
+def test_what_is_not_a_trace_in_a_directory_is_left_out_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_steps(tmp_path / "rank0.json")

@@ -67,7 +67,7 @@ def test_what_is_broken_is_named_first() -> None:
     assert text.startswith("Broken: gpu.\n")
 
 
-def test_a_diagnosis_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_diagnosis_is_not_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "doctor.json"
     path.write_bytes(encode(diagnosis()))
     assert main(["check", str(path)]) == 2

@@ -75,7 +75,7 @@ def test_the_name_of_the_file_is_safe(client: FlaskClient) -> None:
     assert answer.headers["Content-Disposition"] == "attachment; filename=a_b_c.html"
 
 
-def test_what_cannot_be_exported_is_said(client: FlaskClient) -> None:
+def test_what_cannot_be_exported_is_reported(client: FlaskClient) -> None:
     missing = client.get("/api/export.html", query_string={"trace": "<b>"})
     assert missing.status_code == 404 and missing.get_json()["error"] == "There is no trace '<b>' here."
     assert client.get("/api/export.html").status_code == 404

@@ -66,7 +66,7 @@ def test_a_cause_leads_to_its_rule_its_interventions_and_its_metrics() -> None:
     assert "exposed_copy_pct" in said
 
 
-def test_a_word_of_several_meanings_is_told_with_all_of_them() -> None:
+def test_a_word_with_several_meanings_is_explained_with_all_of_them() -> None:
     said = told("host-sync")
     assert all(kind in said for kind in ("(rule, warning)", "(cause of exposed copies)", "(cause of idle time)"))
 
@@ -76,7 +76,7 @@ def test_a_word_may_be_spelled_as_people_or_as_json_spell_it(spelled: str) -> No
     assert "(bucket)" in told(spelled)
 
 
-def test_a_typing_error_is_told_with_what_was_meant() -> None:
+def test_a_typing_error_is_reported_with_a_suggestion() -> None:
     with pytest.raises(UsageError, match="did you mean 'same-stream'"):
         glossary.explain("sam-stream")
 

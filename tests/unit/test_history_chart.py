@@ -64,7 +64,7 @@ def test_a_year_is_thinned_and_its_levels_are_those_of_all() -> None:
     assert min(points["y"]) == min(group.value for group in found.levels.groups) / 1e6
 
 
-def test_names_and_percentages_are_told_as_they_are() -> None:
+def test_names_and_percentages_are_reported_as_they_are() -> None:
     drawn = chart(course("efficiency_pct", groups(20, 12, HOSTILE, unit=1), "commit"), True)
     assert drawn["layout"]["annotations"][0]["text"].startswith("since &lt;b&gt;bold")
     assert drawn["layout"]["annotations"][0]["text"].endswith(" points")
@@ -99,7 +99,7 @@ def test_a_directory_is_read_into_a_history_of_its_own(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drop"]
 
 
-def test_what_is_no_history_is_said_where_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_a_history_is_reported_where_it_was_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="no history yet"):
         find_stored(str(tmp_path / "missing.sqlite"))
     (tmp_path / "text").write_text("hello, this is no database at all")

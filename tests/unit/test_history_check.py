@@ -65,19 +65,19 @@ def test_the_newest_that_is_worse_fails_with_the_evidence(capsys: pytest.Capture
     assert [one["standing"]["status"] for one in document["metrics"]] == ["worse", "same"]
 
 
-def test_better_is_no_failure() -> None:
+def test_better_is_not_a_failure() -> None:
     fill([*SAME, 99.0])
     assert checked() == 0
 
 
 @pytest.mark.parametrize("count", [1, 5])
-def test_of_few_reports_it_cannot_be_said(count: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_few_reports_give_no_answer(count: int, capsys: pytest.CaptureFixture[str]) -> None:
     fill(SAME[:count])
     assert checked() == 3
     assert "too few values" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_newest_without_the_figure_or_of_another_gpu_cannot_be_said() -> None:
+def test_a_newest_report_without_the_figure_or_of_another_gpu_gives_no_answer() -> None:
     fill(SAME)
     with Store.open() as store:
         store.add(made(BEGUN + 50 * DAY, [figure("step_time", 1e7, floor=1e5)]))
@@ -87,7 +87,7 @@ def test_a_newest_without_the_figure_or_of_another_gpu_cannot_be_said() -> None:
     assert checked() == 3
 
 
-def test_of_a_branch_without_reports_it_cannot_be_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_branch_without_reports_gives_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
     fill(SAME, branch="main")
     assert checked("--branch", "main") == 0
     capsys.readouterr()

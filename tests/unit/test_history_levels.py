@@ -50,7 +50,7 @@ NOISES: dict[str, tuple[Noise, float]] = {
 
 @pytest.mark.parametrize("name", NOISES)
 @pytest.mark.parametrize("count", [8, 20, 60])
-def test_of_noise_alone_a_change_is_hardly_ever_told(name: str, count: int) -> None:
+def test_noise_alone_is_hardly_ever_reported_as_a_change(name: str, count: int) -> None:
     noise, most = NOISES[name]
     random = np.random.default_rng(count)
     told = [bool(levels(series(noise(random, count)), more_is_better=True).changes) for _ in range(150)]
@@ -111,7 +111,7 @@ def test_noise_is_never_less_than_that_of_the_steps() -> None:
     assert levels(series(values, error=10.0), more_is_better=False).changes == ()
 
 
-def test_of_few_values_and_of_unknown_noise_nothing_is_said() -> None:
+def test_of_few_values_and_of_unknown_noise_nothing_is_reported() -> None:
     few = levels(series([1.0, 1.0, 1.0, 9.0, 9.0]), more_is_better=False)
     assert (few.changes, few.noise) == ((), None) and "too few values" in few.unknown
     assert [(level.value, level.low) for level in few.levels] == [(1.0, None)]
@@ -187,7 +187,7 @@ def test_points_of_the_plain_program_and_of_recordings_are_never_in_one_series()
     assert alike([plain]) == [plain] and alike([]) == []
 
 
-def test_what_is_no_metric_is_named() -> None:
+def test_what_is_not_a_metric_is_named() -> None:
     assert metric_of("idle_time/host-sync").id == "idle_time"
     for name in ("step_tme", "idle_time/host-snc", "step_time/host-sync"):
         with pytest.raises(UsageError, match=r"did you mean|causes: none"):

@@ -287,7 +287,7 @@ def test_reading_leaves_nothing_beside_the_file_and_detects_a_write_in_the_meant
             assert len(reader.rows()) == 4
 
 
-def test_a_damaged_store_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_damaged_store_is_reported_in_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "h"
     with Store.open(path) as store:
         for at_ns in range(50):
@@ -315,7 +315,7 @@ def test_a_store_in_a_folder_that_cannot_be_written_is_read(tmp_path: Path) -> N
         (tmp_path / "d").chmod(0o700)
 
 
-def test_one_who_writes_for_long_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_who_writes_for_long_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "_PATIENCE_S", 0.05)
     path = tmp_path / "h"
     with Store.open(path) as store:
@@ -494,7 +494,7 @@ def test_a_report_without_a_named_job_is_refused() -> None:
 
 
 @pytest.mark.parametrize("table", ["reports", "metrics", "sqlite_schema"])
-def test_pages_of_a_store_that_refer_to_one_page_again_and_again_are_told_in_a_sentence(
+def test_pages_of_a_store_that_refer_to_one_page_again_and_again_are_reported_in_a_sentence(
     table: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "h"
@@ -506,7 +506,7 @@ def test_pages_of_a_store_that_refer_to_one_page_again_and_again_are_told_in_a_s
         assert store.jobs() and store.metrics()
 
 
-def test_a_view_without_an_end_in_the_place_of_a_table_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_view_without_an_end_in_the_place_of_a_table_is_reported_in_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "h"
     with Store.open(path) as store:
         store.add(made(1, [figure("step_time", 1.0)]))

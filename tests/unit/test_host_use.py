@@ -78,7 +78,7 @@ def test_every_nanosecond_of_a_step_is_in_one_part(
 
 
 @pytest.mark.parametrize(("name", "loader"), [(NEXT, "own-thread"), (WAIT, "workers"), ("other", "none")])
-def test_who_makes_the_batches_is_told(name: str, loader: str) -> None:
+def test_who_makes_the_batches_is_reported(name: str, loader: str) -> None:
     trace = make_trace(cpu_ops=[Host("aten::mm", 1, 2)], annotations=[*stepped([10]), Host(name, 3, 5)])
     assert use(trace).loader == loader
 

@@ -156,7 +156,7 @@ def test_a_finding_leads_into_its_own_timeline(name: str) -> None:
         assert model["start"] <= first <= start <= end <= last <= model["end"]
 
 
-def test_several_ranks_are_compared_before_each_is_told() -> None:
+def test_several_ranks_are_compared_before_each_is_reported() -> None:
     document = rendered("ddp")
     text = Parsed(document).text
     assert text.index("Traces") < text.index("Where the time goes") < text.index("Findings")

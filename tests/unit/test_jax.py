@@ -245,7 +245,7 @@ def launch(correlation: int, start: int, device_id: int = 0) -> tuple[str, int, 
     return "fusion", start, 5 * US, {"device_id": device_id, "correlation_id": correlation}
 
 
-def test_several_devices_are_told_apart(tmp_path: Path) -> None:
+def test_several_devices_are_distinguished(tmp_path: Path) -> None:
     planes = (
         device(0, ("fusion", 30 * US, 9 * US, {"correlation_id": 1})),
         device(1, ("fusion", 31 * US, 9 * US, {"correlation_id": 2})),
@@ -318,7 +318,7 @@ def test_steps_without_numbers_of_their_own_are_counted(tmp_path: Path, numbers:
     assert notes == ["ProfilerStep#0", "ProfilerStep#1", "eval"]
 
 
-def test_what_the_profiler_dropped_is_told(tmp_path: Path) -> None:
+def test_what_the_profiler_dropped_is_reported(tmp_path: Path) -> None:
     warning = "3 callback api events dropped; 40 activity events dropped."
     trace = read(tmp_path, xspace(device(0, ("fusion", 10 * US, US, {})), warnings=(warning,)))
     assert trace.damage.lost_events == 43

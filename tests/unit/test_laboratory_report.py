@@ -309,7 +309,7 @@ def test_the_shipped_results_are_shown_and_not_written_to(
     assert (own / "report.md").exists()
 
 
-def test_a_directory_without_results_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_without_results_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scenarios", "report", "--results", str(tmp_path)]) == 2
     assert "has no results.json" in capsys.readouterr().err
 

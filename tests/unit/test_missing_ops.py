@@ -95,7 +95,7 @@ def test_graphs_whose_kernels_were_not_recorded() -> None:
     assert missing(make_trace(ops, calls=without)) == 0, "a thread can be woken late"
 
 
-def test_what_is_no_wait_for_this_gpu() -> None:
+def test_what_is_not_a_wait_for_this_gpu() -> None:
     wait = Host("cudaStreamSynchronize", 2 * MS, 301 * MS)
     assert missing(queued([Host("cudaEventQuery", 2 * MS, 301 * MS)])) == 0, "a poll"
     assert missing(queued([Host("cudaFree", 2 * MS, 301 * MS)])) == 0, "memory"

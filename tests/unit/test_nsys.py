@@ -431,7 +431,7 @@ def test_steps_by_is_an_option_of_the_commands(reports: Path, capsys: pytest.Cap
     assert "no range is named 'no such *'" in " ".join(capsys.readouterr().err.split())
 
 
-def test_graphs_recorded_as_one_op_are_told_of(tmp_path: Path, database: sqlite3.Connection) -> None:
+def test_graphs_recorded_as_one_op_are_reported(tmp_path: Path, database: sqlite3.Connection) -> None:
     database.execute(STRINGS)
     database.execute(KERNELS)
     database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1000, 2000, 0, 7, 1, 1)")

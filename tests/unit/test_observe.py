@@ -65,7 +65,7 @@ def test_other_copies_are_not_measured(other: dict[str, Any]) -> None:
     assert observe(make_trace([copy(n * MS, n * MS + US, n * MS - 1, **other) for n in range(5)])).h2d == ()
 
 
-def test_of_too_few_copies_nothing_is_said() -> None:
+def test_of_too_few_copies_nothing_is_reported() -> None:
     ops = [copy(n * MS, n * MS + US, n * MS - 1) for n in range(FEWEST)]
     assert observe(make_trace(ops[:-1])).h2d == ()
     assert len(observe(make_trace(ops)).h2d) == 1
@@ -122,7 +122,7 @@ def test_queued_kernels_show_the_gap_between_them() -> None:
     assert observe(make_trace(ops)).kernel_gap_ns == 1 * US
 
 
-def test_an_event_between_two_kernels_is_no_gap() -> None:
+def test_an_event_between_two_kernels_is_not_a_gap() -> None:
     ops = [kernel(n * 109 * US, n * 109 * US + 100 * US, 10 * n - 90 * US, 10 * n - 80 * US) for n in range(6)]
     events = [Host("cudaEventRecord", 10 * n - 90 * US + 5, 10 * n - 90 * US + 6) for n in range(6)]
     assert observe(make_trace(ops, calls=events)).kernel_gap_ns is None

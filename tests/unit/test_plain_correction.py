@@ -403,7 +403,7 @@ def test_the_longest_and_shortest_steps_that_can_be_told_add_up() -> None:
             assert ov.whatif(trace, plain_step_ns=step_ns).baseline_step_ns == step_ns
 
 
-def test_timed_steps_are_taken_unless_a_length_is_told() -> None:
+def test_timed_steps_are_used_unless_a_length_is_given() -> None:
     lengths = tuple(range(690 * US, 711 * US, 1 * US))
     trace = replace(record(HOST_BOUND, Slowed.by(4 * US)), plain_steps=PlainSteps(timed(*lengths), TimedSteps()))
     plain = plain_of(trace)

@@ -263,7 +263,7 @@ NO_STEPS = ["", "abc", "31.8", "-3ms", "0ms", "0.1ns", "inf", "nan", "5%", "3 GB
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_what_is_no_time_is_refused_in_a_sentence(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_a_time_is_refused_in_a_sentence(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     for text in NO_STEPS:
         assert main([*COMMANDS[name], f"--plain-step={text}"]) == 2
         errors = capsys.readouterr().err.splitlines()[-1]

@@ -429,7 +429,7 @@ def test_ops_that_lack_their_launch_are_not_predicted() -> None:
     assert not result.replay.valid and "5.0%" in result.replay.reasons[0]
 
 
-def test_another_gpus_constants_are_told_of_and_its_link_may_be_any() -> None:
+def test_another_gpus_constants_are_reported_and_its_link_may_be_any() -> None:
     trace = record(repeated([Do("pageable", 20 * MS), Do("kernel", 1 * MS)], 4), gb_per_s=10.0)
     baseline, other = of(trace, "pin"), of(replace(trace, device_names={0: "NVIDIA GeForce RTX 3060"}), "pin")
     assert not baseline.replay.reasons and "H200" in " ".join(other.replay.reasons)
@@ -439,7 +439,7 @@ def test_another_gpus_constants_are_told_of_and_its_link_may_be_any() -> None:
     assert other.predicted_step_ns.value > 1.5 * baseline.predicted_step_ns.value
 
 
-def test_steps_that_differ_widen_the_interval_and_are_told_of() -> None:
+def test_steps_that_differ_widen_the_interval_and_are_reported() -> None:
     program = [do for length in (2, 2, 3, 4, 2, 2) for do in (Do("step"), Do("h2d", 1 * MS), Do("kernel", length * MS))]
     result = of(record(program), "side-stream")
     assert result.predicted_step_ns is not None

@@ -180,7 +180,7 @@ def test_aggregates_are_numpys(ops: list[tuple[Kind, int, int]], size: int) -> N
     }
 
 
-def test_several_traces_are_told_apart() -> None:
+def test_several_traces_are_distinguished() -> None:
     job = QueriedTraces(tuple(trace_of(TRACES / "ddp" / f"rank{rank}.json.gz") for rank in range(2)))
     assert rows_of(job, "SELECT rank, exposed_comm_ns FROM devices ORDER BY rank") == [
         (trace.rank, trace.devices[0].buckets.exposed_comm_ns) for trace in job.report.traces
@@ -254,7 +254,7 @@ def test_of_which_program_figures_are_and_which_trace_is_in_doubt_is_always_said
         (f"SELECT {'1,' * 60_000}1", "more than 100,000 characters"),
     ],
 )
-def test_what_is_no_question_to_the_tables_is_refused_in_a_sentence(
+def test_what_is_not_a_question_to_the_tables_is_refused_in_a_sentence(
     job: QueriedTraces, statement: str, message: str
 ) -> None:
     with pytest.raises(UsageError) as refused:
@@ -448,7 +448,7 @@ def test_hostile_names_are_text_wherever_they_come(tmp_path: Path, capsys: pytes
     assert frame["name"].tolist()[:2] == names[:2] and len(frame) == len(names)
 
 
-def test_an_answer_is_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_answer_is_not_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "answer.json"
     path.write_text(said(capsys, "FROM steps", "--format", "json"))
     assert main(["check", str(path)]) == 2

@@ -46,7 +46,7 @@ def all_read(library: Library, id: str) -> Ranks:
 # -- written reports ------------------------------------------------------------------------------
 
 
-def test_a_report_that_is_named_is_no_trace(tmp_path: Path) -> None:
+def test_a_report_that_is_named_is_not_a_trace(tmp_path: Path) -> None:
     library = Library([written(tmp_path / "ranks.json"), DDP])
     assert [ranks_file.id for ranks_file in library.ranks_files()] == ["ranks.json"]
     assert library.ranks_files()[0].report == job(4)
@@ -122,7 +122,7 @@ def test_the_traces_of_a_folder_are_reduced_and_joined() -> None:
     assert of_job(library, job_of(library, "ddp/rank0", everything=False)) is ranks
 
 
-def test_a_trace_that_cannot_be_read_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_trace_that_cannot_be_read_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
     shutil.copytree(DDP, tmp_path / "job")
     (tmp_path / "job" / "rank2.json").write_text("nothing")
     library = Library([tmp_path])

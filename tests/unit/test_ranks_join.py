@@ -180,7 +180,7 @@ def test_with_one_rank_missing_nothing_is_said_of_waiting() -> None:
     assert join(real(), expected=4).missing == (2, 3)
 
 
-def test_an_unreadable_rank_is_told_and_not_called_missing() -> None:
+def test_an_unreadable_rank_is_reported_and_not_called_missing() -> None:
     report = join([real()[0], Unreadable(source="logs/rank1.json", reason="It is no JSON.")])
     assert report.unreadable == (Unreadable(source="logs/rank1.json", reason="It is no JSON.", rank=1),)
     assert report.missing == ()
@@ -211,7 +211,7 @@ def test_without_a_rank_inside_the_name_tells_it_and_without_either_it_is_shown_
     assert any("without a rank" in note for note in report.notes)
 
 
-def test_kernels_without_a_word_are_matched_by_name_and_it_is_said(tmp_path: Path) -> None:
+def test_kernels_without_a_word_are_matched_by_name_and_it_is_reported(tmp_path: Path) -> None:
     def silent(kernels: Events) -> None:
         for kernel in kernels:
             kernel["args"] = {
@@ -240,7 +240,7 @@ def test_kernels_without_a_word_of_several_groups_are_not_taken_for_one() -> Non
     assert (together.matching.judged, together.clocks.status) == (4, "shared")
 
 
-def test_a_collective_whose_kernels_do_not_end_together_is_not_judged_and_it_is_said(tmp_path: Path) -> None:
+def test_a_collective_whose_kernels_do_not_end_together_is_not_judged_and_it_is_reported(tmp_path: Path) -> None:
     def corrupt(kernels: Events) -> None:
         kernels[5]["dur"] += 4000
 

@@ -180,7 +180,7 @@ def test_point_to_point_is_counted_apart() -> None:
         ("send", False),
     ],
 )
-def test_collectives_in_which_each_waits_for_every_other_are_told_by_name(name: str, each_waits: bool) -> None:
+def test_collectives_in_which_each_waits_for_every_other_are_reported_by_name(name: str, each_waits: bool) -> None:
     assert symmetric(CommKind(name)) == each_waits
 
 
@@ -197,7 +197,7 @@ def test_collectives_in_which_each_waits_for_every_other_are_told_by_name(name: 
         ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(RankData*)", True, False),
     ],
 )
-def test_kernels_that_say_nothing_are_told_by_their_names(kernel: str, each_waits: bool, between_two: bool) -> None:
+def test_kernels_that_say_nothing_are_reported_by_their_names(kernel: str, each_waits: bool, between_two: bool) -> None:
     kind = CommKind(kernel, recorded=False)
     assert (symmetric(kind), point_to_point(kind)) == (each_waits, between_two)
 

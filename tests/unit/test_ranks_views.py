@@ -142,7 +142,7 @@ def test_where_nothing_can_be_compared_it_is_said_why() -> None:
     assert words.judge(joined(Unreadable(source="a", reason="b"))).level == "unusable"
 
 
-def test_what_is_not_there_is_said_in_few_words() -> None:
+def test_what_is_not_there_is_reported_in_few_words() -> None:
     doubts = words.doubts(large())
     assert doubts[0] == "Missing: 9 ranks of 1,024 expected: 40 to 47, 700."
     assert doubts[1] == "Unreadable: rank 7, job/rank7.json.gz: is damaged; copy it again."
@@ -162,7 +162,7 @@ def test_ranks_that_follow_one_another_are_named_as_one(ranks: tuple[int, ...], 
     assert words.runs(ranks) == message
 
 
-def test_clocks_are_told_with_their_error() -> None:
+def test_clocks_are_reported_with_their_error() -> None:
     sentences = " ".join(words.clocks(real()))
     assert sentences.startswith("The ranks share one clock.") and " us " in sentences
     estimated = " ".join(words.clocks(large()))
@@ -207,7 +207,7 @@ def test_the_answer_and_its_evidence_are_one_screen() -> None:
     assert lines[-1].endswith("clocks.") and not any("Clocks" in line for line in lines)
 
 
-def test_what_several_ranks_need_is_said_once() -> None:
+def test_what_several_ranks_need_is_reported_once() -> None:
     report = real()
     worst = report.worst[0]
     others = [
@@ -312,7 +312,7 @@ def test_every_rank_has_its_place_whether_it_is_here_or_not() -> None:
     assert all(large().ranks[place.row].rank == n for n, place in enumerate(places) if place.row is not None)
 
 
-def test_two_traces_of_one_rank_and_two_devices_of_one_are_told_apart() -> None:
+def test_two_traces_of_one_rank_and_two_devices_of_one_are_distinguished() -> None:
     first = multiplied(0, 2)
     copy = replace(first, source="job/rank0-copy.json.gz")
     other = replace(multiplied(1, 2), device=5)

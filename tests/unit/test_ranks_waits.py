@@ -216,7 +216,7 @@ def test_nobody_is_charged_where_the_clocks_tell_nobody_apart() -> None:
     assert waits.arrivals.together.tolist() == [0]
 
 
-def test_what_a_rank_had_itself_waited_for_is_told_as_passed_on() -> None:
+def test_what_a_rank_had_itself_waited_for_is_reported_as_passed_on() -> None:
     """Rank 2 keeps rank 1 waiting 100 ns in their group; so rank 1 comes 100 ns late to rank 0."""
     pair, cross = CommKind("allreduce", "pair", "[1, 2]", 2), CommKind("allreduce", "cross", "[0, 1]", 2)
     ranks = [

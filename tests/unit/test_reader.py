@@ -292,7 +292,7 @@ def test_copies_keep_bytes_and_memory_kinds(tmp_path: Path) -> None:
     assert ops.target_kind.tolist() == [Memory.PAGEABLE, Memory.UNKNOWN]
 
 
-def test_what_is_no_work_stays_out_of_gpu_ops(tmp_path: Path) -> None:
+def test_what_is_not_work_stays_out_of_gpu_ops(tmp_path: Path) -> None:
     others = (
         "gpu_user_annotation",
         "cuda_sync",
@@ -321,7 +321,7 @@ def test_of_calls_that_share_a_correlation_the_earliest_launched(tmp_path: Path)
 
 
 @pytest.mark.parametrize("correlation", [0, -1, None])
-def test_no_correlation_is_no_launch(tmp_path: Path, correlation: int | None) -> None:
+def test_no_correlation_is_not_a_launch(tmp_path: Path, correlation: int | None) -> None:
     args = {} if correlation is None else {"correlation": correlation}
     orphan = event("kernel", "k", 9, 1, args={"device": 0, "stream": 7, **args})
     trace = read(tmp_path, document([call(1, 1, 0), orphan]))
@@ -460,7 +460,7 @@ def test_rocm_calls_and_copies_are_read(tmp_path: Path) -> None:
     assert trace.gpu_ops.launch.tolist() == [0]
 
 
-def test_a_trace_without_gpu_activity_is_no_error(tmp_path: Path) -> None:
+def test_a_trace_without_gpu_activity_is_not_an_error(tmp_path: Path) -> None:
     trace = read(tmp_path, document([event("cpu_op", "aten::add", 1, 1)]))
     assert (len(trace.gpu_ops), len(trace.cpu_ops), trace.devices) == (0, 1, ())
 
@@ -551,7 +551,7 @@ def test_reading_writes_nothing_where_there_is_no_terminal(tmp_path: Path, capfd
     assert (captured.out, captured.err) == ("", "")
 
 
-def test_a_full_launch_queue_is_no_overhead_of_the_profiler(tmp_path: Path) -> None:
+def test_a_full_launch_queue_is_not_an_overhead_of_the_profiler(tmp_path: Path) -> None:
     """Though CUPTI lists it as such."""
     overheads = [event("overhead", name, 1, 2) for name in ("Command Buffer Full", "Buffer Flush")]
     trace = read(tmp_path, {"traceEvents": [kernel(0, 9), *overheads]})

@@ -335,7 +335,7 @@ def test_the_lead_in_costs_nothing() -> None:
     assert not found(make_trace(ops))
 
 
-def test_a_trace_without_launches_syncs_or_stacks_is_no_error() -> None:
+def test_a_trace_without_launches_syncs_or_stacks_is_not_an_error() -> None:
     ops = [
         Op(Kind.H2D, 0, 5 * MS, stream=20, source=Memory.UNKNOWN, target=Memory.UNKNOWN),
         Op(Kind.COMPUTE, 5 * MS, 6 * MS),

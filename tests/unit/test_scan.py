@@ -145,7 +145,7 @@ def test_times_as_profilers_write_them_are_taken(times: str) -> None:
     assert assert_taken_only_as_python_takes_it(text.encode())
 
 
-def test_texts_of_all_lengths_are_told_apart() -> None:
+def test_texts_of_all_lengths_are_distinguished() -> None:
     names = [letter * length for length in range(40) for letter in ("a", "é", "b")]
     names += [f"{number:05}" for number in range(5000)]
     array = json.dumps([event(cat="cpu_op", name=name) for name in names], ensure_ascii=False).encode()

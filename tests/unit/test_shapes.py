@@ -408,7 +408,7 @@ def test_odd_shapes_tell_nothing(tmp_path: Path, dims: Any, types: Any) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"[", b"[" * 100_000, b"\xff", b"NaN", b'["\xff"]'])
-def test_a_signature_that_is_no_json_tells_nothing(text: bytes) -> None:
+def test_a_signature_that_is_not_json_tells_nothing(text: bytes) -> None:
     assert signature(text, b'["float"]').elements == () and not signature(b"[[2]]", text).whole
 
 

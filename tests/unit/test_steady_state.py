@@ -48,7 +48,7 @@ def test_even_steps_as_long_as_plain_ones_pass() -> None:
     assert check(EVEN, EVEN, EVEN).status == "ok"
 
 
-def test_recording_makes_a_program_slower_and_that_is_no_reason_to_warn() -> None:
+def test_recording_makes_a_program_slower_and_that_is_not_a_reason_to_warn() -> None:
     assert check([1.6 * ms for ms in EVEN], EVEN, EVEN).status == "ok"
 
 

@@ -146,7 +146,7 @@ def test_a_blocking_call_is_found_inside_a_range_of_its_thread() -> None:
     assert result.interventions[0].touched == 1
 
 
-def test_item_is_no_copy_that_might_not_block_even_where_no_ops_were_recorded() -> None:
+def test_item_is_not_a_copy_that_might_not_block_even_where_no_ops_were_recorded() -> None:
     for name, blocks in (("item_every_step", False), ("blocking_copy", True)):
         trace = trace_of(TRACES / f"known_causes/{name}.json.gz")
         light = replace(trace, cpu_ops=HostEvents.empty(names=trace.names))

@@ -142,7 +142,7 @@ def test_a_data_loader_gets_workers_and_pinned_memory_however_it_is_imported(tmp
         ("Loaders.DataLoader(texts)", "there is no `DataLoader(` on that line"),
     ],
 )
-def test_what_is_not_clear_is_said_in_words(tmp_path: Path, call: str, reason: str) -> None:
+def test_what_is_not_clear_is_reported_in_words(tmp_path: Path, call: str, reason: str) -> None:
     program = Program(tmp_path, f"from torch.utils.data import DataLoader\nfrom mine import Loaders\nloader = {call}\n")
     line, advice = program.edited(WORKERS, loader=program.loader("loader = "))
     assert not line
@@ -444,7 +444,7 @@ def test_the_arguments_of_a_trainer_are_edited(tmp_path: Path) -> None:
     ]
 
 
-def test_what_a_library_calls_it_is_said_where_its_options_are_out_of_sight(tmp_path: Path) -> None:
+def test_what_a_library_calls_it_is_reported_where_its_options_are_out_of_sight(tmp_path: Path) -> None:
     program = Program(tmp_path, "from mine import options\ntrainer.train()\nfor batch in prepared:\n    pass\n")
     _, advice = program.edited(WORKERS, loader=program.loader(".train()", "transformers"))
     options = "`dataloader_num_workers=6, dataloader_persistent_workers=True`"
@@ -566,7 +566,7 @@ def test_a_file_that_changed_since_the_program_was_run_is_not_edited(tmp_path: P
         ("a\0b", None, "the file cannot be read"),
     ],
 )
-def test_what_is_no_file_of_python_gets_words(
+def test_what_is_not_a_file_of_python_gets_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, source: bytes | None, reason: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

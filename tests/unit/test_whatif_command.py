@@ -251,7 +251,7 @@ def test_no_line_is_wider_than_asked_and_no_word_is_cut(width: int) -> None:
         assert word in shown
 
 
-def test_hostile_names_reach_nobody() -> None:
+def test_hostile_names_do_no_harm() -> None:
     result = predicted(HOSTILE, ladder=LADDER)
     for shown in (text(result, width=100), md(result)):
         assert all(character == "\n" or character.isprintable() for character in shown)
@@ -382,7 +382,9 @@ def test_where_the_replay_explains_nothing_the_exit_code_is_1(
         (["nowhere.json", "--pin"], "nowhere.json: the file does not exist"),
     ],
 )
-def test_wrong_usage_is_told_in_a_sentence(args: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_reported_in_a_sentence(
+    args: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["whatif", *args]) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and expected in " ".join(captured.err.split()) and "Traceback" not in captured.err
