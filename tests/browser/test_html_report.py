@@ -36,7 +36,7 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
 
 
 def read(page: Page, report: Path) -> list[str]:
-    """Opens the file, waits until all is drawn, and returns what was asked for besides it."""
+    """Open the file, wait until everything is drawn, and return the addresses of all other requests."""
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.goto(report.as_uri())
@@ -56,7 +56,7 @@ def exact(page: Page, number: int = 0) -> None:
 
 
 def in_view(page: Page) -> str:
-    """What the timeline says of the span it shows, as a picture of its canvas."""
+    """Return a picture of the timeline's canvas, as a data URL."""
     return str(page.locator("#timeline-0 canvas").first.evaluate("canvas => canvas.toDataURL()"))
 
 

@@ -54,7 +54,7 @@ def test_zooming_one_timeline_zooms_the_other(page: Page, dashboard: Served) -> 
 
 
 def in_view(page: Page) -> list[int]:
-    """What the timeline that was last used shows."""
+    """Return the span shown by the timeline that was last used."""
     shown: list[int] = page.evaluate("(({ view }) => [view.start, view.end])(overlapscope.activeTimeline)")
     return shown
 

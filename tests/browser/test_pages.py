@@ -43,7 +43,7 @@ def section_of(trace: str) -> DeviceReport:
 
 
 def check_timeline_shows(page: Page, trace: str, window: Window) -> None:
-    """The timeline is open, and the window lies inside what its URL says is shown."""
+    """Check that the timeline is open and that its span, as the URL states it, contains the window."""
     page.wait_for_url(re.compile(r"/timeline\?"))
     query = parse_qs(urlsplit(page.url).query)
     origin = lanes.build(analysed(trace)).origin_ns

@@ -1,4 +1,4 @@
-"""The timeline under mouse and keyboard: what it shows is checked against the lanes themselves."""
+"""Tests of the timeline under mouse and keyboard, compared with the lanes themselves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PIPELINE, TRAINING, PAGEABLE = "pipeline_3stream", "gpt2_train", "known_causes/p
 EVENT_WAIT = "known_causes/event_wait"
 TWO_DEVICES = "mixed_workloads/model_on_two_devices"
 
-# Where an instant of a lane is on the page.
+# Position of a time on a lane, in pixels of the page.
 _POINT = """([lane, ns]) => {
     const timeline = overlapscope.activeTimeline, box = timeline.canvas.getBoundingClientRect();
     const row = overlapscope.rowOf(timeline.rows.rows, timeline.model, lane);
@@ -49,7 +49,7 @@ def open_timeline(page: Page, served: Served, trace: str, **query: str | int) ->
 
 
 def painted(page: Page) -> None:
-    """Waits until what is shown is exact."""
+    """Wait until the timeline shows exact data."""
     expect(page.locator("#timeline")).to_have_attribute("data-exact", "true")
 
 
@@ -68,7 +68,7 @@ def tap(page: Page, key: str) -> None:
 
 
 def query(page: Page) -> dict[str, str]:
-    """What the address says."""
+    """Return the parameters of the address."""
     pairs: dict[str, str] = page.evaluate("Object.fromEntries(new URLSearchParams(location.search))")
     return pairs
 
@@ -86,7 +86,7 @@ def in_url(page: Page, name: str, value: str | None) -> None:
 
 
 def details(page: Page) -> dict[str, str]:
-    """What the panel says of the chosen op."""
+    """Return the panel's facts about the selected op."""
     pairs = page.locator("#timeline-details dl > div").all()
     return {pair.locator("dt").inner_text(): pair.locator("dd").inner_text() for pair in pairs}
 
@@ -561,7 +561,7 @@ def test_what_was_zoomed_to_outlives_light_and_dark_and_another_device(page: Pag
     assert view(page) == zoomed
 
 
-# What a hand could do within a moment: the timeline is moved, and then comes a click, or the way back.
+# Actions in quick succession: the timeline is moved, then clicked, or moved back.
 _MOVE = "([start, end]) => overlapscope.setView(overlapscope.activeTimeline, { start, end })"
 _MOVE_AND_CLICK = f"([start, end, button]) => {{ ({_MOVE})([start, end]); document.querySelector(button).click(); }}"
 _MOVE_AND_GO_BACK = f"([start, end]) => {{ ({_MOVE})([start, end]); history.back(); }}"

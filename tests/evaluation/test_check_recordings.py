@@ -45,7 +45,7 @@ BROKEN = {
     "copy_matrix/streamed0_pinned1": SAME_STREAM,
     "copy_matrix/streamed1_pinned0": PAGEABLE,
     "copy_matrix/streamed1_pinned1": HEALTHY,
-    # Nothing is copied: what is slow here are launches, which is not about data.
+    # Nothing is copied: launches are slow here, which does not concern data.
     "cuda_graph/eager": HEALTHY,
     "cuda_graph/graph_replay": HEALTHY,
     "cuda_graph/train_eager": HEALTHY,
@@ -126,7 +126,7 @@ BROKEN = {
 """The rules that must fail; a healthy recording passes."""
 
 UNDECIDED = {
-    # Whether so many chunks overlap is a matter of how fast the host launches them, which the program does not say.
+    # With this many chunks, overlap depends on how fast the host launches them, which does not follow from the program.
     "chunked_streams/breadth_first_8",
     "chunked_streams/breadth_first_16",
     # The short copy of a batch sits on the compute stream; whether it is long enough to matter is up to the machine.

@@ -1,4 +1,4 @@
-"""What people ask about recordings is answered by `overlapscope mcp`, small and with nothing left to be guessed."""
+"""Tests that `overlapscope mcp` answers people's questions about recordings, briefly and completely."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_the_slow_rank_is_named(folder: Path, variant: str, rank: int) -> None:
 
 
 def test_slowness_of_the_gpu_is_distinguished_from_slowness_of_the_host(folder: Path) -> None:
-    """A rank that computes more has more compute than the others; one that sleeps has more idle time."""
+    """A rank that computes more has more compute than the others, and a rank that sleeps has more idle time."""
     more = {
         variant: next(one for one in of(folder, variant).worst if one.rank == rank).excess[0].name
         for variant, rank in (("slow_gpu", 2), ("slow_host", 1))

@@ -1,4 +1,4 @@
-"""Real recordings of one program, again and again, never fail each other; what was planted in it is found.
+"""Tests that repeated recordings of a program never fail each other, and that planted slowdowns are detected.
 
 The recordings are those behind `docs/evaluation/noise.md`, which says more of them.
 """
@@ -155,7 +155,7 @@ def test_the_page_on_noise_is_up_to_date(folder: Path, recordings: dict[str, lis
 def test_recordings_of_one_program_are_one_level_and_the_page_on_levels_says_so(
     recordings: dict[str, list[Recording]],
 ) -> None:
-    """What is quick to make of the page."""
+    """Return the parts of the page that are quick to compute."""
     page, stale = Path("docs/evaluation/levels.md").read_text(), "stale: run python -m benchmarks.levels"
     for program in PROGRAMS:
         alarms = levels.alarms(program, recordings[program])

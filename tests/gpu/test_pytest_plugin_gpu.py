@@ -143,7 +143,7 @@ def test_just_recorded(weight, overlap_profile):
 
 
 def said_of(test: str, run: pytest.RunResult) -> str:
-    """What stands under a test's headline."""
+    """Return the text below a test's headline."""
     _, _, rest = output(run).partition(f"_ {test} _")
     return re.split(r"^_{3,} .* _{3,}$|^={3,} .* ={3,}$", rest, maxsplit=1, flags=re.MULTILINE)[0]
 

@@ -1,4 +1,7 @@
-"""Recordings on a GPU: what they hold, and that programs which do not use one yet stay so."""
+"""Tests of recordings on a GPU:
+
+Their contents, and that recording does not start the GPU for a program that has not used it.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ def test_a_program_without_cuda_stays_so(tmp_path: Path) -> None:
 
 
 def run(program: str, cwd: Path, *options: str) -> str:
-    """What `overlapscope run` says of a program, which must succeed; the trace is x.trace.json.gz."""
+    """Return the output of `overlapscope run` for a program, which must succeed; the trace is x.trace.json.gz."""
     (cwd / "x.py").write_text("import os, threading, torch\n" + program)
     done = forked.run(["-m", "overlapscope", "run", *options, "x.py"], cwd)
     assert done.returncode == 0, done.stderr

@@ -32,7 +32,7 @@ pytestmark = [
 
 STEPS = 8
 Train = Callable[[Callable[[], None]], torch.optim.Optimizer]
-"""Makes steps, calls what it is given after each, and returns its optimizer."""
+"""Function that makes steps, calls its argument after each, and returns its optimizer."""
 
 
 class Pictures(Dataset[dict[str, Any]]):

@@ -23,7 +23,7 @@ def test_the_digest_of_the_reader_covers_all_that_it_is_made_of() -> None:
         "print(*files, sep='\\n')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    # The version counts besides; errors have no say in what is read.
+    # The version is part of the digest, too; errors do not affect the result of reading.
     told = {"__init__.py", "base/__init__.py", "base/registry.py", "base/shown.py", "trace/__init__.py"}
     told |= {"version.py", "errors.py"}
     package = Path(ov.__file__).parent

@@ -1,4 +1,4 @@
-"""Odd command lines, files and streams: each has the exit code that is documented, and nobody sees a traceback."""
+"""Tests of odd command lines, files and streams: each gives the documented exit code and no traceback."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SURROGATE = os.fsdecode(b"na\xffme")
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A directory of files as one finds them, and as one does not; the working directory of every command here."""
+    """Return a directory of usual and unusual files, the working directory of every command here."""
     place = tmp_path_factory.mktemp("place")
     shutil.copy(GOOD, place / "good.json.gz")
     shutil.copy(BAD, place / "bad.json.gz")
@@ -87,7 +87,7 @@ def _device(report: dict[str, Any]) -> dict[str, Any]:
 
 
 LINES: list[tuple[int, str]] = [
-    # Nothing, and what is no command.
+    # No command, and unknown commands.
     (2, ""),
     (2, "--nonsense"),
     (2, "chek good.json.gz"),
@@ -314,7 +314,7 @@ def test_an_odd_command_line_has_the_exit_code_that_is_documented(
     assert {path: path.read_bytes() for path in place.iterdir() if path.is_file()} == before
 
 
-# -- what nobody foresaw --------------------------------------------------------------------------
+# -- unforeseen errors --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), RecursionError(), ValueError("\x1b[31m"), AssertionError()])
@@ -387,7 +387,7 @@ def test_streams_and_directories_that_are_gone_change_no_answer(code: int, scrip
     done = process(script, GOOD, BAD, directory=tmp_path)
     assert done.returncode == code
     assert "Traceback" not in done.stdout + done.stderr and "internal error" not in done.stderr
-    # What is meant for stderr goes nowhere else.
+    # Messages for stderr go only there.
     assert "overlapscope: error" not in done.stdout
     for path in tmp_path.glob("*.json"):
         json.loads(path.read_bytes())

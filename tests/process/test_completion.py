@@ -1,4 +1,4 @@
-"""What bash completes with the script that `overlapscope completion` prints."""
+"""Tests of bash completion with the script that `overlapscope completion` prints."""
 
 from __future__ import annotations
 

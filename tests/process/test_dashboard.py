@@ -1,4 +1,4 @@
-"""The dashboard's own logic: what its URLs mean, which traces it may show, and how it is started."""
+"""Tests of the dashboard's logic: the meaning of URLs, the traces that it may show, and its start."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_findings_lead_to_a_case_of_their_own_in_either_timeline(timed: Opened) 
 
 
 def test_a_trace_without_timed_steps_has_no_other_program() -> None:
-    """Where its step is only estimated, verdict and findings are of the recording."""
+    """If the step is only estimated, verdict and findings describe the recording."""
     opened = Library([TRACES / "gpt2_train.json.gz"]).wait("gpt2_train")
     device = opened.section().device
     assert device is not None and device.plain is not None and device.plain.origin == "estimated"
@@ -338,7 +338,7 @@ def test_a_port_that_is_taken_is_an_error_only_where_it_was_asked_for(capsys: py
         assert f"port {served.port} of 127.0.0.1 cannot be had" in error and "choose another with --port" in error
     app = flask.Flask("one")
     with socket.socket() as taken:
-        # Somebody else may have the usual port already.
+        # Another process may already use the usual port.
         with suppress(OSError):
             taken.bind(("127.0.0.1", DEFAULT_PORT))
             taken.listen()

@@ -88,7 +88,7 @@ VALUES: dict[str, Any] = {
     "hta-run.n_clicks": 1,
     "hta-csv.n_clicks": 1,
 }
-"""What a browser has for each property that a callback asks for."""
+"""Values in a browser for each property that a callback takes."""
 
 NASTY: list[Any] = [
     None,
@@ -139,7 +139,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
 
 @pytest.fixture(scope="module")
 def posts(client: FlaskClient) -> list[dict[str, Any]]:
-    """What a browser would post for each callback."""
+    """Return the post of a browser for each callback."""
     document = json.loads(client.get("/_dash-dependencies", headers=KNOWN).data)
     made = [as_post(one) for one in document if one["clientside_function"] is None]
     assert len(made) > 20
@@ -183,7 +183,7 @@ def encoded(value: Any) -> bytes:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where in a post there is anything."""
+    """Yield the paths to all values in a post."""
     if path:
         yield path
     if isinstance(value, dict | list):

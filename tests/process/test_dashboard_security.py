@@ -1,4 +1,4 @@
-"""Who may ask the dashboard for what: a real server, asked over plain HTTP."""
+"""Tests of access to the dashboard: requests to a real server over plain HTTP."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_another_sites_page_cannot_post(local: Served, path: str, headers: dict[
 
 @pytest.mark.parametrize("path", PATHS)
 def test_another_sites_page_cannot_ask_for_anything_but_to_go_there(local: Served, path: str) -> None:
-    """Not even for what it cannot read: a report takes seconds to make."""
+    """Not even for responses that it cannot read, because a report takes seconds to compute."""
     for site in ("cross-site", "same-site"):
         headers = {"Host": f"localhost:{local.port}", "Sec-Fetch-Site": site}
         for mode in ("no-cors", "cors", "websocket"):
@@ -118,7 +118,7 @@ def test_every_answer_tells_the_browser_to_load_nothing_from_elsewhere(local: Se
 
 
 def cookie_of(served: Served) -> str:
-    """What a browser keeps that opened the printed address: name and value."""
+    """Return the cookie, name and value, of a browser that opened the printed address."""
     parts = urlsplit(served.address)
     return str(ask(served, f"{parts.path}?{parts.query}", known=False).headers["Set-Cookie"]).partition(";")[0]
 

@@ -170,7 +170,7 @@ def test_it_ends_at_once_while_a_dropped_file_is_read(tmp_path: Path, body: byte
             connection.sendall(asked)
             assert ask(served, "/_dash-layout").status == 200
             served.process.terminate()
-            # Half a second for what is under way, and much more for a busy machine.
+            # Half a second for requests under way, and much more for a busy machine.
             assert served.process.wait(timeout=60) == 0
         assert not any(tmp_path.iterdir())
 

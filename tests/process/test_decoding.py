@@ -101,7 +101,7 @@ EVENT = st.fixed_dictionaries(
 def test_any_events_are_the_same_either_way(
     tmp_path_factory: pytest.TempPathFactory, events: list[dict[str, Any]], block: int
 ) -> None:
-    """In one stretch or in many: an odd event changes how those beside it are decoded, and not what they become."""
+    """In one stretch or in many: an odd event changes how its neighbors are decoded, but not the result."""
     path = write(tmp_path_factory.mktemp("any"), json.dumps({"traceEvents": events}).encode())
     whole = kineto.read(path, crew=ALONE)
     with patched(files, "BLOCK_BYTES", block):

@@ -1,4 +1,4 @@
-"""Files that are written: whole or not at all, whatever happens meanwhile, and never over what is being read."""
+"""Tests of writing files: whole or not at all, whatever happens meanwhile, and never over a file that is being read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def left(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 
 
-# -- what it replaces -----------------------------------------------------------------------------
+# -- replaced files -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o000])
@@ -213,7 +213,7 @@ def write(what: str, target: Path) -> int:
 
 
 def begin(what: str, target: Path, said: Path, limit_bytes: int = resource.RLIM_INFINITY) -> int:
-    """`write` in a process of its own, whose id is returned; what it says goes to a file."""
+    """Run `write` in a separate process and return its id. Its messages go to a file."""
     process = os.fork()
     if process:
         return process
@@ -293,7 +293,7 @@ def test_a_small_disk_that_is_full_leaves_what_was_there_and_says_so(what: str, 
         subprocess.run(["umount", str(place)], check=True)
 
 
-# -- what is read is not written over -------------------------------------------------------------
+# -- files being read are not overwritten -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("link", [None, os.symlink, os.link])
@@ -352,7 +352,7 @@ def test_the_configuration_that_is_found_is_not_written_over(
     assert (tmp_path / "overlapscope.toml").read_text() == ""
 
 
-# -- what is found in directories -----------------------------------------------------------------
+# -- directories -----------------------------------------------------------------
 
 
 def _as_pipe(path: Path) -> None:
@@ -384,7 +384,7 @@ def test_special_files_in_a_directory_do_not_block(
     make(laboratory / "results.json")
     monkeypatch.chdir(tmp_path)
     assert main(["analyze", "ranks"]) == 0
-    # Who checks a job wants to know of a link to nothing, which may be a rank.
+    # A broken link may be a rank, so a check of a job reports it.
     assert main(["check", "ranks"]) == (2 if make is _as_circle else 0)
     assert "internal error" not in capfd.readouterr().err
     assert main(["whatif", "ranks/rank0.json.gz", "--pin"]) == 0

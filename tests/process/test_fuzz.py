@@ -1,4 +1,4 @@
-"""The fuzzer: a seed is a file, what is wrong is found, and nothing stops it."""
+"""Tests of the fuzzer: a seed gives a file, defects are detected, and nothing stops the campaign."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`overlapscope hta`: HTA's analyses by name, in every format, and what is said where there is none."""
+"""Tests of `overlapscope hta`: HTA's analyses by name, in every format, and messages if there is no result."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_json_has_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
     idle, gaps = document["tables"]
     assert "idle_category" in idle["columns"] and len(idle["rows"]) >= 6
     assert all(len(row) == len(gaps["columns"]) for row in gaps["rows"])
-    # The deviation of one gap is nothing that JSON has a number for.
+    # JSON has no number for the deviation of a single gap.
     assert "NaN" not in json.dumps(document)
 
 
@@ -117,7 +117,7 @@ def test_where_rounding_makes_hta_give_up_nanoseconds_help(capsys: pytest.Captur
 
 
 def test_where_hta_gives_up_on_whole_microseconds_nothing_is_promised(tmp_path: Path) -> None:
-    # There is no launch that it knows: it counts on one.
+    # HTA fails without a launch that it recognizes.
     trace = rewritten("known_causes/launch_bound_graph", tmp_path)
     with pytest.raises(HtaFailed, match=r"get_aten_op_kernels_and_delay failed \(KeyError") as caught:
         run("aten", trace)

@@ -84,7 +84,7 @@ def assert_same_frames(pair: Pair) -> None:
 
 
 _COLLECTIVES = {"collective_name", "msg_dtype", "in_msg_nelems", "out_msg_nelems", "group_size"}
-"""What host ops say of a collective is not in a Trace; what kernels say is checked by itself."""
+"""A Trace does not have the host ops' notes on a collective; those of kernels have a separate test."""
 
 
 def results(analysis: TraceAnalysis, name: str) -> Iterator[tuple[str, pd.DataFrame | str | None]]:
@@ -179,7 +179,7 @@ def test_counters_are_read_by_hta_itself(tmp_path: Path) -> None:
     assert row["smsp__inst_executed.sum"] == 4096 and row["top_level_op"] == "aten::mul"
 
 
-# -- what is drawn into copies
+# -- results drawn into copies
 
 
 def _few_ops(event: dict[str, Any]) -> dict[str, Any] | None:
@@ -324,7 +324,7 @@ def test_the_logs_of_others_are_left_alone(caplog: pytest.LogCaptureFixture) -> 
     before = list(logging.getLogger().handlers), logging.getLogger("hta").disabled
     with quiet():
         logging.getLogger().error("heard")
-        # What HTA does where it finds a node twice.
+        # HTA's behavior if it meets a node twice.
         code = compile(
             "logging.error('not heard')", str(Path(str(hta.__file__)).parent / "common" / "call_stack.py"), "exec"
         )

@@ -48,7 +48,7 @@ def test_a_helper_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(helper, "usable_cores", lambda: 2)
     monkeypatch.setattr(helper, "alone", lambda: True)
     helped = read(tmp_path)
-    # Where the helper did its work, this process did not.
+    # This process did not do the helper's work.
     assert readers == ([] if end == "well" else [parent])
     for field in fields(Trace):
         one, other = getattr(helped, field.name), getattr(alone, field.name)

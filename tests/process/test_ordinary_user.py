@@ -20,7 +20,7 @@ GOOD = TRACES / "known_causes" / "healthy_prefetch.json.gz"
 
 
 def give_up_rights() -> None:
-    """What root may do beyond the modes of files, which is all that tells it from others here. To become another user
+    """Capabilities of root that override file modes, the only difference from other users here. To become another user
     would not do: Python itself may lie where only root can read it.
     """
     none_of_them = (ctypes.c_uint32 * 6)()
@@ -50,7 +50,7 @@ def as_user(line: str, *, said: Path) -> int:
 
 @pytest.fixture
 def closed(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current directory, home and cache of somebody who may write to none of them; there is a trace in it."""
+    """Return a directory, with a trace, that is current directory, home and cache of a user who may not write to it."""
     place = tmp_path_factory.mktemp("closed")
     for directory in (place, *place.parents[:2]):
         directory.chmod(0o755)
@@ -94,7 +94,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 )
 def test_what_needs_no_writing_works(line: str, closed: Path, tmp_path: Path) -> None:
     if line == "analyze .":
-        # Where all can be read.
+        # A directory that everyone can read.
         (closed / "secret.json").unlink()
     assert as_user(line, said=tmp_path / "said") == 0
     assert "Traceback" not in (tmp_path / "said").read_text()

@@ -1,4 +1,4 @@
-"""A file read by several processes is the same Trace, to the last column, as one read by one."""
+"""Tests that several processes read a file into the same Trace as a single process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_recording_is_the_same(tmp_path: Path, path: Path) -> None:
 def test_every_dialect_is_the_same(tmp_path: Path, how: str, block: int) -> None:
     path = write(tmp_path, dialect(events_of_all_kinds(400), how))
     trace, counted, helped = read_both(path, block, processes=3)
-    # The whole file, but for its first two blocks and its last.
+    # The whole file except its first two blocks and its last.
     assert counted == (path.stat().st_size - 1) // block - 2
     assert helped > 0
     assert trace.damage.lost_events == 0

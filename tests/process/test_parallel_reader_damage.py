@@ -1,4 +1,4 @@
-"""A damaged file read by several processes is the same Trace as one read by one."""
+"""Tests that several processes read a damaged file into the same Trace as a single process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files helpers read, and helpers that fail."""
+"""Tests of the files that helpers read, and of helpers that fail."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
-    """A scheduler with one worker, which has little memory and runs in another directory than this process."""
+    """Yield a scheduler whose only worker has little memory and runs in a different directory from this process."""
     with (
         scheduler(tmp_path_factory.mktemp("cluster"), allowed_failures=0) as started,
         started.worker("--memory-limit", "220MB"),

@@ -58,7 +58,7 @@ def test_no_bytes_lead_it_out_of_its_memory(tmp_path: Path) -> None:
 
 
 def arrays(count: int) -> list[bytes]:
-    """Events of all kinds, changed in a few places and cut anywhere, each behind its length."""
+    """Return events of all kinds, changed in a few places and cut anywhere, each preceded by its length."""
     chance = random.Random(1)
     found = []
     for number in range(count):

@@ -1,4 +1,7 @@
-"""`overlapscope try` around real processes that pretend to be a training program: what is run, told and left behind."""
+"""Tests of `overlapscope try` with real processes that imitate a training program:
+
+Its runs, its messages and its files.
+"""
 
 from __future__ import annotations
 

@@ -159,7 +159,10 @@ def recommender(way: str) -> Step:
 
 
 def frames(way: str) -> Step:
-    """Frames of a film, 24 MiB each, are made sharp grey ones of 16 MiB: on one stream, with one for copies, or two."""
+    """Frames of a film, 24 MiB each, become sharp grey frames of 16 MiB:
+
+    On one stream, with another for copies, or with two.
+    """
     height, width, count = 2160, 3840, 8
     films = [torch.randint(256, (3, height, width), dtype=torch.uint8).pin_memory() for _ in range(count)]
     results = [torch.empty(height, width, dtype=torch.float16).pin_memory() for _ in films]

@@ -28,7 +28,7 @@ _MEMORY: Final = {0: "Pageable", 1: "Pinned"}
 
 
 class Op(NamedTuple):
-    """Of a GPU."""
+    """A GPU op."""
 
     device: int
     stream: int
@@ -51,7 +51,7 @@ def document(path: Path) -> dict[str, Any]:
 
 
 def unpacked(path: Path) -> bytes:
-    """The file as it was before somebody packed it."""
+    """Return the unpacked content of a file."""
     data = path.read_bytes()
     return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
 
@@ -145,7 +145,7 @@ def _percent(part: int, whole: int) -> float | None:
 
 
 def longest(path: Path, kind: str, stream: int) -> int:
-    """Of the ops of a kind on a stream."""
+    """Return the longest duration of the ops of a kind on a stream."""
     return max(op.end - op.start for op in ops(path) if (op.kind.name, op.stream) == (kind, stream))
 
 
@@ -156,7 +156,7 @@ def total(path: Path, of: str, kind: str, device: int = 0, memory: str = "") -> 
 
 
 def rate(path: Path, kind: str) -> float:
-    """Of the only copy, in 1e9 bytes per second."""
+    """Return the rate of the only copy, in 1e9 bytes per second."""
     [op] = (op for op in ops(path) if op.kind.name == kind)
     return op.bytes / (op.end - op.start)
 
@@ -170,7 +170,7 @@ def longest_gap(path: Path) -> int:
 
 
 def longest_copy(path: Path, memory: str) -> str:
-    """Its name."""
+    """Return the name of the longest copy of this memory kind."""
     return max((op for op in ops(path) if memory in op.name), key=lambda op: op.end - op.start).name
 
 
@@ -207,7 +207,7 @@ def exposed_line(path: Path, script: str) -> list[Any]:
 
 
 def _line(path: Path, span: tuple[int, int], script: str) -> str:
-    """Of the innermost frame of a script around a span."""
+    """Return the line of the innermost frame of a script around a span."""
     frames = (
         (*_times(path, event), str(event["name"]))
         for event in _events(path, frozenset({"python_function"}))
@@ -219,8 +219,11 @@ def _line(path: Path, span: tuple[int, int], script: str) -> str:
 
 
 def step_spans(path: Path) -> list[int]:
-    """Of each step: from the first op launched from it on the busiest stream of kernels to the next step's; the last
-    ends with the window."""
+    """Return the span of each step:
+
+    From the first op launched from it on the busiest stream of kernels to the next step's. The last ends with the
+    window.
+    """
     launches = {event["args"]["correlation"]: _times(path, event)[0] for event in _events(path, _CALLS)}
     busy: dict[int, int] = {}
     for op in ops(path):
@@ -240,18 +243,18 @@ def step_spans(path: Path) -> list[int]:
 
 
 def median_step(path: Path) -> float:
-    """Of all steps."""
+    """Return the median step."""
     return statistics.median(step_spans(path))
 
 
 def timed_step(path: Path) -> int:
-    """What steps took right before and right behind the recording: between the two medians."""
+    """Return the step time around the recording: the mean of the medians before and after it."""
     sides = document(path)["overlapscope"]["plain_steps"].values()
     return round(statistics.fmean(statistics.median(side["device_ns"]) for side in sides))
 
 
 def slower_by(path: Path, before: Path) -> int:
-    """How much longer a step is on average than in another recording."""
+    """Return by how much the mean step is longer than in another recording."""
     return round(statistics.fmean(step_spans(path))) - round(statistics.fmean(step_spans(before)))
 
 
@@ -269,12 +272,12 @@ def straggler(path: Path) -> int:
 
 
 def size(path: Path) -> int:
-    """Of the file, in bytes."""
+    """Return the size of the file, in bytes."""
     return path.stat().st_size
 
 
 def measured(path: Path, experiment: str, variant: str) -> int:
-    """What an iteration took in the laboratory while nothing was recorded."""
+    """Return the time of an iteration in the laboratory without a recording."""
     [mine] = (one for one in document(path)["experiments"] if one["name"] == experiment)
     [wall] = (one["wall_ms"]["median"] for one in mine["variants"] if one["name"] == variant)
     return round(float(wall) * 1_000_000)

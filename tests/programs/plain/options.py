@@ -1,4 +1,4 @@
-"""What all the scripts can be told."""
+"""Options of all scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all the scripts can be told, and their clock."""
+"""Options of all scripts, and their clock."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Options:
     """The command line."""
 
     steps: int
-    """That the script makes."""
+    """Steps that the script makes."""
     device: str
     timed: tuple[int, int] | None
-    """So many steps are left out, and so many timed."""
+    """Numbers of steps to leave out, and to time."""
     edited: dict[str, str] = field(default_factory=dict)
     """The edits, with their values: `workers` 4, `pin` nothing."""
 
