@@ -1,4 +1,7 @@
-"""Many files, judged by several processes. What dies or hangs is found too, and another process goes on behind it."""
+"""Many files, judged by several processes.
+
+Files that kill or hang the process are reported too, and another process goes on after them.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,11 @@ from tests.fuzz.oracle import Found, examine
 HANG_S = 60.0
 """Wall time after which a file hangs; the process ends then with a traceback, whatever it is doing."""
 MOST_S, MOST_S_PER_BYTE = 5.0, 5e-6
-"""CPU time that a file may take, and for each of its bytes, unpacked: some ten times what it usually takes."""
+"""Limits of CPU time for a file, and for each of its unpacked bytes: about ten times the usual time."""
 MOST_BYTES, MOST_BYTES_PER_BYTE = 96 << 20, 60
-"""Likewise memory, beyond what the process has taken before."""
+"""Limits of memory likewise, beyond the process's earlier peak."""
 GROWTH_BYTES, SETTLED = 128 << 20, 5000
-"""How much a process may grow after so many files: what the largest of them leaves behind, and no more."""
+"""Maximum growth of a process after this many files: the memory that the largest of them leaves."""
 KEPT = 3
 """Files written of each kind that is found."""
 _REPORT_S = 10.0
@@ -40,7 +43,7 @@ _UNPACKED = 50
 
 
 class Tally(Struct):
-    """What came out of a campaign so far."""
+    """Results of a campaign so far."""
 
     files: int = 0
     found: Counter[str] = field(default_factory=Counter)
@@ -59,7 +62,7 @@ def judging() -> Iterator[Path]:
 
 
 def judge(case: Case, folder: Path) -> list[Found]:
-    """What is found with a case, its time and memory included."""
+    """Return the findings of a case, including those on its time and memory."""
     path = folder / case.name
     path.write_bytes(case.data)
     before_s, before_bytes = time.process_time(), _most_bytes()
@@ -85,7 +88,8 @@ def _most_bytes() -> int:
 
 
 def run(first: int, files: int | None, *, jobs: int, seconds: float | None, out: Path) -> Tally:
-    """Judge files from the seed `first` on, as many or as long as asked; what is found is written to `out`.
+    """Judge files from the seed `first` on, for a number of files or a length of time. Failing files are written to
+    `out`.
 
     Each job takes a range of seeds of its own: `files` divided by `jobs`, or without end.
     """
@@ -133,7 +137,7 @@ class _Worker:
         self.done = 0
 
     def start(self) -> None:
-        """The next process, from the seed after the last one that was judged."""
+        """Start the next process, from the seed after the last judged one."""
         if not self.running:
             return
         self.end, other = self._context.Pipe(duplex=False)
@@ -143,7 +147,7 @@ class _Worker:
         other.close()
 
     def heard(self, tally: Tally) -> None:
-        """Take in what the process says, or that it is no more."""
+        """Handle the process's messages, or its end."""
         try:
             seed, found, rss, growth = self.end.recv()
         except EOFError:

@@ -1,4 +1,4 @@
-"""What is mutated: pieces of the bundled recordings, made-up programs, predictions, and reports of them. All small."""
+"""Files to mutate: pieces of the bundled recordings, made-up programs, predictions, and reports of them. All small."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def trace_of(origin: Origin) -> Trace:
 
 @cache
 def report_of(origin: Origin) -> Report:
-    """What is compared and judged of it."""
+    """Return the report to compare and judge."""
     return build([analyze_trace(trace_of(origin))], replayed=False)
 
 
@@ -114,7 +114,7 @@ def _written(trace: Trace) -> bytes:
 
 
 def cut(document: dict[str, Any]) -> dict[str, Any]:
-    """A few ops of a few steps, with the calls that launched them and what is around those."""
+    """Return a few ops of a few steps, with their launch calls and the events around these."""
     events: list[Event] = document["traceEvents"]
     spans = [event for event in events if event.get("ph") == "X" and "cat" in event]
     marked = [span for span in spans if span["cat"] == "user_annotation" and span["name"].startswith("ProfilerStep#")]

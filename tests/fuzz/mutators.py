@@ -1,7 +1,7 @@
-"""What is done to a trace: to its numbers, its structure, its bytes, its packing, its order, and what it tells.
+"""Mutations of a trace: of its numbers, structure, bytes, packing, order, and contents.
 
-Each mutator takes the seed's own source of randomness and changes the document in place, or makes bytes of bytes. What
-JSON's writer would not write goes into the document as a marker, and `text` puts it in its place.
+Each mutator takes the seed's own source of randomness and changes the document in place, or makes bytes of bytes. Text
+that a JSON writer would not write goes into the document as a marker, which `text` replaces.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tests.fuzz.corpus import Event, Origin, origins, saved
 Document = dict[str, Any]
 
 LIMIT_BYTES = 3 << 20
-"""How much the reader may unpack; bombs hold more."""
+"""Maximum unpacked size for the reader; bombs are larger."""
 
 COPIES_LOST = "copies lost"
-"""What `Case.tells` says of a file whose copies were taken away or made unreadable while their launches stayed."""
+"""Value of `Case.tells` for a file whose copies were removed or made unreadable while their launches stayed."""
 PREDICTED = "predicted"
 """And of a predicted timeline."""
 SAVED = "saved"
 """And of a report or a baseline."""
 OTHER = "other source"
-"""And of a file that is no trace of torch.profiler."""
+"""Value of `Case.tells` for a file that is not a trace of torch.profiler."""
 SETTINGS = "settings"
 """And of settings that are not a file."""
 BOMB = "bomb"
@@ -48,7 +48,7 @@ NUMBERS = (
     *("null", "true", "false", '""', '"7"', '"1e9"', '"NaN"', '"inf"', '"-3.5"', '"1e99999999"', '"٣"', '"² "'),
     *("[]", "{}", "[1]", '{"a": 1}', "[[[]]]", '"\\ud800"', '"\\u0000"', '"a\\nb"'),
 )
-"""What may stand where a number stood, as it is written."""
+"""Replacements of a number, as they are written."""
 
 NAMES = (
     *("", " ", "\n", "a\rb", "\t", "\x1b[31mred\x1b[0m", "\x00", "\x7f", "\u202eabc", "\ud800", "[red]x[/red]", "[/]"),
@@ -111,7 +111,7 @@ class Case(Struct):
     suffix: str = ".json"
     how: list[str] = field(default_factory=list)
     tells: set[str] = field(default_factory=set)
-    """What is known of it, whatever else was done: `COPIES_LOST`, `PREDICTED`, `SAVED`, `OTHER`, `SETTINGS`."""
+    """Facts about the file, whatever else was done to it: `COPIES_LOST`, `PREDICTED`, `SAVED`, `OTHER`, `SETTINGS`."""
 
     @property
     def name(self) -> str:
@@ -159,7 +159,7 @@ def _value(rng: random.Random) -> Any:
 
 
 def _shifted(rng: random.Random, value: Any) -> Any:
-    """A number near what it was, or far from it."""
+    """Return a number near the old one, or far from it."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return _number(rng)
     return rng.choice(
@@ -219,7 +219,7 @@ def numbers_of_events(rng: random.Random, document: Document) -> None:
 
 
 def number_for_all(rng: random.Random, document: Document) -> None:
-    """One number in the same field of all events of one category."""
+    """Set a field of all events of a category to the same number."""
     key, value = rng.choice((*KEYS[3:7], *ARGUMENTS)), _number(rng)
     for event in _of(document, rng.choice(CATEGORIES[:8])):
         holder = event if key in KEYS else _args(event)
@@ -245,7 +245,7 @@ def _slots(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def own_metadata(rng: random.Random, document: Document) -> None:
-    """What the recorder writes for the reader."""
+    """Change the recorder's metadata for the reader."""
     lengths = [one["dur"] for one in _of(document, "user_annotation") if _is_number(one.get("dur"))]
     about = abs(rng.choice(lengths or [1000.0])) * rng.choice((0.3, 0.7, 0.9, 1.0, 1.2))
     odd = _number(rng) if rng.random() < 0.3 else int(about * 1000)
@@ -265,7 +265,7 @@ def own_metadata(rng: random.Random, document: Document) -> None:
 
 
 def job_metadata(rng: random.Random, document: Document) -> None:
-    """What a distributed job's traces say."""
+    """Change the metadata of a distributed job's traces."""
     document["distributedInfo"] = rng.choice(
         (
             _value(rng),
@@ -321,7 +321,7 @@ def drop_events(rng: random.Random, document: Document) -> None:
 
 
 def drop_category(rng: random.Random, document: Document) -> None:
-    """All of one kind is gone."""
+    """Remove all events of a kind."""
     _leave_out(document, _of(document, rng.choice(CATEGORIES[:11])))
 
 
@@ -365,7 +365,7 @@ def other_phase(rng: random.Random, document: Document) -> None:
 
 
 def other_category(rng: random.Random, document: Document) -> None:
-    """Events of one category become of another."""
+    """Move events of a category to another."""
     to = rng.choice(CATEGORIES)
     for event in _some(rng, _of(document, rng.choice(CATEGORIES[:11]))):
         event["cat"] = to
@@ -436,7 +436,7 @@ def ties(rng: random.Random, document: Document) -> None:
             event["dur"] = 0
 
 
-# -- what the trace tells
+# -- contents of the trace
 
 
 _UNKNOWN_COPIES = ("", None, "Memcpy", "Memcpy ", "Memcpy <unknown> (Unknown -> Unknown)", "Copy", "\u0000")
@@ -607,7 +607,7 @@ def moved_in_time(rng: random.Random, document: Document) -> None:
 
 
 def multiplied(rng: random.Random, document: Document) -> None:
-    """Much more of the same, so that what is not linear shows: at other times, on other lanes."""
+    """Repeat the events at other times or on other lanes, so that work that is not linear shows."""
     events = [event for event in _events(document) if _is_number(event.get("ts")) and event.get("ph") == "X"]
     period, lane = rng.choice((0.0, 5.0, 4000.0)), rng.choice(("stream", "device", "tid", "", ""))
     own = rng.choice((("correlation", "External id", "Ev Idx"), ()))
@@ -683,7 +683,7 @@ _STRANGE = (
 def inserted(rng: random.Random, data: bytes) -> bytes:
     """Bytes that do not belong there."""
     for _ in range(rng.choice((1, 1, 2, 8))):
-        # Where an event begins or ends as often as anywhere.
+        # Cut at an event's boundary as often as anywhere else.
         places = (rng.randrange(len(data) + 1), 0, len(data), data.find(b"{", rng.randrange(len(data) + 1)))
         at = max(rng.choice(places), 0)
         data = data[:at] + rng.choice(_STRANGE) + data[at:]
@@ -786,7 +786,7 @@ def make(seed: int) -> Case:
     document = origin.document()
     case = Case(seed, origin, b"")
     if origin.predicted and rng.random() < 0.5:
-        # As it was written, but for its packing.
+        # As it was written, except its packing.
         case.tells.add(PREDICTED)
     elif rng.random() < 0.08 and _of(document, "gpu_memcpy") and _copies_are_launched(document):
         case.tells.add(COPIES_LOST)
@@ -845,12 +845,12 @@ def _other_case(rng: random.Random, seed: int) -> Case:
 
 def _apply(rng: random.Random, case: Case, document: Document, one: Callable[[random.Random, Document], None]) -> None:
     case.how.append(one.__name__)
-    # What another mutator left need not be what this one expects.
+    # An earlier mutator may have left something unexpected here.
     one(rng, document)
 
 
 def _copies_are_launched(document: Document) -> bool:
-    """Whether some copy is all that a recorded call launched, so that the loss can be told from the call."""
+    """Return whether a copy is the only op of a recorded call, so that the call shows the loss."""
     called = {_args(one).get("correlation") for one in _of(document, *CATEGORIES[3:5])}
     called -= {_args(one).get("correlation") for one in _of(document, "kernel", "gpu_memset")}
     return any(_args(one).get("correlation") in called for one in _of(document, "gpu_memcpy"))

@@ -1,4 +1,4 @@
-"""One file again: what is found with it, and the smallest file that is left with the same finding."""
+"""A single file again: its findings, and the smallest file with the same finding."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def again(seed: int, out: Path) -> int:
 
 
 def judged(case: Case) -> list[Found]:
-    """What is found with a case, in a process of its own, which may hang or die."""
+    """Return the findings of a case, from a separate process, which may hang or die."""
     context = multiprocessing.get_context("fork")
     end, other = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(case, other), daemon=True)
@@ -94,7 +94,7 @@ def smallest(case: Case, kind: str) -> Case:
 
 
 def _without(items: list[Any], still: Callable[[list[Any]], bool]) -> list[Any]:
-    """The items but for as many as can be left out, in halves, quarters, and so on."""
+    """Return the items after removing as many as possible, in halves, quarters, and so on."""
     for size in _halves(len(items)):
         at = 0
         while at < len(items):

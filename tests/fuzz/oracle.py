@@ -1,4 +1,7 @@
-"""What must hold of any file: errors of our own only, figures that are possible, exact sums, no pass without ground."""
+"""Properties that hold for every file:
+
+Only errors of our own, possible figures, exact sums, no pass without evidence.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,7 @@ from tests.fuzz.mutators import COPIES_LOST, LIMIT_BYTES, OTHER, PREDICTED, SAVE
 PACKAGE = str(Path(lanes.__file__).parents[1])
 WIDTH = 100
 WINDOWS = 6
-"""So many steps and ranges of a device are swept; all are added up."""
+"""Maximum number of steps and ranges of a device to sweep; all are added up."""
 ABOUT_COPIES = frozenset(
     {
         *("blocking-copy", "same-stream", "late-prefetch", "one-way-copies", "pageable-memory", "pin-in-loop"),
@@ -72,7 +75,7 @@ INTERVENTIONS: tuple[list[str], ...] = (
     *(["faster-loader"], ["no-sync cudaDeviceSynchronize"], ["no-sync cudaStreamSynchronize"], ["pin", "side-stream"]),
 )
 _SIGNED = frozenset({"start_ns", "end_ns", "gain_ns", "clock_offset_ns", "value", "low", "high"})
-"""Times that may be negative: moments, and what is gained."""
+"""Times that may be negative: points in time, and gains."""
 _ANY_PERCENTAGE = frozenset({"gain_pct", "step_error_pct"})
 _NEARLY_ALL = 0.95
 """Share of the window."""
@@ -84,10 +87,10 @@ class Wrong(Exception):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What one file showed."""
+    """A defect that a file showed."""
 
     kind: str
-    """The same for everything that has the same cause, as far as can be told."""
+    """Text that is equal for findings of the same cause, as far as possible."""
     detail: str
 
 
@@ -137,7 +140,7 @@ Tried = Callable[[str, Callable[[], Any]], Any]
 
 
 def _stages(case: Case, rng: random.Random, trace: Trace, tried: Tried) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """What is asked of a trace that can be read: cheap things always, others now and then."""
+    """Checks of a readable trace: cheap ones always, others now and then."""
     analysis = tried("analyze", lambda: analyze_trace(trace))
     if analysis is None:
         return
@@ -268,7 +271,7 @@ def _device(device: Device) -> None:
 
 
 def _possible(value: Any, name: str = "") -> None:
-    """Of everything that is written for programs: no figure is negative, none beyond 100%, none no number."""
+    """Check all output for programs: every figure is a number, none is negative, none beyond 100%."""
     if isinstance(value, dict):
         for key, one in value.items():
             inner = key if isinstance(key, str) and (key.endswith(_UNITS) or key in _SIGNED) else _name_inside(name)
@@ -285,7 +288,7 @@ def _possible(value: Any, name: str = "") -> None:
         elif name.endswith(_UNITS) or name in ("count", "ops"):
             _must(value >= 0, f"{name} is negative", value)
     elif isinstance(value, str):
-        # What is written must be text.
+        # Output must be text.
         value.encode("utf-8")
 
 
@@ -329,7 +332,7 @@ def _no_constant(constant: str) -> None:
 
 @cache
 def _settings() -> tuple[Settings, ...]:
-    """Budgets that almost nothing can miss: whatever they pass, they pass for what was not there."""
+    """Check budgets that almost nothing can exceed: a pass must rest on data."""
     asked = {
         "efficiency_pct": {"min": 0},
         "hidden_copy_pct": {"min": 0},
@@ -386,7 +389,7 @@ def _refused(report: Report) -> None:
 
 
 def _command(case: Case, path: Path) -> None:
-    """The exit codes are those of the documentation, and wrong input is told in a sentence."""
+    """Check that exit codes are the documented ones, and that wrong input gives a message."""
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
         code = main(["check", str(path), "--no-cache", "--max-size", str(LIMIT_BYTES)])
     _must(code in (0, 1, 2, 3), "an exit code that check does not have", code, err.getvalue()[-2000:])
@@ -414,7 +417,7 @@ def _settings_that_are_no_file(case: Case, path: Path) -> None:
 
 
 def _of_other_source(path: Path) -> None:
-    """Everything in a database or recording of another source holds what a trace must hold."""
+    """Check a database or recording of another source like a trace."""
     for part in parts(path):
         with suppress(OverlapscopeError):
             trace = load(part, limit_bytes=LIMIT_BYTES, cache=False, progress=False)
@@ -432,7 +435,7 @@ _RELATIVE = {"step_time": {"max_increase": "5%"}, "efficiency_pct": {"max_decrea
 
 
 def _against(path: Path) -> None:
-    """A baseline, or whatever serves as one, that anybody may have changed."""
+    """Check a baseline, or another file in its place, that may have been edited."""
     baseline = read_baseline(path, limit_bytes=LIMIT_BYTES, cache=False, allow_predicted=True)
     asked = replace(config.from_mapping({"budgets": _RELATIVE}, "settings"), allow_predicted=True)
     for settings in (asked, replace(Settings(), allow_predicted=True)):
@@ -442,7 +445,7 @@ def _against(path: Path) -> None:
 
 
 def _of_saved(report: Report) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """A report that anybody may have changed: nothing but what is not ours goes wrong with it."""
+    """Check a report that may have been edited: it fails only with our own errors."""
     yield "report again", lambda: json.loads(to_json(report), parse_constant=_no_constant)
     yield "page of a report", lambda: _shown(terminal.render(document(Page(report, verbose=True)), width=WIDTH))
     yield (
@@ -469,7 +472,7 @@ def _shown(text: str, width: int = WIDTH) -> None:
 
 
 def _drawn(rng: random.Random, analysis: TraceAnalysis) -> None:
-    # Whoever tells a step or asks for a prediction waits for it, however many lanes there are.
+    # A user who passes a step or asks for a prediction waits for it, however many lanes there are.
     told_ns = rng.choice((None, None, None, 1, 1_000_000, 1 << 62)) if replayed_unasked(analysis.trace) else None
     report = build([analysis], plain_step_ns=told_ns)
     _report(report)

@@ -1,4 +1,4 @@
-"""The blocks of the documentation: what a reader is told to type."""
+"""The blocks of the documentation: commands and code for a reader to type."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Block(Struct, frozen=True):
     language: str
     text: str
     not_run: str
-    """Why, where it says so."""
+    """Reason, if the page states it."""
 
     @property
     def id(self) -> str:
@@ -48,4 +48,4 @@ def lines(text: str) -> Iterator[str]:
 
 
 BLOCKS = [block for page in TAUGHT if page.exists() for block in blocks(page)]
-"""Of all pages that teach."""
+"""Blocks of all pages for readers."""

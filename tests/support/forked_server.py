@@ -69,7 +69,7 @@ def load_torch() -> None:
     torch.optim.SGD([torch.zeros(1)])
     stash.keep()
     stash.hide()
-    # No program collects, nor copies by looking at it, what was loaded here.
+    # No program garbage-collects the objects loaded here, or copies their pages by touching them.
     gc.collect()
     gc.freeze()
 
@@ -86,7 +86,7 @@ def load_dash() -> None:
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """What to run, and its standard streams; or whom to wait for; None at the end."""
+    """Read the next request: a program and its standard streams, or a process to wait for; None at the end."""
     head, streams, _, _ = socket.recv_fds(connection, 4, 3)
     if not head:
         return None

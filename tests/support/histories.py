@@ -1,4 +1,4 @@
-"""Histories as jobs leave them: some weeks of recordings of one program, slower from one commit on."""
+"""Histories as jobs leave them: some weeks of recordings of a program that a commit made slower."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def weeks(
         shaken = (
             msgspec.structs.replace(figure, value=figure.value * random.normal(1, noise)) for figure in result.figures
         )
-        # Of a version that is not this one, whose figures are not held against the report.
+        # From another version, so that the figures are not compared with the report.
         report = msgspec.structs.replace(result.report, tool=Tool(version="0"))
         yield msgspec.structs.replace(result, figures=tuple(shaken), report=report)
 

@@ -1,4 +1,4 @@
-"""Files read by several processes, held against the same read by one."""
+"""Files read by several processes, compared with a single process."""
 
 from __future__ import annotations
 

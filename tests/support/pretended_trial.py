@@ -1,5 +1,7 @@
-"""A program that `overlapscope try` runs in a tenth of a second: instead of importing torch it tells at once what a run
-of one would tell. Run as a script; argv says what it is like."""
+"""A program that `overlapscope try` runs in a tenth of a second:
+
+Instead of importing torch, it reports at once what a real run would. Run as a script; argv says what it is like.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 TRUTH = {"workers": 0.7, "pin": 0.8, "non-blocking": 0.98, "fused": 1.0}
-"""What each change makes of a step of 10 ms."""
+"""Step time with each change, for a step of 10 ms."""
 SOURCE = Path(__file__).read_text()
 
 
 def loader(texts: Any) -> Any:
-    """What an edit changes."""
+    """Effects of an edit."""
     from torch.utils.data import DataLoader
 
     return DataLoader(texts, batch_size=2)
@@ -40,7 +42,7 @@ def facts(*, gpu: bool) -> dict[str, object]:
 
 
 def record(command: list[str], *, races: bool) -> None:
-    """What `overlapscope run` would leave and say of a program on a GPU."""
+    """Leave the files and messages of `overlapscope run` for a program on a GPU."""
     shutil.copy(os.environ["PRETENDED_TRACE"], command[command.index("--output") + 1])
     if "--check-hazards" in command:
         said = "2 data races found." if races else "no data races found in what could be checked."

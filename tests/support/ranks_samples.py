@@ -42,7 +42,7 @@ def multiplied(rank: int, size: int, *, late_us: float = 0.0) -> ReducedRank:
 
 
 def _later(comm: CommKernels, size: int, late_us: float) -> CommKernels:
-    """No kernel begins behind its own end."""
+    """No kernel begins after its own end."""
     kinds = tuple(replace(kind, ranks="", group_size=size) for kind in comm.kinds)
     return replace(comm, kinds=kinds, start_ns=np.minimum(comm.start_ns + round(late_us * US), comm.end_ns - US))
 

@@ -65,7 +65,7 @@ class RoomScheduling(LoadFileScheduling):  # type: ignore[misc]
 
     def _reschedule(self, node: WorkerController) -> None:
         if node not in self.registered_collections:
-            # It takes the place of one that died, and gets files once it has collected the tests.
+            # It replaces a worker that died, and gets files once it has collected the tests.
             return
         if self.workqueue and self._next_file(node) is None:
             # The rest is for fewer workers.

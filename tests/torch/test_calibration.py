@@ -1,4 +1,4 @@
-"""A calibration as a file: what is written is read again, what is none is refused with what to do."""
+"""Tests of calibration files: written ones are read back, others are refused with advice."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         calibration.write(MINE, tmp_path / "file" / "calibration.json")
 
 
-# -- the one that is shipped ----------------------------------------------------------------------
+# -- the built-in calibration ----------------------------------------------------------------------
 
 
 def test_the_shipped_calibration_knows_everything() -> None:
     shipped = calibration.shipped()
     assert shipped.gpu == "NVIDIA H200"
     unknown = {name for name, value in msgspec.structs.asdict(shipped.constants).items() if value in (None, ())}
-    # What recording costs the host is of a machine and a day, and read off each recording.
+    # The host's cost of recording varies by machine and day, and is read from each recording.
     assert unknown == {"op_cost_ns", "call_cost_ns", "frame_cost_ns"}
 
 

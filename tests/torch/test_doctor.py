@@ -19,7 +19,7 @@ CODE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from overlapscope.comma
 
 
 def doctor(code: int, place: Path, **environment: str) -> dict[str, Any]:
-    """What it prints as JSON in a process whose first modules are those in `place`."""
+    """Return its JSON output in a process that looks for modules in `place` first."""
     done = subprocess.run(
         [sys.executable, "-c", CODE, place, "doctor", "--format", "json"],
         env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])} | environment,

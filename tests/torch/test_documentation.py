@@ -25,7 +25,7 @@ NOT_HERE = {
     "--on-demand": "records when asked: tests/torch/test_watch.py",
     "torchrun": "starts ranks: tests/torch/test_run_processes.py",
 }
-"""What keeps a command from being run here, and where it is tried."""
+"""Commands that cannot run here, with the reason and where they are tested."""
 PROGRAM = """\
 import overlapscope
 import torch
@@ -40,7 +40,7 @@ model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 batches = [torch.randn(4, 8) for _ in range(12)]
 """
-"""What the scripts leave out."""
+"""Names that the scripts leave out."""
 NO_GPU = """\
 import contextlib
 from types import SimpleNamespace

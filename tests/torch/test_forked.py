@@ -1,4 +1,4 @@
-"""Programs that are forked with torch loaded, which most tests of this room use, do what they do under `python`."""
+"""Tests that programs forked with torch loaded, which most tests of this room use, behave as under `python`."""
 
 from __future__ import annotations
 

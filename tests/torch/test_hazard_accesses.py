@@ -1,4 +1,4 @@
-"""What the hazard checker learns from torch: operators, events, and the host's memory."""
+"""Tests of the hazard checker's sources in torch: operators, events, and the host's memory."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_the_first_race_between_streams_is_that_of_the_graph(program: list[Step]
 @given(_STEPS)
 def test_launches_race_with_the_streams_that_torchs_sanitizer_names(program: list[Step]) -> None:
     """On whole tensors: it cannot tell whether views meet."""
-    # Imported here: it makes a sanitizer that has to do with every GPU program of this process from then on.
+    # Imported here, because it makes a sanitizer that observes every later GPU program of this process.
     from torch.cuda import _sanitizer
 
     theirs = _sanitizer.EventHandler()

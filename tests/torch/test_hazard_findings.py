@@ -1,4 +1,4 @@
-"""What the hazard checker tells of a race, the lines that it names, and the journal of what happened."""
+"""Tests of the hazard checker's reports: the race, the lines, and the journal of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The laboratory end to end, with a user's own experiments on the CPU: what is run, kept, compared and shown."""
+"""Tests of the laboratory end to end, with a user's own experiments on the CPU."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Silent(Progress):
 def run_here(
     paths: list[Path], directory: Path, *, scale: str = "small", machine: Machine | None = None
 ) -> list[VariantResult]:
-    """Run scenario files as the command does, on a machine that is told and not measured."""
+    """Run scenario files as the command does, on a given machine instead of a measured one."""
     machine = machine or Machine(torch="2", python="3", system="Linux")
     plan = runner.Plan(directory, scale, 0)
     return runner.run([catalog.load(path) for path in paths], plan, machine, Silent())
@@ -142,7 +142,7 @@ def scenario(directory: Path, name: str, source: str) -> Path:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """Where `mine` was run as a script, and what that printed."""
+    """Return the directory in which `mine` ran as a script, and its output."""
     place = tmp_path_factory.mktemp("ran")
     path = scenario(place, "mine", MINE)
     return place, forked.run([path.name, "--repeat", "20"], place)
@@ -229,7 +229,7 @@ def test_results_merge_and_an_experiment_run_again_replaces_its_own(
     monkeypatch.chdir(tmp_path)
     fails = QUICK.replace("return lambda: time.sleep(seconds)", 'raise ValueError("before torch is imported")')
     path = scenario(tmp_path, "quick", fails)
-    # One that needs more GPUs than there are is skipped, and starts no process.
+    # An experiment that needs more GPUs than exist is skipped, and starts no process.
     other = scenario(tmp_path, "other", QUICK.replace('name="quick"', 'name="other"').replace("gpus=0", "gpus=99"))
     run_here([path, other], tmp_path / "out")
     assert [experiment.name for experiment in store.read(tmp_path / "out").experiments] == ["quick", "other"]
@@ -272,7 +272,7 @@ def test_a_worker_ends_when_the_process_that_started_it_is_killed(tmp_path: Path
 
 
 def _alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and that nobody has asked for does not."""
+    """Return whether a process runs; zombies do not count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The scripts by which plain steps and predictions are held against programs that nobody records."""
+"""Tests of the scripts that compare plain steps and predictions with unrecorded programs."""
 
 from __future__ import annotations
 

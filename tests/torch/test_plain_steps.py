@@ -1,4 +1,4 @@
-"""When steps are timed, what of them is said, and how it gets into a trace that is written."""
+"""Tests of when steps are timed, how they are reported, and how they get into a written trace."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TestSchedule:
             (Schedule(1000, 2, 5, 10), StepWindow(0, 5, 10)),
             (Schedule(0, 1, None, 10), StepWindow(0, 1, 6)),
             (Schedule(0, 0, 1, 10), StepWindow(0, 0, 2)),
-            # Without plain steps it is what was recorded of the steps to wait for, with a gap of one step behind it.
+            # Without plain steps it is the recorded part of the steps to wait for, followed by a gap of one step.
             (Schedule(3, 2, 5), StepWindow(0, 5, 2)),
             (Schedule(1000, 2, 5), StepWindow(0, 5, 10)),
             (Schedule(1, 2, 5), None),

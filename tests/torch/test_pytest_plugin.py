@@ -193,7 +193,7 @@ class TestWhoeverDoesNotUseIt:
 
 
 def python(code: str) -> str:
-    """What a fresh process prints that runs this code."""
+    """Return the output of a fresh process that runs this code."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
         cwd=ROOT,

@@ -135,7 +135,7 @@ class TestWithoutAGpu:
         )
 
     def run(self, pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
-        """Of a process in which torch has not looked for GPUs yet."""
+        """Return the result in a process in which torch has not looked for GPUs yet."""
         done = forked.run(["-m", "pytest", *OPTIONS, *options], pytester.path)
         return pytest.RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), duration=0)
 

@@ -1,7 +1,7 @@
 """The pytest plugin: every outcome of a marked test.
 
-A recording made here has no GPU in it. Where a test is to be judged, `REPLAYS` puts the recording of a GPU in its
-place; all else is as anyone has it. `test_pytest_plugin_gpu.py` does without that.
+A recording made here has no GPU in it. For judged tests, `REPLAYS` substitutes a recording of a GPU; everything else is
+real. `test_pytest_plugin_gpu.py` does without that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`overlapscope.record`: what is in the file after which program, and what is refused."""
+"""Tests of `overlapscope.record`: the file's contents for different programs, and refused arguments."""
 
 from __future__ import annotations
 

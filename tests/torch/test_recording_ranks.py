@@ -1,4 +1,4 @@
-"""Recordings of several processes: those that nobody says belong together, and ranks."""
+"""Tests of recordings of several processes: unrelated ones, and ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left_running")
 
 
 class TestSeveralProcesses:
-    """Of which nobody says that they belong together."""
+    """Tests of processes that are not marked as ranks of a job."""
 
     PROGRAM = (
         "import os, sys, time, torch, overlapscope as ov\n"
@@ -54,7 +54,7 @@ class TestSeveralProcesses:
             assert said == f"{path}\n"
             assert rec.path == path.with_name(f"x.pid{os.getpid()}.trace.json.gz")
             assert rec.notes == (f"{path}: belongs to another process, so this trace is {rec.path.name}.",)
-            # It is gone, and what it left is an old file.
+            # It has ended, and its file is old.
             with ov.record(path, plain_steps=0) as rec:
                 work("mine")
             assert rec.path == path

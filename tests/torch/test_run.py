@@ -22,7 +22,7 @@ def without_ours(stderr: str) -> str:
 
 
 def alike(arguments: Sequence[str], cwd: Path, *, flags: Sequence[str] = (), stdin: str = "") -> Done:
-    """How the program ended under overlapscope, which must be as under Python alone."""
+    """Return how the program ended under overlapscope, and check that it ends alike under Python alone."""
     python = [sys.executable, *flags]
     alone = execute([*python, *arguments], cwd, stdin=stdin)
     run = execute([*python, "-m", "overlapscope", "run", *arguments], cwd, stdin=stdin)

@@ -78,7 +78,7 @@ def test_a_program_that_leaves_or_is_killed_before_that_is_reported(tmp_path: Pa
 
 
 def test_every_wait_for_child_processes_ends(tmp_path: Path) -> None:
-    """The process that prints the report is no child of the program's."""
+    """The process that prints the report is not a child of the program's."""
     write(
         tmp_path / "program.py",
         "import os, torch\ntorch.ones(3)\nif not os.fork(): os._exit(0)\n"

@@ -1,5 +1,7 @@
-"""Every scenario file is sound: what it declares fits together, speaks of causes and rules that exist, and carries over
-what was published."""
+"""Tests that every scenario file is sound:
+
+Its declarations fit together, name existing causes and rules, and repeat the published figures.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scenarios on copies and pinned memory: their own parts do what they say."""
+"""Tests of the parts of scenarios on copies and pinned memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scenarios on streams, graphs and offloading compute what they should."""
+"""Tests that the scenarios on streams, graphs and offloading compute the right results."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_jobs_run_on_two_gpus(name: str) -> None:
 
 
 def test_only_a_missing_wait_may_give_wrong_results() -> None:
-    """Of the small model nothing is said: whether it goes wrong depends on who is ahead."""
+    """The small model has no expected result: it depends on whether host or GPU is ahead."""
     some = {
         variant.name for name in SCENARIOS for variant in experiment(name).variants if variant.wrong_results == "some"
     }
@@ -52,7 +52,7 @@ def test_only_a_missing_wait_may_give_wrong_results() -> None:
     assert silent.name == "many_small_missing_wait"
 
 
-# -- what the programs compute --------------------------------------------------------------------
+# -- results of the programs --------------------------------------------------------------------
 
 
 def test_a_layer_of_the_pipeline_has_the_published_size_and_work() -> None:

@@ -1,4 +1,4 @@
-"""What `overlapscope run` takes for steps of programs that mark none. Every one here is a real process."""
+"""Tests of the steps that `overlapscope run` chooses for programs that mark none. Every one here is a real process."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def train(count, optimizer):
 
 
 class Program(Struct, frozen=True):
-    """A program and what its steps are."""
+    """A program, and the origin of its steps."""
 
     text: str
     source: str
-    """What ended them."""
+    """Event that ends each step."""
     options: tuple[str, ...] = ()
     inside: tuple[str, int] = ("aten::addmm", 4)
     """An op, and how often each recorded step has it."""

@@ -1,4 +1,7 @@
-"""What happens inside a run of `overlapscope try`: the program does as ever, with changes, and tells of its steps."""
+"""Tests of a run of `overlapscope try` from inside:
+
+The program behaves as usual, with changes, and reports its steps.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,7 @@ for epoch in range(3):
 print("came to its end")
 """
 )
-"""18 steps, of which 12 can be timed behind a warm-up of 5."""
+"""18 steps, of which 12 can be timed after a warm-up of 5."""
 
 INFERENCE = """
 import overlapscope, torch
@@ -109,7 +112,7 @@ def outcome(directory: Path, rank: int = 0) -> RankOutcome:
 
 
 def told(text: str, directory: Path, /, **options: Any) -> RankOutcome:
-    """Of a program that is ended when all its steps are made."""
+    """Return the outcome of a program that ends once all its steps are made."""
     done = run(text, directory, **options)
     assert (done.returncode, done.stderr) == (0, "")
     assert "came to its end" not in done.stdout
@@ -427,7 +430,7 @@ PATCHED: list[tuple[Any, str]] = [
 ]
 
 
-# -- what a program does ----------------------------------------------------------------------------
+# -- behavior of a program ----------------------------------------------------------------------------
 
 
 def test_facts_name_the_lines_of_the_program(tmp_path: Path) -> None:

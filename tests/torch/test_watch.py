@@ -101,7 +101,7 @@ def started(place: Path, tmp_path: Path) -> Iterator[Callable[..., Started]]:
 
 
 def end(process: Started) -> None:
-    """With all that it has started: a launcher ends its ranks when it is told to end."""
+    """With all its children: a launcher ends its ranks when it is asked to end."""
     process.terminate()
     try:
         process.communicate(timeout=PATIENCE_S)
@@ -336,12 +336,15 @@ def test_another_user_cannot_connect(started: Callable[..., Started], place: Pat
     place.chmod(0o755)
     path.chmod(0o666)
     assert as_somebody_else(path) in ("nothing", "ConnectionResetError", "BrokenPipeError")
-    # Nor is anything believed that lies where others could have put it.
+    # Files where others could have put them are not trusted either.
     assert statuses() == []
 
 
 def as_somebody_else(path: Path) -> str:
-    """What another user hears who asks how a process is: in a child, since others may not start this Python."""
+    """Return the answer to another user's request for a process's status.
+
+    It runs in a child, because others may not start this Python.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if not child:

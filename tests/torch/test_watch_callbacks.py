@@ -1,4 +1,4 @@
-"""A training by the real framework is watched, and its own loggers are told."""
+"""Tests that training with the real framework is watched, and that its loggers get the figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What opens and closes a recording's windows besides steps and the clock: a range; several windows in a row; and
+"""Tests of recording windows that neither steps nor the clock open and close: a range, several windows in a row, and
 programs whose own profiler is ignored.
 
 Every program here is a process of its own; `test_windows_by_time` has the windows of the clock.

@@ -31,7 +31,7 @@ REAL = tried(
     file
     for place in (".", "known_causes", "mixed_workloads", "ddp", "recorder")
     for file in sorted((TRACES / place).glob("*.gz"))
-    # Which are large, and in nothing but that unlike the others.
+    # Recordings that differ from others only in size.
     if file.name not in ("gpt2_train.json.gz", "small_transformer.json.gz", "rank1.json.gz", "host_compute.json.gz")
 )
 SAMPLE = TRACES / "known_causes" / "host_sync_stacks.json.gz"

@@ -1,5 +1,5 @@
-"""What is damaged is read as far as it goes, with a count of the loss; what is no trace is one clear
-sentence.
+"""Tests of bad input: damaged files are read as far as possible, with a count of the loss, and other files give a clear
+message.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def names(trace: Trace) -> list[str]:
     return [trace.gpu_ops.name(i) for i in range(len(trace.gpu_ops))]
 
 
-# -- what is no trace
+# -- files that are not traces
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_damage_in_every_event_is_still_read_at_speed(tmp_path: Path) -> None:
     + ['"traceEvents":[', '{"a":"\\q"},', '{"a":{},', '{"ph":"M"},],'],
 )
 def test_however_much_noise_is_read_in_a_time_that_grows_with_it(tmp_path: Path, noise: str) -> None:
-    # So many characters that searching anew at each of them would take a minute.
+    # Enough characters that a new search at each of them would take a minute.
     many = noise * (100_000 // len(noise))
     with suppress(UnreadableTrace):
         assert "last" in names(read(tmp_path, f"[{kernel_text('1.0')},{many},{kernel_text('9.0', name='last')}]"))

@@ -1,4 +1,4 @@
-"""What the dashboard's server answers before its application is there."""
+"""Tests of the dashboard server's answers before its application is loaded."""
 
 from __future__ import annotations
 

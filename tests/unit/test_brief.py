@@ -1,4 +1,4 @@
-"""What the short form of a document leaves out, and how it says so."""
+"""Tests of what the short form of a document leaves out, and how it says so."""
 
 from __future__ import annotations
 

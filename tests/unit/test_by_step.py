@@ -1,4 +1,4 @@
-"""What a report says of each step, against a look at every nanosecond and every op."""
+"""Tests of a report's figures by step, compared with a count of every nanosecond and every op."""
 
 from __future__ import annotations
 

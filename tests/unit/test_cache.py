@@ -1,4 +1,4 @@
-"""The cache: whatever happens to it, a trace is what a fresh reading gives."""
+"""Tests of the cache: whatever happens to it, a trace is as if freshly read."""
 
 from __future__ import annotations
 
@@ -478,7 +478,7 @@ def files_no_larger_than(size: int) -> Iterator[None]:
     """Writing more fails within a file, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with pytest.MonkeyPatch.context() as patch:
-        # Of a module that is first imported meanwhile Python would leave bytecode that is cut off, for good.
+        # If a module were first imported meanwhile, Python would leave truncated bytecode for good.
         patch.setattr(sys, "dont_write_bytecode", True)
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
         try:

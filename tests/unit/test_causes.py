@@ -19,7 +19,7 @@ from tests.support.recordings import analysis_of, trace_of
 DATA = Path(__file__).parents[2] / "traces"
 RECORDED = DATA / "known_causes"
 MIXED = DATA / "mixed_workloads"
-# What the programs that were recorded make true; `traces/README.md` says how each entry follows from its program.
+# Facts that follow from the recorded programs; `traces/README.md` explains each entry.
 TRUTH: dict[str, dict[str, Any]] = tomllib.loads((DATA / "truth.toml").read_text())
 
 
@@ -287,7 +287,7 @@ def test_a_short_wait_is_charged_no_more_than_it_held_the_host() -> None:
 
 
 def test_the_lead_a_wait_cost_is_gone_for_all_launches_behind_it() -> None:
-    """After a synchronize of 5 ms the host launches small kernels one by one: without it they would have queued."""
+    """After a synchronize of 5 ms the host launches small kernels separately; without it they would have queued."""
     ops = [compute(0, 5 * MS)]
     for number in range(20):
         begin = 5 * MS + (40 + 30 * number) * US
@@ -382,7 +382,7 @@ def test_a_late_batch_of_several_tensors_is_late_as_a_whole(streams: tuple[int, 
 
 
 def test_a_copy_beside_sparse_compute_came_in_time() -> None:
-    """Compute runs before, during and after the copy; what is exposed are the gaps between late launches."""
+    """Compute runs before, during and after the copy; it is exposed in the gaps between late launches."""
     ops = [compute(t * 20 * US, t * 20 * US + 10 * US) for t in range(500)]
     ops.append(copy(2 * MS, 7 * MS))
     device = device_of(make_trace(ops))

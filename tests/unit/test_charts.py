@@ -1,4 +1,4 @@
-"""The figures: what they show is what the report says, in numbers and in words."""
+"""Tests that charts show the report's figures, in numbers and in words."""
 
 from __future__ import annotations
 

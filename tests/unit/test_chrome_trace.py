@@ -1,4 +1,4 @@
-"""A Trace written as a Chrome trace is read back as the same Trace, and viewers find what they need in it."""
+"""Tests that a Trace written as a Chrome trace is read back unchanged, and has everything that viewers need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRACES = Path(__file__).parents[2] / "traces"
 RECORDINGS = (
     "ddp/rank1",  # collectives, syncs without a stream
     "known_causes/host_sync_stacks",  # Python frames
-    "mixed_workloads/graph_with_copies",  # many ops of one launch
+    "mixed_workloads/graph_with_copies",  # many ops of a single launch
     "mixed_workloads/model_on_two_devices",  # copies between devices
     "laboratory/activation_offload/none.trace",  # the profiler's own time
     "recorder/overlapscope.trace",  # waits whose stream the recorder noted, warm-up steps

@@ -1,4 +1,4 @@
-"""The recipes of docs/guides/ci.md: every command in them is one, and runs."""
+"""Tests that every command in the recipes of docs/guides/ci.md exists and runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def commands() -> list[str]:
 
 
 def files_of(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the recipes speak of: a trace, a directory of traces, a configuration, a baseline."""
+    """The recipes' files: a trace, a directory of traces, a configuration, a baseline."""
     monkeypatch.chdir(directory)
     (directory / "traces").mkdir()
     shutil.copy(TRACE, directory / "train.trace.json.gz")

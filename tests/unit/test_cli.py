@@ -1,4 +1,4 @@
-"""The command line: exit codes, formats, files, and what it says about bad input."""
+"""Tests of the command line: exit codes, formats, files, and messages about bad input."""
 
 from __future__ import annotations
 

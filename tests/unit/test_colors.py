@@ -27,7 +27,7 @@ def _contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-# Viénot, Brettel and Mollon 1999: what a person without red (protan) or green (deutan) cones sees, in linear RGB.
+# Colors as seen without red (protan) or green (deutan) cones, in linear RGB, by Viénot, Brettel and Mollon (1999).
 _SEEN = {
     "protan": np.array([[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]]),
     "deutan": np.array([[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]]),

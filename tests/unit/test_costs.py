@@ -1,4 +1,4 @@
-"""What findings cost: by replay what was measured where the fix was made, elsewhere the bound."""
+"""Tests of findings' costs: by replay, compared with measurements of the fix, or else the bound."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_what_no_intervention_stands_for_costs_its_bound() -> None:
 
 
 def test_a_recording_without_launches_keeps_its_bounds() -> None:
-    # Nothing tells what its ops waited for, so no replay explains it.
+    # The trace does not show what its ops waited for, so no replay explains it.
     trace = analysed("known_causes/same_stream").trace
     unlaunched = replace(trace.gpu_ops, launch=np.full(len(trace.gpu_ops), -1, np.int64))
     warned = [f for f in find_all([analyze_trace(replace(trace, gpu_ops=unlaunched))]) if f.bound_ns]

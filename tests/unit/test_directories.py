@@ -1,4 +1,4 @@
-"""What a directory or pattern stands for is said: nothing that was meant is left out silently, no mixture passes."""
+"""Tests of directories and patterns: the output says which traces they stand for, and mixtures of jobs do not pass."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_endings_count_in_any_case(tmp_path: Path) -> None:
 
 
 def leave(directory: Path, what: str) -> str:
-    """Put something beside the traces that is no trace by its name; returns its name."""
+    """Put a file beside the traces whose name is not that of a trace, and return its name."""
     match what:
         case "another ending":
             write_steps(directory / "rank9.trace")

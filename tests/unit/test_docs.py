@@ -1,10 +1,10 @@
-"""The pages in `docs/` and the ones at the top: their links lead somewhere, and what they tell a reader to type works.
+"""Tests of the pages in `docs/` and at the top level: their links resolve, and their commands work.
 
     pytest tests/unit/test_docs.py --update-golden      # writes the outputs that pages quote anew
 
 Blocks of `sh`, `console`, `python` and `toml` are run, in a directory of bundled recordings. `console` blocks quote
-what commands print (`$ COMMAND`, `| head -n N` included); `sh` blocks quote nothing. What cannot run here stands in
-`NOT_RUN`, or says why in front of its block: `<!-- not run: needs a GPU -->`.
+the output of commands (`$ COMMAND`, `| head -n N` included); `sh` blocks quote nothing. Commands that cannot
+run here are in `NOT_RUN`, or the page says why before the block: `<!-- not run: needs a GPU -->`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from overlapscope.reading.samples import SAMPLES
 from tests.support.documented import BLOCKS, DOCS, ROOT, TAUGHT, Block, lines
 
 WIDTH = 80
-"""Of the terminal in which quoted outputs are made."""
+"""Width of the terminal for quoted outputs."""
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 NOT_RUN = {
     "run": "records a program: tests/torch/test_documentation.py",
@@ -127,12 +127,12 @@ def test_figures_on_the_overview_of_the_evaluation_are_those_of_its_pages() -> N
         assert linked and [figure for figure in figures if figure not in evaluation] == [], section.splitlines()[0]
 
 
-# -- what a reader types --------------------------------------------------------------------------
+# -- commands of the pages --------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with what the pages speak of."""
+    """Return a directory with the files that the pages name."""
     place = tmp_path_factory.mktemp("furnished")
     for sample in SAMPLES.iterdir():
         (place / sample.name).symlink_to(sample)

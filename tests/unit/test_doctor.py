@@ -1,4 +1,4 @@
-"""What `overlapscope doctor` says of an installation: each part's status, and what to do about it."""
+"""Tests of `overlapscope doctor`: each part's status, and the advice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ H100 = "NVIDIA H100"
     ],
 )
 def test_what_pytorch_said_becomes_a_status_for_each_part(trial: TorchTrial, statuses: list[str], message: str) -> None:
-    # Whether torch and tensordict are installed here is another matter.
+    # torch and tensordict may or may not be installed here.
     examined = [check for check in recording(trial) if check.id != "record" or check.status == "broken"]
     assert [check.status for check in examined] == statuses
     assert message in " ".join(f"{check.detail} " for check in examined)

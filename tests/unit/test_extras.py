@@ -1,4 +1,4 @@
-"""What is said where an optional package is missing: a line that works for whoever has this package."""
+"""Tests of messages about missing optional packages: the command in them works for this installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `tests/fuzz` found and no other test is about."""
+"""Tests of defects that `tests/fuzz` found and no other test covers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_report_whose_words_would_control_a_terminal_is_none_of_ours(place: st
 
 
 def test_a_report_of_no_time_is_shown() -> None:
-    """Anybody may have changed a saved report: causes in a span of no length have no share of it."""
+    """A saved report may have been edited: causes in a span of no length have no share of it."""
     changed = json.loads(to_json(analyze(load(Path("traces/known_causes/same_stream.json.gz")))))
     changed["traces"][0]["devices"][0]["span_ns"] = 0
     report = from_json(json.dumps(changed).encode())

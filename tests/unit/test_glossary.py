@@ -21,7 +21,7 @@ WORDS_OF_ROWS = {"h2d, d2h, both at once", "engines busy, ideal", "a plain step"
 
 
 def told(word: str) -> str:
-    """What is said of a word, as one line."""
+    """Return the explanation of a word, on a single line."""
     return " ".join(terminal.render(glossary.explain(word)).split())
 
 

@@ -1,4 +1,4 @@
-"""Where the time of a program without GPU activity goes: exact against counting nanoseconds one by one."""
+"""Tests of where the time of a program without GPU activity goes, compared with a count of every nanosecond."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_every_nanosecond_of_a_step_is_in_one_part(
         assert shown.loading_ns == sum(inside(loading, ns) for ns in each)
         assert shown.ops_ns == sum(inside(events, ns) and not inside(loading, ns) for ns in each)
     assert sum(one.time_ns for one in found.ops) == sum(step.ops_ns for step in found.steps)
-    # The one that began first, and is the longest of those, has what it covers.
+    # The op that began first, and is the longest of these, gets the time that it covers.
     total = sum(step.end - step.start for step in steps)
     order = sorted((event for event in events if event.thread == 1), key=lambda event: (event.start, -event.end))
     owners = [next((one.name for one in order if one.start <= ns < one.end), None) for ns in range(total)]

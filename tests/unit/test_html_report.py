@@ -1,4 +1,4 @@
-"""The report as one HTML file: whole, small, harmless, and with tiles that hold what a person zooms in on."""
+"""Tests of the report as an HTML file: complete, small, harmless, and with tiles for every zoom."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def of_trace(trace: Trace) -> str:
 
 
 def data(document: str, name: str) -> Any:
-    """What a document carries along under a name."""
+    """Return the document's attached data of a name."""
     [packed] = re.findall(rf'<script type="text/plain" id="packed-{name}">([^<]*)</script>', document)
     return json.loads(gzip.decompress(base64.b64decode(packed)))
 
 
 class Parsed(HTMLParser):
-    """The text of a page, what it loads, and whether every tag is closed."""
+    """Parser of a page that notes its text, the addresses that it loads, and unclosed tags."""
 
     VOID = ("meta", "br", "img")
 
@@ -183,7 +183,7 @@ def test_names_from_a_trace_cannot_act() -> None:
     assert "img" not in page.tags and page.open == []
     assert document.count("</script>") == document.count("<script")
     assert HOSTILE in page.text
-    # Where a browser finds them, they are text as well.
+    # In a browser, they are text as well.
     tiles = data(document, "timelines")["timeline-0"]["tiles"]
     assert any(HOSTILE in name for tile in tiles for name in header_of(tile)["names"])
 

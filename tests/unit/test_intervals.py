@@ -98,7 +98,7 @@ def test_nesting_finds_the_innermost(pairs: list[tuple[int, int]], at: list[int]
         if not around:
             assert row == -1
         else:
-            # Of identical intervals either may be named.
+            # Either of two identical intervals may be named.
             innermost = min(around, key=lambda i: stack[i][1] - stack[i][0])
             assert row >= 0
             assert stack[row] == stack[innermost]

@@ -138,7 +138,7 @@ def test_copies_are_exposed_because_they_were_issued_late(recording: Path) -> No
 
 
 def test_both_files_of_a_recording_are_the_same_trace() -> None:
-    """But for what only the protocol buffer has, and names that the JSON shortens."""
+    """Except contents that only the protocol buffer has, and names that the JSON shortens."""
     one, other = trace_of(LATE), trace_of(JSON / "late.trace.json.gz")
     assert (one.recorder, one.framework) == (other.recorder, other.framework) == ("jax", "jax")
     assert (one.versions["jax"], one.device_names, one.end_ns - one.start_ns) == (
@@ -414,6 +414,6 @@ def _small(recording: Path) -> bytes:
 
 
 def test_a_file_of_many_empty_planes_is_read_in_time_by_its_size() -> None:
-    # Were all lines counted again for each plane, this would take a minute.
+    # If all lines were counted again for each plane, this would take a minute.
     planes = [Plane("", {(0, ""): []})] * 60_000
     assert len(_xplane.read_xspace(xspace(*planes)).lines) == len(planes)

@@ -1,4 +1,4 @@
-"""The laboratory's results: held against what was declared and published, drawn, and renewed."""
+"""Tests of the laboratory's results: compared with declarations and publications, drawn, and renewed."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_figures_stand_beside_the_published_ones_with_their_ratios() -> None:
 
 
 def test_figures_are_of_what_is_judged() -> None:
-    """A recording with a lead-in: causes sum to the buckets of what lies behind it."""
+    """A recording with a lead-in: causes add up to the buckets after it."""
     [whole] = analysis_of(TRACES / "known_causes" / "healthy_prefetch_running_ahead.json.gz").result.devices
     [judged] = analyse([TRACES / "known_causes" / "healthy_prefetch_running_ahead.json.gz"], TRACES)
     assert whole.lead_in_ns
@@ -194,7 +194,7 @@ def made_results() -> Results:
 
 @pytest.fixture
 def reported(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> tuple[Path, str]:
-    """Where a report was written, and what was printed of its experiments."""
+    """Return the directory of a report, and the printed lines on its experiments."""
     monkeypatch.setenv("COLUMNS", "100")
     store.write(made_results(), tmp_path)
     shown = ["scenarios", "report", "pipeline", "race", "--results", str(tmp_path)]
@@ -251,7 +251,7 @@ def test_what_the_results_say_cannot_act_in_any_report(reported: tuple[Path, str
 
 
 class _Page(HTMLParser):
-    """What a page loads from elsewhere, and the tags that were never closed."""
+    """Return the addresses that a page loads from elsewhere, and its unclosed tags."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -273,7 +273,7 @@ def test_the_html_report_needs_nothing_else(reported: tuple[Path, str]) -> None:
     page = _Page()
     page.feed(text)
     assert page.loaded == [] and page.open == []
-    assert text.count('class="plot"') == 1  # Of the other experiment nothing was timed.
+    assert text.count('class="plot"') == 1  # The other experiment was not timed.
     assert len(text.encode()) < 2_500_000
     assert text.count('class="strip"') == 2
 

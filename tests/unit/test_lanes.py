@@ -223,7 +223,7 @@ def test_pointing_finds_the_shortest_op_around_the_middle(trace: Trace, start: i
         elif row is not None:
             assert spans[row][0] < end and spans[row][1] > start
         else:
-            # Where ops run in order, one that touches the span is found.
+            # If ops run in order, an op that touches the span is found.
             in_order = all(a[1] <= b[0] for a, b in pairwise(spans))
             assert not in_order or not any(begin < end and stop > start for begin, stop in spans)
 
@@ -299,8 +299,11 @@ def test_everything_can_be_asked_of_every_op(trace: Trace) -> None:
 
 
 def check_arrows(drawn: Lanes, told: dict[str, Any]) -> None:
-    """Each end of an arrow is at an op: of a launch at a call and what it launched, of an event wait at two ops or at
-    the calls that recorded the event and waited for it."""
+    """Each end of an arrow is at an op.
+
+    A launch's arrow joins a call and an op that it launched; an event wait's joins two ops, or the calls that
+    recorded the event and waited for it.
+    """
     calls = drawn.analysis.trace.runtime_calls
     for arrow in told["arrows"]:
         source, target = (drawn.lanes[arrow[end]["lane"]] for end in ("from", "to"))

@@ -1,4 +1,4 @@
-"""The timeline's routes: what a browser may ask, and what it is told where it asks for nonsense."""
+"""Tests of the timeline's routes: valid requests, and answers to nonsense."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What a recording has lost makes unknown what rests on it, for every rule and metric: nothing passes on what is gone.
+"""Tests that a lost part of a recording makes every rule and metric unknown that rests on it, so that nothing passes
+without data.
 
-Real recordings are mutated: the events of one part lose their durations, or are removed.
+Real recordings are mutated: the events of a part lose their durations, or are removed.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ WAYS: dict[str, Callable[[Event], Event | None]] = {
 TELLS_NOTHING = {("ops", "removed"), ("ranges", "removed"), ("syncs", "removed")} | {
     ("syncs", way) for way in ("missing", "zero")
 }
-"""What leaves no trace of having been there; a record of a wait has no use for its length."""
+"""Parts whose removal leaves no sign; the length of a wait's record is not used."""
 
 
 @cache
@@ -118,7 +119,7 @@ BUDGETS = tuple(
     for metric in METRICS.values()
     for scope in SCOPES
 )
-"""Of every metric, in steps and in the window; none can fail."""
+"""Budgets on every metric, in steps and in the window, that cannot fail."""
 RESTS_ON = {rule: RULES[rule].rests_on for rule in RULES} | {budget.title: budget.what.rests_on for budget in BUDGETS}
 
 
@@ -286,7 +287,7 @@ def trust_check(trace: Trace, check_id: str) -> Check:
     [
         (10_007, 0, True),  # the file has nanoseconds
         (10_007, 10_000, False),
-        (10_000, 0, False),  # whole microseconds: it took less than one
+        (10_000, 0, False),  # whole microseconds: it took less than 1 us
     ],
 )
 def test_a_copy_takes_time(start: int, length: int, lost: bool) -> None:

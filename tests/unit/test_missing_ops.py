@@ -1,4 +1,4 @@
-"""Time in which the host waits for the GPU and the trace has no op: the GPU worked on what was not recorded."""
+"""Tests of time in which the host waits for the GPU and the trace has no op: the GPU ran unrecorded work."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check(trace: Trace) -> Check:
 
 
 def queued(waits: Sequence[Host], *, rest: Sequence[Op] = (), **more: Any) -> Trace:
-    """An op of 1 ms, and one that is launched at once and begins after 300 ms."""
+    """An op of 1 ms, and another that is launched at once and begins after 300 ms."""
     ops = [
         Op(C, 0, 1 * MS, launch=(-20 * US, -10 * US)),
         Op(C, 300 * MS, 301 * MS, launch=(10 * US, 20 * US)),
@@ -89,7 +89,7 @@ def test_graphs_whose_kernels_were_not_recorded() -> None:
         calls.append(Host("cudaGraphLaunch", at + 10 * US, at + 30 * US))
         calls.append(Host("cudaStreamSynchronize", at + 40 * US, at + 9 * MS))
     trace = make_trace(ops, calls=calls)
-    # The wait behind the last op lies outside the window.
+    # The wait after the last op lies outside the window.
     assert missing(trace) == 19 * 8 * MS
     without = [call for call in calls if call.name != "cudaGraphLaunch"]
     assert missing(make_trace(ops, calls=without)) == 0, "a thread can be woken late"

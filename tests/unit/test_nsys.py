@@ -1,4 +1,4 @@
-"""Reports of Nsight Systems: every figure is that of the database, and a file that is none is one sentence."""
+"""Tests of reports of Nsight Systems: every figure is that of the database, and other files give a message."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_the_call_says_what_a_wait_is_where_the_export_calls_it_something_else(r
     assert trace.syncs.kind.tolist() == [Sync.STREAM]
 
 
-# -- what is said ------------------------------------------------------------------------------------
+# -- messages ------------------------------------------------------------------------------------
 
 
 def test_a_report_of_several_processes_is_one_trace_for_each(reports: Path) -> None:
@@ -214,11 +214,11 @@ def test_analyze_prints_a_report(reports: Path, capsys: pytest.CaptureFixture[st
     assert main(["analyze", str(reports / "one_copy.sqlite")]) == 0
     out = capsys.readouterr().out
     assert out.startswith("one_copy.sqlite, NVIDIA GeForce RTX 3080: The GPU is idle for 22.4 ms")
-    # What recording with Nsight Systems costs is not known.
+    # The cost of recording with Nsight Systems is unknown.
     assert "Without the profiler" not in out
 
 
-# -- what is no report --------------------------------------------------------------------------------
+# -- files that are not reports --------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ def test_changes_in_a_write_ahead_log_are_not_left_out_in_silence(tmp_path: Path
 
 def test_nothing_of_a_database_is_run_and_nothing_is_written(tmp_path: Path, database: sqlite3.Connection) -> None:
     database.execute(STRINGS)
-    # A view in the place of a table would run what its author wrote.
+    # A view in the place of a table would run its author's SQL.
     database.execute("CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS SELECT writefile('x', 'y') AS start")
     database.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET (start, end, deviceId, streamId)")
     database.commit()
@@ -328,7 +328,7 @@ def test_marks_among_calls_of_the_system_are_no_calls(tmp_path: Path, database: 
     assert times.status == "ok"
 
 
-# -- everything behind the trace -----------------------------------------------------------------------
+# -- everything after the trace -----------------------------------------------------------------------
 
 
 def test_a_chrome_trace_of_it_for_perfetto_reads_as_the_same(reports: Path, tmp_path: Path) -> None:
@@ -525,7 +525,7 @@ def test_whatever_happens_to_its_bytes_a_report_is_read_or_refused(reports: Path
 
 def test_a_reader_of_another_program_reads_nothing_of_pytorch(reports: Path, tmp_path: Path) -> None:
     """The reports with names as a CUDA C++ program would have them, and the traces of JAX."""
-    # Copies, since what is printed names files, and who knows what a checkout is called.
+    # Copies, because the output names files, and the checkout may have any name.
     traces = [Path(shutil.copy(TRACES / "jax" / f"{name}.xplane.pb", tmp_path)) for name in ("late", "prefetched")]
     for name in REPORTS:
         traces.append(tmp_path / f"{name}.sqlite")

@@ -1,4 +1,7 @@
-"""Ranks out of one report of Nsight Systems: NCCL's kernels by their real names, under the schema of a real export."""
+"""Tests of ranks from a report of Nsight Systems:
+
+NCCL's kernels by their real names, in the schema of a real export.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +122,7 @@ def job(devices: int, names: Sequence[str], steps: int = 4) -> list[Ran]:
 
 
 def waits(path: Path) -> tuple[dict[int, int], dict[int, int]]:
-    """What each device waited, and made others wait, over all all-reduces after the first launch, from the rows."""
+    """Return each device's waits, and those it caused, over all all-reduces after the first launch, from the rows."""
     with closing(sqlite3.connect(path)) as database:
         met = database.execute(
             "SELECT end, deviceId, start FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName "

@@ -1,4 +1,4 @@
-"""What a trace shows of the hardware, on traces built by hand and on recordings."""
+"""Tests of the hardware's properties that a trace shows, on traces built by hand and on recordings."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def test_clocks_that_contradict_each_other_give_nothing_negative() -> None:
         observations = observe(replace(trace, gpu_ops=moved))
         values = [value for value in msgspec.structs.asdict(observations).values() if isinstance(value, int | float)]
         assert values and min(values) > 0
-        # What one clock alone tells stays.
+        # Figures from a single clock stay.
         assert (observations.h2d, observations.launch_call_ns) == (observe(trace).h2d, observe(trace).launch_call_ns)
 
 

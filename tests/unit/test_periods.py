@@ -1,4 +1,4 @@
-"""Where steps and ranges lie on the device."""
+"""Tests of the times of steps and ranges on the device."""
 
 from __future__ import annotations
 

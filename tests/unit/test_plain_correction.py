@@ -1,4 +1,4 @@
-"""The plain program behind a recording: what its step takes, how that is known, and what it consists of."""
+"""Tests of the plain program of a recording: its step time, the origin of that, and its parts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def median_step(device: Device) -> Period:
 
 
 def has_exact_sums(plain: Plain) -> bool:
-    """Whether everything adds up to the step, and nothing is negative."""
+    """Check that everything adds up to the step, and nothing is negative."""
     assert plain.buckets is not None
     parts = msgspec.structs.astuple(plain.buckets)
     causes = plain.exposed_copy_by_cause, plain.idle_by_cause
@@ -154,7 +154,7 @@ def test_a_told_step_gives_back_the_program_that_nobody_recorded(slowed: Slowed)
     plain = plain_of(slow, truth.span_ns)
     assert plain.buckets is not None and plain.program is not None
     assert plain.recorded_step_ns == median_step(only(report(slow))).span_ns > 1.25 * truth.span_ns
-    # The replayed step is within 0.3% of the plain one, and what an event cost is known but for its kind.
+    # The replayed step is within 0.3% of the plain step, and the cost of an event is known except for its kind.
     assert plain.buckets.idle_ns == pytest.approx(truth.buckets.idle_ns, abs=0.003 * truth.span_ns)
     for cause, ns in truth.idle_by_cause.items():
         assert plain.idle_by_cause[cause] == pytest.approx(ns, abs=0.01 * truth.span_ns)
@@ -168,7 +168,7 @@ def test_what_a_change_makes_of_the_program_is_predicted_from_any_recording_of_i
     untold = ov.whatif(record(HOST_BOUND, slowed), [change]).predicted_step_ns
     told_one = ov.whatif(record(HOST_BOUND, slowed), [change], plain_step_ns=truth_ns).predicted_step_ns
     assert truth is not None and untold is not None and told_one is not None
-    # Of what a graph or a synchronize saves, it is not known how much recording added to just that.
+    # It is unknown how much recording added to the calls that a graph or a removed synchronize saves.
     assert told_one.value == pytest.approx(truth.value, rel=0.03)
     assert told_one.low <= truth.value <= told_one.high
     if change == NO_SYNC:
@@ -198,7 +198,7 @@ def test_what_a_plain_step_takes_longer_is_idle_time_that_nothing_explains() -> 
     longer_ns = alone.recorded_step_ns + 500 * US
     told_one = ov.whatif(trace, [NO_SYNC], plain_step_ns=longer_ns)
     assert alone.predicted_step_ns is not None and told_one.predicted_step_ns is not None
-    # Nobody knows where it is: it stays in proportion, and the interval holds that all of it goes.
+    # Its place is unknown: it stays in proportion, and the interval includes the case that all of it goes.
     in_proportion = alone.predicted_step_ns.value * longer_ns / alone.replayed_step_ns
     assert told_one.predicted_step_ns.value == round(in_proportion)
     assert told_one.predicted_step_ns.low < alone.predicted_step_ns.value
@@ -223,7 +223,7 @@ def timed(*lengths_ns: int, device: bool = False) -> TimedSteps:
 
 @pytest.mark.parametrize("count", range(FEWEST, 80))
 def test_the_interval_of_a_median_holds_it_in_95_percent(count: int) -> None:
-    # Of the lengths 1, 2, 3... the interval is what places it has; the median lies outside where too few lie below it.
+    # For the lengths 1, 2, 3... the interval's ends are its places in the order.
     found = measured(PlainSteps(timed(*range(1, count + 1)), TimedSteps()), 10**9)
     assert found is not None and found.low_ns + found.high_ns == count + 1, "as far from either end"
 

@@ -1,4 +1,4 @@
-"""What findings, diffs, checks and commands say where the plain step is told, and that they say it of one program."""
+"""Tests that findings, diffs, checks and commands all describe the plain program if the plain step is given."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_budgets_are_of_the_told_program_and_the_check_says_so() -> None:
     assert "a step takes 2.00 ms without the profiler (told) and 2.83 ms in the recording" in result.program
     recorded = ov.check(LAUNCHES, step_time("2.1 ms"))
     assert (recorded.outcome, recorded.program) == ("fail", None)
-    # What is only estimated decides nothing.
+    # An estimated step decides nothing.
     assert ov.check(launches(), step_time("2.1 ms")).verdicts == recorded.verdicts
 
 

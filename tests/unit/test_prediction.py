@@ -1,4 +1,4 @@
-"""What a prediction keeps to, whatever the recording."""
+"""Tests of properties of every prediction, whatever the recording."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_long_stretches_are_replayed_as_one_thing_after_another(
     program = [[begin, *on_streams(step, apart), *([sync] if number in waiting else [])] for number in range(times)]
     graph = prepare(record(itertools.chain(*program)), None, None).graph
     assert (graph.calls.handed_by < 0).all() and not len(graph.orders)
-    # Neither lag is always the longer.
+    # Either lag can be the longer.
     closer = np.where(np.arange(len(graph.items)) % 2, graph.items.queue_lag_ns, 0)
     graph = replace(graph, items=replace(graph.items, queue_lag_ns=closer))
     expected, result = one_at_a_time(graph), replay(graph)
@@ -156,7 +156,7 @@ def test_copies_of_both_directions_are_replayed_to_the_nanosecond(both: list[tup
 
 
 def check_order(graph: Graph, replayed: Replay) -> None:
-    """Nothing in a replay begins before what it waits for: checked one constraint at a time."""
+    """Nothing in a replay begins before its dependencies: checked one constraint at a time."""
     items, calls = graph.items, graph.calls
     start, end = replayed.start_ns, replayed.end_ns
     kept = np.flatnonzero(~items.gone)
@@ -180,7 +180,7 @@ def check_order(graph: Graph, replayed: Replay) -> None:
 
 
 def check_bounds(done: Outcome) -> None:
-    """The window is no shorter than the busiest engine, and than each lane's own ops one after another."""
+    """The window is at least as long as the busiest engine, and as each lane's own ops one after another."""
     items = done.graph.items
     start, end = done.replayed.start_ns, done.replayed.end_ns
     window = int(end[~items.gone].max() - start[~items.gone].min())
@@ -263,7 +263,7 @@ def test_copies_on_their_own_stream_run_beside_the_kernels() -> None:
     result = of(record(repeated(step * 4, 4)), "side-stream")
     assert result.predicted_step_ns is not None
     assert result.predicted_step_ns.value == pytest.approx(12 * MS, rel=0.01)
-    # With one buffer only both directions run at once, and slow each other.
+    # With a single buffer, both directions run at once, and slow each other.
     assert result.predicted_step_ns.high == pytest.approx(16.6 * MS, rel=0.05)
     assert result.hidden_copy_pct is not None and result.hidden_copy_pct.measured == 0
     assert result.hidden_copy_pct.predicted is not None and result.hidden_copy_pct.predicted > 95
@@ -288,7 +288,7 @@ def test_a_call_that_returns_at_once_costs_only_itself() -> None:
     trace = record(repeated(step, 4))
     result = of(trace, "no-sync cudaDeviceSynchronize")
     assert result.predicted_step_ns is not None
-    # What the host does for 500 us goes on beside the kernels.
+    # The host's 500 us of work run beside the kernels.
     assert result.baseline_step_ns - result.predicted_step_ns.value > 400 * US
     assert result.interventions[0].touched == 4
 
@@ -488,7 +488,7 @@ def test_things_that_wait_for_each_other_are_no_prediction() -> None:
 
 
 def test_streams_that_wait_for_each_other_again_and_again_are_no_riddle() -> None:
-    """Each wait passes on what the other stream was told to wait for; nothing runs in between."""
+    """Each wait passes on the other stream's waits; nothing runs in between."""
     rounds = 200
     ops = [
         Op(

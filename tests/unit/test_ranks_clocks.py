@@ -86,7 +86,7 @@ def test_every_rank_with_a_collective_is_compared_with_the_lowest_it_is_connecte
 
 @given(jobs(offsets=far_apart, unit=US))
 def test_bounds_are_the_tightest_that_follow(job: Job) -> None:
-    """Against shortest paths through all constraints, one by one."""
+    """Compared with shortest paths through all constraints."""
     meetings, offsets = offsets_of(job)
     far = 1 << 60
     distance = [[0 if i == j else far for j in range(job.ranks)] for i in range(job.ranks)]

@@ -1,4 +1,4 @@
-"""What stands behind the page Ranks: written reports, the traces of a folder reduced in the background, and links."""
+"""Tests of the data of the page Ranks: written reports, the traces of a folder reduced in the background, and links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks joined into one report: real recordings of two ranks, with what is planted in them found again."""
+"""Tests of ranks joined into a report: real recordings of two ranks, with planted delays that must be detected."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_one_who_makes_the_others_wait_is_named_with_where_and_whom() -> Non
     worst = straggler.worst[0]
     assert (worst.step, worst.index, worst.elements, worst.group_size) == ("ProfilerStep#5", 26, 44111616, 2)
     assert (worst.late_rank, worst.waiting[0].rank) == (0, 1)
-    # Where the late rank's kernel is, in its own trace.
+    # Start of the late rank's kernel, in its own trace.
     start, end, _ = collectives(0)[26]
     base = read(0)["baseTimeNanoseconds"]
     assert (worst.window.start_ns, worst.window.end_ns) == (base + start, base + end)
@@ -140,7 +140,7 @@ def test_a_planted_offset_is_found_within_the_error(tmp_path: Path, ahead_ms: in
     assert row.clock_offset_ns is not None and row.clock_error_ns is not None
     assert row.clock_error_ns < 165 * US
     assert abs(row.clock_offset_ns - ahead) <= row.clock_error_ns
-    # What was waited is known as closely as the clocks are, in each of the meetings.
+    # Waits are as exact as the clocks, in each of the meetings.
     for one, other in zip(before.ranks, after.ranks, strict=True):
         assert one.waited_ns is not None and other.waited_ns is not None
         assert abs(one.waited_ns - other.waited_ns) <= 27 * row.clock_error_ns
@@ -148,7 +148,7 @@ def test_a_planted_offset_is_found_within_the_error(tmp_path: Path, ahead_ms: in
 
 
 def test_a_planted_delay_is_charged_to_the_rank_that_has_it(tmp_path: Path) -> None:
-    """Rank 0 comes 300 us earlier to each collective; so much more it waits for rank 1, or less rank 1 for it."""
+    """Rank 0 comes 300 us earlier to each collective, so it waits longer for rank 1 by that, or rank 1 less for it."""
 
     def earlier(kernels: Events) -> None:
         for kernel in kernels:
@@ -162,7 +162,7 @@ def test_a_planted_delay_is_charged_to_the_rank_that_has_it(tmp_path: Path) -> N
     for (start_a, end_a, _), (start_b, _, _) in zip(collectives(0), collectives(1), strict=True):
         wait = start_b - (start_a - 300 * US)
         waited[0 if wait > 0 else 1] += min(abs(wait), end_a - start_a + 300 * US) if wait > 0 else -wait
-    # Rank 0's kernels, longer to the left, now overlap one another: what one waits in two of them counts once.
+    # Rank 0's kernels, lengthened to the left, now overlap: a wait in two of them counts once.
     assert after.ranks[0].waited_ns is not None and before.ranks[0].waited_ns is not None
     assert before.ranks[0].waited_ns + 7 * 300 * US < after.ranks[0].waited_ns <= waited[0]
     assert after.ranks[1].waited_ns == waited[1]
@@ -265,7 +265,7 @@ def test_other_real_jobs_have_one_clock_and_match_in_full(folder: str) -> None:
     "folder", ["ddp", "laboratory/ddp_training/ddp.traces", "laboratory/fsdp_offload/resident.traces"]
 )
 def test_real_kernels_of_one_collective_end_within_a_quarter_of_the_shortest(folder: str) -> None:
-    """What the bounds of clocks assume is that they end within the whole of it."""
+    """The bounds of clocks assume that they end within its whole length."""
     ranks = real(folder)
     met = match(gather(ranks), len(ranks)).symmetric()
     end, start = met.kernels.end_ns[met.row], met.kernels.start_ns[met.row]
@@ -324,7 +324,7 @@ def test_among_many_the_late_one_is_found_and_lists_stay_short() -> None:
 
 
 def of_several_machines(ahead_ns: Sequence[int], *, late: int, by_ns: int) -> list[ReducedRank]:
-    """The two real ranks on each of several machines with clocks of their own, and one that comes late.
+    """The two real ranks on each of several machines with separate clocks, and a rank that comes late.
 
     In step 4 all others come that much earlier to the first collective, and wait.
     """

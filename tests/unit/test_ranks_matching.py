@@ -1,4 +1,4 @@
-"""Which kernels of different ranks are one collective: never a wrong match, and nothing lost without need."""
+"""Tests of matching kernels of different ranks to collectives: never a wrong match, and nothing lost needlessly."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_step_whose_sizes_differ_is_left_out() -> None:
 
     assert len(matched([rank(0, [1, 2, 3, 4]), rank(1, [1, 2, 3, 4])])) == 4
     assert len(matched([rank(0, [1, 2, 3, 4]), rank(1, [1, 7, 3, 4])])) == 2
-    # What is not known contradicts nothing.
+    # Unknown values contradict nothing.
     assert len(matched([rank(0, [1, 2, 3, 4]), rank(1, [1, -1, 3, 4])])) == 4
 
 

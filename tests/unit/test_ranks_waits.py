@@ -1,4 +1,4 @@
-"""Who waits for whom: against an account kept nanosecond by nanosecond."""
+"""Tests of which rank waits for which, compared with a count of every nanosecond."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def situations(draw: st.DrawFn) -> tuple[list[ReducedRank], Offsets]:
 
 
 class Account:
-    """The same question answered slowly: each rank's nanoseconds one by one, by its own clock."""
+    """Compute the same slowly: every nanosecond of each rank, by its own clock."""
 
     def __init__(self, ranks: Sequence[ReducedRank], met: Meetings, offsets: Offsets, within: int) -> None:
         self.within = within

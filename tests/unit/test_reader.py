@@ -1,4 +1,4 @@
-"""What a healthy trace turns into, whatever dialect it is written in."""
+"""Tests of reading healthy traces, in every dialect."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def read(tmp_path: Path, content: Any) -> Trace:
 
 
 def same(one: Trace, other: Trace) -> bool:
-    """Whether two traces hold the same events, names spelled out."""
+    """Return whether two traces hold the same events, with names spelled out."""
     tables = ("gpu_ops", "runtime_calls", "cpu_ops", "annotations", "python_frames", "overheads", "syncs")
     for table in tables:
         a, b = getattr(one, table), getattr(other, table)
@@ -578,7 +578,7 @@ BAD_BYTES = {
     b'{"ph":"X","cat":"kernel","name":"a\xff","pid":0,"tid":7,"ts":9.0,"dur":1.0}': 1,
     b'{"ph":"X","cat":"cpu_op","name":"a","pid":0,"tid":"\xff","ts":9.0,"dur":1.0}': 1,
 }
-"""Events with bytes that are not UTF-8, and whether these stand in what is read of them."""
+"""Events with bytes that are not UTF-8, and whether the reader keeps the part with these bytes."""
 
 
 def read_raw(tmp_path: Path, *events: bytes) -> Trace:

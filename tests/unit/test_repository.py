@@ -54,7 +54,7 @@ def test_a_workflow_may_write_nothing_unasked_and_runs_only_what_is_pinned(path:
     for job in workflow["jobs"].values():
         assert "timeout-minutes" in job
         for step in job["steps"]:
-            # What a contributor can name must not become part of a script.
+            # Names that a contributor chooses must not become part of a script.
             assert "${{" not in step.get("run", "")
             assert "uses" not in step or re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", step["uses"])
             if step.get("uses", "").startswith("actions/checkout@"):

@@ -31,7 +31,7 @@ EACH = pytest.mark.parametrize("recording", various(), ids=lambda path: str(path
 
 
 class Truth(NamedTuple):
-    """What a recording must and may be found guilty of."""
+    """Findings that a recording must and may have."""
 
     warnings: dict[str, tuple[float, float]]
     """Rule -> least and most cost in ms, as follows from the program and a link of some 55 GB/s."""
@@ -170,7 +170,7 @@ def test_the_steps_costs_add_up_to_no_more_than_the_whole(recording: str) -> Non
             assert finding.bound_ns <= step.buckets.exposed_copy_ns + step.buckets.idle_ns
             parts[rule] = parts.get(rule, 0) + finding.bound_ns
     for rule, finding in whole.items():
-        # What ran before the first step belongs to none: one copy of four.
+        # Ops before the first step belong to no step: one copy of four.
         assert 0.7 * finding.bound_ns < parts[rule] <= finding.bound_ns
 
 
@@ -405,7 +405,7 @@ def test_sizes_counts_lists_and_names() -> None:
 def test_no_finding_costs_more_than_all_the_time_there_is(
     ops: list[Op], size: int, calls: list[Host], cpu_ops: list[Host]
 ) -> None:
-    # Sizes without measure too: what a rule adds up must hold for any.
+    # Huge sizes too: a rule's sums must hold for any size.
     ops = [op._replace(size=op.size * size) for op in ops]
     analysis = analyze_trace(make_trace(ops, calls=calls, cpu_ops=cpu_ops))
     spans = {device.result.device: device.result.span_ns for device in analysis.devices}

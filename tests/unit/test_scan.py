@@ -52,7 +52,7 @@ def in_python(array: bytes) -> Batch:
 
 
 def assert_taken_only_as_python_takes_it(array: bytes) -> bool:
-    """Whether it was taken."""
+    """Return whether the reader took it."""
     batch = scanned(array)
     if batch is None:
         return False

@@ -1,4 +1,4 @@
-"""The shapes of ops' inputs say which kernels may read what a copy brought."""
+"""Tests that the shapes of ops' inputs show which kernels may read a copy's data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def op(name: str, ts: float, dur: float, *dims: Any, types: list[str] | None = N
 
 
 class Program:
-    """A host that launches on stream 7, one thing each 20 us, and what the GPU does of it; times in us."""
+    """A host that launches something on stream 7 every 20 us, and the GPU's ops; times in us."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -133,7 +133,7 @@ def step_us(result: WhatIf) -> tuple[float, float, float]:
 
 
 def one_buffer_us(result: WhatIf) -> float:
-    """How much longer the step is where buffers do not take turns."""
+    """Return how much longer the step is if buffers do not take turns."""
     return max(assumption.cost_ns or 0 for assumption in result.assumptions) / 1000
 
 

@@ -1,4 +1,4 @@
-"""Whether the recorded steps are the program's usual ones."""
+"""Tests of whether the recorded steps are the program's usual ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is chosen as a step from logs of events."""
+"""Tests of choosing steps from logs of events."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_two_threads_seen_once_are_not_said_to_take_turns() -> None:
 
 
 def test_threads_that_seldom_work_are_not_said_to_take_turns() -> None:
-    """Of many threads by themselves some never meet."""
+    """Among many independent threads, some never meet."""
     random = np.random.default_rng(1)
     calls = [
         Host("cudaLaunchKernel", at, at + 5 * US, thread)

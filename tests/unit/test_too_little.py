@@ -23,7 +23,7 @@ PINNED, PAGEABLE, DEVICE = Memory.PINNED, Memory.PAGEABLE, Memory.DEVICE
 
 
 def steps(copy_us: int, size: int, *, count: int = 6) -> Report:
-    """Steps of 10 ms compute with one exposed copy before it."""
+    """Steps of 10 ms compute after an exposed copy."""
     ops, notes = [], []
     for step in range(count):
         at = step * 20 * MS
@@ -80,7 +80,7 @@ def test_a_budget_on_bandwidth_is_not_judged_by_copies_of_a_few_bytes() -> None:
 
 
 def pageable(others: Sequence[Op]) -> str:
-    """What `pageable-memory` says of four uploads of 1 GB/s beside other copies."""
+    """Return the detail of `pageable-memory` for four uploads of 1 GB/s beside other copies."""
     ops = [
         Op(H2D, at * MS, at * MS + 8 * MS, source=PAGEABLE, launch=(at * MS - 9 * US, at * MS + 8 * MS), size=8 << 20)
         for at in range(0, 40, 10)

@@ -1,4 +1,7 @@
-"""What `overlapscope try` shows of a trial: on one screen, in every format, whatever a program's names contain."""
+"""Tests of the output of `overlapscope try`:
+
+On a single screen, in every format, whatever a program's names contain.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ PLAIN = Path(__file__).parents[1] / "programs" / "plain"
 
 
 class Program:
-    """A script, and what its lines do. A line is named by something that it alone, or first, has in it."""
+    """A script, and the effects of its lines. A line is named by something that it alone, or first, has in it."""
 
     def __init__(self, path: Path, source: str = "") -> None:
         self.path = path / "train.py" if source else path
@@ -184,7 +184,7 @@ ARGUMENTS = st.lists(
 
 @st.composite
 def calls(draw: st.DrawFn) -> str:
-    """Calls of DataLoader, as people or formatters lay them out, or nobody does."""
+    """Calls of DataLoader, in usual and unusual layouts."""
     args = ["self.texts", *draw(ARGUMENTS)]
     inner = draw(st.sampled_from(["", " ", "\n        ", "\n\t\t", "  # why\n        ", "\n# ä\n\n      "]))
     comma = draw(

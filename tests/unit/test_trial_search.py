@@ -1,4 +1,4 @@
-"""Which runs a trial makes, and what it concludes from them, with made-up programs whose steps are known."""
+"""Tests of a trial's runs and conclusions, with made-up programs whose steps are known."""
 
 from __future__ import annotations
 
@@ -187,11 +187,11 @@ def test_one_rank_that_differs_makes_a_difference() -> None:
 # -- which run comes next -------------------------------------------------------------------------
 
 Truth = Mapping[str, float]
-"""What each change makes of a step, by `Setting.text`."""
+"""Factor by which each change shortens a step, by `Setting.text`."""
 
 
 def pretend(truth: Truth, source: random.Random, failing: str = "", differing: str = "") -> Callable[[Planned], Run]:
-    """A program whose step is 10 ms, times what its changes make of it, and whose runs differ by 0.3 %."""
+    """A program whose step is 10 ms times the factors of its changes, and whose runs differ by 0.3 %."""
 
     def run(planned: Planned) -> Run:
         texts = [setting.text for setting in planned.settings]

@@ -1,4 +1,4 @@
-"""What a watched program leaves: recordings within a limit, their analysis, and sentences where something fails."""
+"""Tests of a watched program's files: recordings within a limit, their analysis, and messages about failures."""
 
 from __future__ import annotations
 

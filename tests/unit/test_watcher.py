@@ -1,4 +1,4 @@
-"""What a watcher says that a step takes."""
+"""Tests of a watcher's step time."""
 
 from __future__ import annotations
 

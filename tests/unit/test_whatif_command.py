@@ -1,4 +1,4 @@
-"""`overlapscope whatif`: what it prints, writes and refuses, and how a prediction reads."""
+"""Tests of `overlapscope whatif`: its output, its files, its refusals, and the text of predictions."""
 
 from __future__ import annotations
 
