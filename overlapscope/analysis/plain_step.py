@@ -32,7 +32,7 @@ class PlainStep(Struct, frozen=True):
         return self.origin != "estimated"
 
 
-def given(step_ns: int) -> PlainStep:
+def from_user(step_ns: int) -> PlainStep:
     """Return a length given by the user.
 
     Raises:

@@ -393,7 +393,7 @@ def test_values_come_later_in_a_process_that_reads_its_results_itself(script: Pa
     started([str(script)], task)
     outcome = msgspec.json.decode((tmp_path / "rank0.json").read_bytes(), type=RankOutcome)
     assert outcome.complete
-    assert outcome.made["late-item"] > 20
+    assert outcome.effects["late-item"] > 20
     assert outcome.refused == {}
     assert outcome.results is not None
     assert outcome.results.loss is not None

@@ -1,4 +1,4 @@
-"""Figures published by the scenarios' sources, copied by hand from their tables, by our names of variants and figures."""
+"""Figures that the scenarios' sources published, copied by hand from their tables, under our names."""
 
 from __future__ import annotations
 

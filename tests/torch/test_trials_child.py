@@ -328,7 +328,7 @@ class TestWorkers:
         program = TRAIN.replace("return torch.sin", "assert torch.utils.data.get_worker_info(); return torch.sin")
         changed = told(program, tmp_path, changes=[Setting("workers", "2")])
         assert changed.results == unchanged.results
-        assert changed.made == {"workers": 1}
+        assert changed.effects == {"workers": 1}
 
     def test_load_the_same_batches_where_the_dataset_draws_random_numbers(self, tmp_path: Path) -> None:
         drawn = "return random.random() * torch.rand(8) + np.random.random() * torch.arange(8.)"
@@ -388,7 +388,7 @@ class TestWorkers:
 
 def test_a_fused_optimizer_computes_the_same_but_for_rounding(unchanged: RankOutcome, tmp_path: Path) -> None:
     changed = told(TRAIN, tmp_path, changes=[Setting("fused")])
-    assert changed.made == {"fused": 1}
+    assert changed.effects == {"fused": 1}
     assert changed.results is not None
     assert unchanged.results is not None
     assert max(map(distance, changed.results.sketches, unchanged.results.sketches)) < 1e-4

@@ -106,8 +106,8 @@ def test_only_so_many_are_kept_and_none_of_a_trace_that_was_read_again(
     predictions = Predictions()
     for name in ("a", "b", "c", "a", "d"):
         predictions.get(opened, asked(name), wait_s=30)
-    assert [predictions.known(opened, asked(name)) is not None for name in "abcd"] == [True, False, True, True]
-    assert predictions.known(replace(opened), asked("a")) is None
+    assert [predictions.cached(opened, asked(name)) is not None for name in "abcd"] == [True, False, True, True]
+    assert predictions.cached(replace(opened), asked("a")) is None
 
 
 def test_where_the_replay_is_not_valid_there_are_reasons_and_no_figures(library: Library, opened: Opened) -> None:

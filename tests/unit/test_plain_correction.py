@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 import overlapscope as ov
 from overlapscope.analysis import analyze_trace
-from overlapscope.analysis.plain_step import FEWEST, measured, told
+from overlapscope.analysis.plain_step import FEWEST, from_user, measured
 from overlapscope.analysis.results import Device, Period, Plain
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from overlapscope.errors import UsageError
@@ -301,7 +301,7 @@ def test_what_are_no_lengths_of_steps_is_left_out(lengths: Any, tmp_path: Path) 
 @pytest.mark.parametrize("step_ns", [0, -1, 1 << 60, 31.5, float("nan"), float("inf")])
 def test_a_step_that_cannot_be_is_refused(step_ns: Any) -> None:
     with pytest.raises(UsageError, match="no length of a plain step"):
-        told(step_ns)
+        from_user(step_ns)
 
 
 # -- the timeline
@@ -321,7 +321,7 @@ def test_a_step_that_cannot_be_is_refused(step_ns: Any) -> None:
 def test_the_plain_timeline_has_the_recordings_ops(path: str) -> None:
     trace = trace_of(TRACES / f"{path}.json.gz")
     base = prepare(trace, None, None, with_shapes=False)
-    plain = plain_trace(as_plain(base, told(round(0.8 * base.recorded.median_ns))))
+    plain = plain_trace(as_plain(base, from_user(round(0.8 * base.recorded.median_ns))))
 
     def ops(of: Trace) -> list[tuple[Any, ...]]:
         table = of.gpu_ops
