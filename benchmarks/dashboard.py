@@ -132,7 +132,7 @@ def zooming(browser: Browser, ops: int, count: int) -> Zooming:
             each = list(pool.map(lambda seed: client(address, lanes, end, seed), range(CLIENTS)))
         seconds = time.perf_counter() - begin
         rss_mb = memory_mb(process.pid, "VmRSS")
-    return Zooming(ops, moves, [ms for one in each for ms in one], seconds, rss_mb)
+    return Zooming(ops, moves, [ms for entry in each for ms in entry], seconds, rss_mb)
 
 
 @contextlib.contextmanager

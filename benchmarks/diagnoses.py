@@ -169,7 +169,7 @@ MACHINE = (
 def _machines(comparisons: Sequence[ExperimentComparison]) -> Iterator[tuple[str, ...]]:
     for comparison in comparisons:
         result, at = comparison.result, comparison.result.machine
-        about = [str(one) for one in (at.driver, at.cuda, at.torch, at.python, at.cpu, at.cores, at.memory_bytes)]
+        about = [str(item) for item in (at.driver, at.cuda, at.torch, at.python, at.cpu, at.cores, at.memory_bytes)]
         rates = (at.link.h2d_gb_per_s, at.link.d2h_gb_per_s, at.link.both_gb_per_s)
         about += ["" if rate is None else f"{rate:.1f}" for rate in rates]
         yield result.name, result.date, ", ".join(at.gpus), *about

@@ -189,7 +189,7 @@ def plant(text: str) -> Seed:
     repeated = [one for one, event in zip(texts, parsed, strict=True) if event.get("cat") not in (None, "Trace")]
     repeated += frames([op for op in ops if op["tid"] == main], python_frames)
     repeated += instants(ops, memory_events, python_frames + 1)
-    events = [parse_event(one) for one in repeated]
+    events = [parse_event(item) for item in repeated]
 
     largest: dict[str, int] = {}
     for event in events:
@@ -238,7 +238,7 @@ def moved(text: str, by_us: int) -> str:
 
 def write(seed: Seed, target: TextIO, size: int) -> None:
     """Write about `size` bytes: whole copies as far as they fit, then the beginning of another."""
-    written = target.write(seed.head) + len(seed.tail) + sum(len(one) + 2 for one in seed.once)
+    written = target.write(seed.head) + len(seed.tail) + sum(len(item) + 2 for item in seed.once)
     number = 0
     for number, text in enumerate(copies(seed.events, seed.shift)):  # noqa: B007
         if written + len(text) > size:
@@ -260,7 +260,7 @@ def write(seed: Seed, target: TextIO, size: int) -> None:
             for event in rest
         ]
         target.write(next(copies(last, seed.shift)) + ",\n")
-    target.write(",\n".join(moved(one, number * seed.shift["ts"]) for one in seed.once) + seed.tail)
+    target.write(",\n".join(moved(item, number * seed.shift["ts"]) for item in seed.once) + seed.tail)
 
 
 def grow(source: Path, target: Path, megabytes: float) -> None:

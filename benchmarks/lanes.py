@@ -30,7 +30,7 @@ from overlapscope.report.model import to_json
 
 LAUNCHES = (1_250, 2_500, 5_000)
 MANY = {"one of each": {}, "256 devices": {"devices": 256}} | {
-    f"a {one} for each launch": {f"{one}s": max(LAUNCHES)} for one in ("stream", "thread", "step", "range")
+    f"a {item} for each launch": {f"{item}s": max(LAUNCHES)} for item in ("stream", "thread", "step", "range")
 }
 
 

@@ -75,7 +75,7 @@ class Alarms(Struct, frozen=True):
 def alarms(program: str, recordings: Iterable[Recording]) -> Alarms:
     """Every metric of the clean recordings, in many orders."""
     mine, random = clean(recordings), np.random.default_rng(1)
-    metrics = [metric for metric in METRICS if all(metric in of(one) for one in mine)]
+    metrics = [metric for metric in METRICS if all(metric in of(row) for row in mine)]
     changes = last = 0
     for _ in range(ALARM_ORDERS):
         order = random.permutation(len(mine))
@@ -111,7 +111,7 @@ def found(planted: Recording, recordings: Iterable[Recording]) -> Found:
                 metric: [change.first for change in _changes(metric, planted, mine, order, place)]
                 for metric in of(planted)
                 # A metric that only the slowdown has gives no series.
-                if all(metric in of(one) for one in mine)
+                if all(metric in of(row) for row in mine)
             }
             right[place] += any(place in told.get(metric, ()) for metric in DEFAULT)
             elsewhere += any(set(told.get(metric, ())) - {place} for metric in DEFAULT)
@@ -123,10 +123,10 @@ def found(planted: Recording, recordings: Iterable[Recording]) -> Found:
 def _changes(
     metric: str, planted: Recording, mine: Sequence[Recording], order: Sequence[int], place: int
 ) -> tuple[LevelChange, ...]:
-    usual = [of(one)[metric] for one in clean(mine, planted.set_name)]
+    usual = [of(recording)[metric] for recording in clean(mine, planted.set_name)]
     slow = of(planted)[metric]
-    more = slow.value - statistics.median(one.value for one in usual)
-    floor = (slow.floor or 0.0) - statistics.median(one.floor or 0.0 for one in usual)
+    more = slow.value - statistics.median(value.value for value in usual)
+    floor = (slow.floor or 0.0) - statistics.median(value.floor or 0.0 for value in usual)
     series = [
         group(number, slow)
         if number == place
@@ -188,13 +188,13 @@ def _series(values: F64) -> list[Group]:
 def alarm_rows(found: Iterable[Alarms]) -> list[list[str]]:
     return [
         [
-            one.program,
-            str(one.recordings),
-            str(one.metrics),
-            f"{one.changes} of {one.orders * one.metrics:,}",
-            f"{one.newest} of {one.orders * one.metrics:,}",
+            match.program,
+            str(match.recordings),
+            str(match.metrics),
+            f"{match.changes} of {match.orders * match.metrics:,}",
+            f"{match.newest} of {match.orders * match.metrics:,}",
         ]
-        for one in found
+        for match in found
     ]
 
 
@@ -209,9 +209,9 @@ def found_rows(recordings: By, *kinds: str) -> list[list[str]]:
     """Every slowdown that was planted, or those of some kinds."""
     rows = []
     for mine in recordings.values():
-        planted = [one for one in mine if one.kind in kinds]
-        planted.sort(key=lambda one: (KINDS.index(one.kind), one.asked_pct or 0.0))
-        rows += [found_row(found(one, mine)) for one in planted]
+        planted = [row for row in mine if row.kind in kinds]
+        planted.sort(key=lambda item: (KINDS.index(item.kind), item.asked_pct or 0.0))
+        rows += [found_row(found(slowdown, mine)) for slowdown in planted]
     return rows
 
 
@@ -298,7 +298,7 @@ def _plain(text: str) -> str:
 
 
 def _cell(name: str, count: int) -> str:
-    return " / ".join(f"{one:.1f}" for one in simulated(name, count))
+    return " / ".join(f"{series:.1f}" for series in simulated(name, count))
 
 
 def main() -> None:

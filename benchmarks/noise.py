@@ -94,7 +94,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, words: int) -> 
 def how(folder: Path) -> str:
     """Return the section on how the recordings were made."""
     first, second = (index(folder, name) for name in SETS)
-    machine, are_clean = first["machine"], Counter(one["kind"] == "clean" for one in first["recordings"])
+    machine, are_clean = first["machine"], Counter(recording["kind"] == "clean" for recording in first["recordings"])
     return wrapped(f"""## The recordings
 
 Four small programs (`benchmarks/repeats_programs.py`) on an {machine["gpu"]} (torch {machine["torch"]}, CUDA
@@ -121,8 +121,8 @@ def repeat_rows(recordings: By) -> list[list[str]]:
     for program, mine in recordings.items():
         pairs = list(itertools.combinations(clean(mine), 2))
         apart = sum(told_apart(one, other) for one, other in pairs)
-        steps = [one.step_ms for one in clean(mine)]
-        sets = [", ".join(f"{one.step_ms:.3f}" for one in clean(mine, name)) for name in SETS]
+        steps = [recording.step_ms for recording in clean(mine)]
+        sets = [", ".join(f"{recording.step_ms:.3f}" for recording in clean(mine, name)) for name in SETS]
         rows.append([program, *sets, f"{100 * (max(steps) / min(steps) - 1):.1f}%", f"{apart} of {len(pairs)}"])
     return rows
 
@@ -150,8 +150,8 @@ def _outliers(recordings: By) -> str:
     slowest = sorted(range(len(links)), key=rates.__getitem__)[:2]
     named = " and ".join(f"{rates[number]:.1f} GB/s ({_name(links[number])})" for number in slowest)
     usual_ms = statistics.median(host.step_ms for host in hosts)
-    slow = max(hosts, key=lambda one: one.step_ms)
-    others = [one for one in recordings["decode"] if one.kind != "clean"]
+    slow = max(hosts, key=lambda item: item.step_ms)
+    others = [item for item in recordings["decode"] if item.kind != "clean"]
     too = sum(other.step_ms > SLOW_HOST * usual_ms for other in others)
     return f"""- **offload**: the link was slower in two recordings: {named} from host to device, instead of
   {statistics.median(rates):.1f}.
@@ -169,7 +169,7 @@ def floors(recordings: By) -> str:
     rows = []
     for program, mine in recordings.items():
         first = clean(mine, "first")
-        step_ms = statistics.median(one.step_ms for one in first)
+        step_ms = statistics.median(item.step_ms for item in first)
         rows.append([program, f"{step_ms:.3f}", *(f"{floor_ms(first, metric):.3f}" for metric in FLOORS)])
     return wrapped(f"""## Noise floor
 
@@ -196,15 +196,15 @@ to {HOST_SHARE:.1f}. The second set is therefore not fully held out.
 
 def alike(found: Sequence[Repeated]) -> str:
     """Return the section on false failures of check and diff."""
-    pairs, failed = _summed(one.pairs for one in found), _summed(one.failed["default"] for one in found)
-    steps, ranges = (_summed(getattr(one, name) for one in found) for name in ("in_steps", "in_ranges"))
+    pairs, failed = _summed(match.pairs for match in found), _summed(match.failed["default"] for match in found)
+    steps, ranges = (_summed(getattr(match, name) for match in found) for name in ("in_steps", "in_ranges"))
     return wrapped(f"""## False failures
 
 At default settings, over both sets:
 
 - `check --baseline` fails **{sum(failed)} of {sum(pairs)}** ordered pairs of recordings of the same program.
 - `diff` reports **{steps[0]} of {steps[1]:,}** figures of steps as beyond noise, in
-  {sum(one.diffs for one in found)} pairs, and {ranges[0]} of {ranges[1]:,} figures of ranges. A short range such as an
+  {sum(m.diffs for m in found)} pairs, and {ranges[0]} of {ranges[1]:,} figures of ranges. A short range such as an
   optimizer's step contains more or less of a copy, depending on when the host launches it.
 """)
 
@@ -280,11 +280,11 @@ budgets that fail: [noise.csv](noise.csv). Every recording: [noise-recordings.cs
 
 def stricter(found: Sequence[Repeated], rows: Sequence[Planted]) -> str:
     """Return the section on stricter settings and their price."""
-    whole, lines = _summed(one.pairs for one in found), []
+    whole, lines = _summed(match.pairs for match in found), []
     for name in SETTINGS:
-        wrong = _summed(one.failed[name] for one in found)
+        wrong = _summed(match.failed[name] for match in found)
         cells = [f"{bad} of {pairs}" for bad, pairs in zip(wrong, whole, strict=True)]
-        tried = [[row for row in rows if (row.program, row.kind) == one] for one in TRIED]
+        tried = [[row for row in rows if (row.program, row.kind) == option] for option in TRIED]
         lines.append([name, *cells, *(_size(least_found(mine, name)) for mine in tried)])
     head = ["settings", "pairs of one set", "of two sets", *(f"{program}, {WORDS[kind]}" for program, kind in TRIED)]
     return wrapped(f"""## Stricter settings
@@ -334,7 +334,7 @@ PLANTED = (
 
 def opening(found: Sequence[Repeated], rows: Sequence[Planted]) -> str:
     """Return the page's title and summary."""
-    pairs, failed = _summed(one.pairs for one in found), _summed(one.failed["default"] for one in found)
+    pairs, failed = _summed(match.pairs for match in found), _summed(match.failed["default"] for match in found)
     kernels = [
         least_found([row for row in rows if (row.program, row.kind) == (name, "compute")], "default")
         for name in PROGRAMS

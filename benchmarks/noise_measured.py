@@ -172,7 +172,7 @@ def compared(before: Recording, after: Recording) -> DeviceDiff:
 
 def told_apart(before: Recording, after: Recording) -> bool:
     """Return whether the interval of the mean step's change excludes zero."""
-    spans = [np.array(one.side.spans_ns, np.float64) for one in (before, after)]
+    spans = [np.array(item.side.spans_ns, np.float64) for item in (before, after)]
     (change,) = Pair(before.side, after.side).changes([PairRow("span", "ns", spans[0], spans[1], floor=0.0)])
     return bool(change.beyond_noise)
 
@@ -224,7 +224,7 @@ def repeated(recordings: Iterable[Recording]) -> Repeated:
         pairs=_split(pairs),
         failed={name: _split(wrong) for name, wrong in failed.items()},
         diffs=len(devices),
-        in_steps=(sum(bool(one.beyond_noise) for one in every) - beyond, len(every) - len(ranges)),
+        in_steps=(sum(bool(row.beyond_noise) for row in every) - beyond, len(every) - len(ranges)),
         in_ranges=(beyond, len(ranges)),
     )
 
@@ -260,8 +260,8 @@ def planted(recordings: Sequence[Recording], *kinds: str) -> list[Planted]:
     """Return all slowdowns planted in a program, or those of some kinds."""
     before = clean(recordings, "first")
     chosen = [recording for recording in recordings if recording.kind in (kinds or KINDS)]
-    chosen.sort(key=lambda one: (KINDS.index(one.kind), one.asked_pct or 0.0))
-    return [_became(one, before) for one in chosen]
+    chosen.sort(key=lambda item: (KINDS.index(item.kind), item.asked_pct or 0.0))
+    return [_became(row, before) for row in chosen]
 
 
 def _became(one: Recording, before: Sequence[Recording]) -> Planted:

@@ -190,9 +190,9 @@ def where(found: dict[str, Any], profiles: dict[str, list[dict[str, Any]]], whol
     ]
     lines += [f"The functions with the most time of their own: [performance-profile.csv]({PROFILE.name}).", ""]
     functions = [
-        (what, one["function"], str(one["calls"]), f"{1000 * one['seconds']:.1f}", f"{100 * one['share']:.0f}%")
+        (what, stage["function"], str(stage["calls"]), f"{1000 * stage['seconds']:.1f}", f"{100 * stage['share']:.0f}%")
         for what, profile in profiles.items()
-        for one in profile
+        for stage in profile
     ]
     PROFILE.write_text(csv_text(("of", "function", "calls", "ms", "share"), functions), encoding="utf-8")
     return lines

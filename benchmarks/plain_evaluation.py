@@ -144,7 +144,7 @@ def _recorded(job: _Job) -> Recorded | None:
         if after is None or job.variant != BEFORE:
             continue
         try:
-            said, without = (overlapscope.whatif(one, pair.interventions) for one in (trace, bare))
+            said, without = (overlapscope.whatif(item, pair.interventions) for item in (trace, bare))
         except UsageError as error:
             why_not = str(error).removeprefix(f"{trace.source}: ")
             predicted.append(Predicted(pair, None, None, after.step_ns, why_not))

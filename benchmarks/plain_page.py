@@ -42,7 +42,7 @@ def data(rows: Sequence[Recorded]) -> dict[str, str]:
         "": csv_text(PLAIN, map(_plain, rows)),
         "-idle": csv_text(IDLE, map(_idle, rows)),
         "-estimated": csv_text(UNTOLD, map(_untold, rows)),
-        "-predictions": csv_text(PAIRS, (_pair(row, one) for row in rows for one in row.predicted)),
+        "-predictions": csv_text(PAIRS, (_pair(row, prediction) for row in rows for prediction in row.predicted)),
     }
 
 
@@ -50,20 +50,24 @@ def data(rows: Sequence[Recorded]) -> dict[str, str]:
 
 
 def _goals(rows: Sequence[Recorded]) -> str:
-    predicted = [one for row in rows for one in row.predicted]
-    errors = [abs(one.error_pct) for one in predicted if one.error_pct is not None]
-    bare = [abs(one.recorded_error_pct) for one in predicted if one.recorded_error_pct is not None]
+    predicted = [prediction for row in rows for prediction in row.predicted]
+    errors = [abs(prediction.error_pct) for prediction in predicted if prediction.error_pct is not None]
+    bare = [abs(prediction.recorded_error_pct) for prediction in predicted if prediction.recorded_error_pct is not None]
     middles = [abs(error) for row in rows if (error := _middle_error_pct(row)) is not None]
     within = [abs(error) <= MEASURED_PCT for row in rows if (error := _measured_error_pct(row)) is not None]
     points = [abs(idle_points) <= IDLE_POINTS for row in rows if (idle_points := _idle_points(row)) is not None]
-    saved = [_saved_pct(row, one) for row in rows for one in row.predicted]
+    saved = [_saved_pct(row, prediction) for row in rows for prediction in row.predicted]
     apart = [abs(said - done) for said, done in saved if said is not None and done is not None]
     before = [
-        100 * (one.recorded_ns.high - one.recorded_ns.low) / one.recorded_ns.value
-        for one in predicted
-        if one.recorded_ns and one.step_ns
+        100 * (prediction.recorded_ns.high - prediction.recorded_ns.low) / prediction.recorded_ns.value
+        for prediction in predicted
+        if prediction.recorded_ns and prediction.step_ns
     ]
-    widths = [100 * (one.step_ns.high - one.step_ns.low) / one.step_ns.value for one in predicted if one.step_ns]
+    widths = [
+        100 * (prediction.step_ns.high - prediction.step_ns.low) / prediction.step_ns.value
+        for prediction in predicted
+        if prediction.step_ns
+    ]
     lines = [
         _goal(f"plain step measured within {MEASURED_PCT:.0f}% of the truth", "all", _share(within)),
         _goal(f"corrected idle within {IDLE_POINTS:.0f} points of the truth", "all", _share(points)),
@@ -78,7 +82,7 @@ def _goals(rows: Sequence[Recorded]) -> str:
         _goal(
             "predictions, the interval holds the truth",
             "",
-            _share([one.inside for one in predicted if one.inside is not None], 0.0),
+            _share([prediction.inside for prediction in predicted if prediction.inside is not None], 0.0),
         ),
         _goal("predictions, the interval's width (median)", "", _most(_median(widths), float("inf"))),
         _goal("the interval's width without a plain step", "", _most(_median(before), float("inf"))),

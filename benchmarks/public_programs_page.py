@@ -34,14 +34,14 @@ _WITHIN_PCT = (5, 20, 50)
 
 def page(measured: Sequence[Measured], table: Table) -> str:
     """Return the whole page."""
-    rows = [Row(one, table.programs[one.program]) for one in measured]
+    rows = [Row(run, table.programs[run.program]) for run in measured]
     text = TEXT.read_text(encoding="utf-8")
     for name, part in {
-        "machine": " and ".join(dict.fromkeys(one.machine for one in measured)),
+        "machine": " and ".join(dict.fromkeys(run.machine for run in measured)),
         "goals": _lines(("", "wanted", "reached"), _goals(rows)),
         "failures": "\n".join(f"- {failure}" for row in rows for failure in row.failures),
         "distances": _lines(("distance", "programs"), _distances(rows)),
-        "missing": ", ".join(f"`{name}`" for name in table.programs if name not in {one.program for one in measured}),
+        "missing": ", ".join(f"`{name}`" for name in table.programs if name not in {run.program for run in measured}),
     }.items():
         text = text.replace(f"{{{name}}}", part)
     return text
@@ -49,7 +49,7 @@ def page(measured: Sequence[Measured], table: Table) -> str:
 
 def data(measured: Sequence[Measured], table: Table) -> str:
     """Return the CSV file with a row for each program."""
-    rows = [Row(one, table.programs[one.program]) for one in measured]
+    rows = [Row(run, table.programs[run.program]) for run in measured]
     return csv_text(_HEAD, [(*row.cells, *row.origin) for row in rows])
 
 
@@ -60,7 +60,7 @@ class Row:
         self.measured, self.program = measured, program
         self.recorded = measured.of("recorded")[-1]
         self.others = [run for run in measured.runs if run.way != "recorded" and run.exit_code == 0]
-        clocks = [_steps(one.ends_ns, program.each) for one in measured.of("clock")]
+        clocks = [_steps(item.ends_ns, program.each) for item in measured.of("clock")]
         self.clock_ns = [statistics.median(steps[TIMED_STEPS]) for steps in clocks if steps[TIMED_STEPS]]
         """Median of the same steps in each run with the clock."""
         self.all_ns = [statistics.median(steps) for steps in clocks if steps]
@@ -166,7 +166,7 @@ def _goals(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
 def _distances(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
     apart = [abs(row.apart_pct) for row in rows if row.apart_pct is not None]
     for limit in _WITHIN_PCT:
-        yield f"at most {limit}%", f"{sum(one <= limit for one in apart)} of {len(apart)}"
+        yield f"at most {limit}%", f"{sum(pair <= limit for pair in apart)} of {len(apart)}"
 
 
 def _share(met: Iterable[bool]) -> str:

@@ -182,7 +182,7 @@ def measure(out: Path, names: Sequence[str], order: Sequence[Way], until: float)
                         print(f"left out for want of time: {name}", flush=True)
                         continue
                     new = tuple(run(out, name, way, first + i, lane) for i, way in enumerate(ways))
-                    shown = (f"{one.way} {one.wall_s:.1f} s ({one.exit_code})" for one in new)
+                    shown = (f"{row.way} {row.wall_s:.1f} s ({row.exit_code})" for row in new)
                     print(f"{name}: {', '.join(shown)}", flush=True)
                     runs[name] += new
                     pending.append(analyses.submit(finish, out, name, runs[name]))
@@ -279,7 +279,9 @@ def _shown(report: Any) -> Any:
     traces = [
         {
             "step_source": trace.get("step_source"),
-            "devices": [{"steps": len(one["steps"]), "plain_step_ns": _plain_step_ns(one)} for one in trace["devices"]],
+            "devices": [
+                {"steps": len(device["steps"]), "plain_step_ns": _plain_step_ns(device)} for device in trace["devices"]
+            ],
         }
         for trace in report["traces"]
     ]

@@ -118,7 +118,7 @@ def _wrong(question: Question, answers: list[str], expected: Any) -> Iterable[st
         yield f"the unit is said to be {unit_at(answer, question.answer)}"
     if question.figures != "none" and of_at(answer, question.answer) != question.figures:
         yield f"it is said to be {of_at(answer, question.answer)}"
-    holder = [one for one in _along(answer, question.answer) if isinstance(one, dict)][1:]
+    holder = [value for value in _along(answer, question.answer) if isinstance(value, dict)][1:]
     if question.unknown not in " ".join([*answer["unknown"], *map(str, holder)]):
         yield f"it is not said: {question.unknown}"
     if len(answers) > MOST_CALLS or sum(len(answer.encode()) for answer in answers) > MOST_BYTES:
@@ -158,9 +158,9 @@ def _along(answer: Any, path: str) -> Iterable[Any]:
     for part in re.findall(r"\[[^]]*\]|[^/]+", path):
         if part.startswith("["):
             name, _, value = part[1:-1].partition("=")
-            [answer] = [one for one in answer if str(one.get(name)) == value][:1]
+            [answer] = [entry for entry in answer if str(entry.get(name)) == value][:1]
         elif part == "largest":
-            answer = max(answer, key=lambda one: answer[one])
+            answer = max(answer, key=lambda item: answer[item])
         else:
             answer = answer[int(part)] if isinstance(answer, list) else answer[part]
         yield answer
@@ -184,7 +184,7 @@ def of_at(answer: Mapping[str, Any], path: str) -> str | None:
     for name in reversed(path.split("/")):
         if name in ("recorded", "plain_step"):
             return name.removesuffix("_step")
-    said = [one["figures"] for one in _along(answer, path) if isinstance(one, dict) and "figures" in one][-1]
+    said = [value["figures"] for value in _along(answer, path) if isinstance(value, dict) and "figures" in value][-1]
     of = {of for words, of in _OF.items() if words in said}
     return "predicted" if "predicted" in of else of.pop() if len(of) == 1 else None
 
@@ -249,25 +249,25 @@ COLUMNS = ("question", "calls", "answer", "known from", "bytes", "missing at fir
 def page(asked: list[Asked], made: Path) -> str:
     """Return the page."""
     sizes = list(map(_bytes, asked))
-    ways = Counter(way for one in asked for way in one.question.expected)
+    ways = Counter(way for request in asked for way in request.question.expected)
     return PAGE.format(
         count=len(asked),
         raw=ways["raw"],
         stated=ways["value"],
         command=ways["command"],
-        right=sum(not one.wrong for one in asked),
-        calls=round(statistics.median(len(one.answers) for one in asked)),
-        most_calls=max(len(one.answers) for one in asked),
+        right=sum(not request.wrong for request in asked),
+        calls=round(statistics.median(len(request.answers) for request in asked)),
+        most_calls=max(len(request.answers) for request in asked),
         bytes=round(statistics.median(sizes)),
         most_bytes=max(sizes),
-        median_raw=size(round(statistics.median(_raw_bytes(one.question, made) for one in asked))),
-        changed=sum(bool(one.question.changed) for one in asked),
+        median_raw=size(round(statistics.median(_raw_bytes(request.question, made) for request in asked))),
+        changed=sum(bool(request.question.changed) for request in asked),
     )
 
 
 def data(asked: Iterable[Asked]) -> list[list[str]]:
     """Return the rows of the CSV file."""
-    return [csv_cells((*_row(one, _bytes(one)), one.question.changed)) for one in asked]
+    return [csv_cells((*_row(request, _bytes(request)), request.question.changed)) for request in asked]
 
 
 def _bytes(asked: Asked) -> int:
@@ -294,7 +294,7 @@ def _said(asked: Asked) -> str:
     elif question.unit != "none":
         text = f"{expected:,}".removesuffix(".0") + f" {question.unit}"
     elif isinstance(expected, list):
-        text = ": ".join(f"{one:,} ns" if isinstance(one, int) else one for one in expected)
+        text = ": ".join(f"{value:,} ns" if isinstance(value, int) else value for value in expected)
     else:
         text = str(expected)
     if question.holds == "inside":
@@ -331,9 +331,9 @@ def main() -> None:
         asked = asyncio.run(ask(path))
         args.page.write_text(page(asked, path))
         args.page.with_suffix(".csv").write_text(csv_text(COLUMNS, data(asked)))
-    for one in asked:
-        for wrong in one.wrong:
-            print(f"{one.question.question} {wrong}")
+    for request in asked:
+        for wrong in request.wrong:
+            print(f"{request.question.question} {wrong}")
 
 
 if __name__ == "__main__":

@@ -39,19 +39,19 @@ def page(measured: Sequence[Measured]) -> str:
 
 def _goals(measured: Sequence[Measured]) -> Iterator[tuple[str, ...]]:
     programs_by_name = programs()
-    apart = [abs(points) <= POINTS for one in measured if (points := points_apart(one)) is not None]
+    apart = [abs(points) <= POINTS for run in measured if (points := points_apart(run)) is not None]
     yield f"gain by `try` within {POINTS:.0f} points of the edit by hand", "all", _share(apart)
     pays = [
-        set(programs_by_name[one.program].pays) <= changes_of(one.best)
-        for one in measured
-        if programs_by_name[one.program].pays
+        set(programs_by_name[run.program].pays) <= changes_of(run.best)
+        for run in measured
+        if programs_by_name[run.program].pays
     ]
     yield "what should pay is recommended", "all", _share(pays)
-    nothing = [one.best is None for one in measured if not programs_by_name[one.program].pays]
+    nothing = [run.best is None for run in measured if not programs_by_name[run.program].pays]
     yield "nothing is recommended where nothing should pay", "all", _share(nothing)
-    refused = [is_refused(one, breaks) for one in measured if (breaks := programs_by_name[one.program].breaks)]
+    refused = [is_refused(run, breaks) for run in measured if (breaks := programs_by_name[run.program].breaks)]
     yield "a change that breaks the program or its results is refused", "all", _share(refused)
-    times = [one.trial.wall_s <= TIMES * one.trial.plain_runs_s for one in measured if one.trial]
+    times = [run.trial.wall_s <= TIMES * run.trial.plain_runs_s for run in measured if run.trial]
     yield f"the whole takes at most {TIMES:.0f} times as long as its plain runs", "all", _share(times)
 
 
@@ -134,12 +134,12 @@ BY_HAND = ("program", "edits", "round", "as it is, ns", "edited, ns")
 def data(measured: Sequence[Measured]) -> dict[str, str]:
     """Return the text of each CSV file by the end of its name."""
     by_hand = [
-        (one.program, one.by_hand.edits, str(number), str(before), str(after))
-        for one in measured
-        if one.by_hand is not None
-        for number, (before, after) in enumerate(zip(one.by_hand.as_is_ns, one.by_hand.edited_ns, strict=True))
+        (run.program, run.by_hand.edits, str(number), str(before), str(after))
+        for run in measured
+        if run.by_hand is not None
+        for number, (before, after) in enumerate(zip(run.by_hand.as_is_ns, run.by_hand.edited_ns, strict=True))
     ]
-    changes = [cells for one in measured for cells in _changes(one)]
+    changes = [cells for run in measured for cells in _changes(run)]
     return {"": csv_text(CHANGE, changes), "-by-hand": csv_text(BY_HAND, by_hand)}
 
 

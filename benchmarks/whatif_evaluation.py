@@ -148,8 +148,10 @@ def further_pairs(place: Path) -> list[Pair]:
     """The pairs of a folder that lists them itself."""
     pairs = msgspec.toml.decode((place / "pairs.toml").read_bytes(), type=_FurtherList).pairs
     return [
-        Pair(Path(one.before).parent.as_posix(), _file(place, one.before), _file(place, one.after), one.interventions)
-        for one in pairs
+        Pair(
+            Path(pair.before).parent.as_posix(), _file(place, pair.before), _file(place, pair.after), pair.interventions
+        )
+        for pair in pairs
     ]
 
 

@@ -122,7 +122,7 @@ def _goals(*sets: Sequence[Row]) -> str:
         ("measured steps inside the interval", "at least", INSIDE_PCT, _inside_pct),
     ):
         found = [measure(rows) for rows in sets]
-        met = [one <= limit if wanted == "at most" else one >= limit for one in found]
+        met = [match <= limit if wanted == "at most" else match >= limit for match in found]
         cells = [f"{one:.1f}%" if good else f"**{one:.1f}%**" for one, good in zip(found, met, strict=True)]
         lines.append(_goal(what, f"{wanted} {limit:.0f}%", cells))
     widths = [f"{_width_pct(rows):.0f}%" for rows in sets]
@@ -136,7 +136,9 @@ def _goal(what: str, wanted: str, cells: Sequence[str]) -> str:
 
 def _width_pct(rows: Sequence[Row]) -> float:
     predicted_step_ns = [row.prediction.predicted_step_ns for row in rows]
-    return statistics.median(100 * (one.high - one.low) / one.value for one in predicted_step_ns if one is not None)
+    return statistics.median(
+        100 * (item.high - item.low) / item.value for item in predicted_step_ns if item is not None
+    )
 
 
 def _errors(rows: Iterable[Row]) -> list[float]:
@@ -191,8 +193,8 @@ def _unrecorded_ms() -> dict[tuple[str, str], float]:
 
 def _unconnected() -> Iterator[tuple[str, str]]:
     for folder, content in folders().items():
-        for one in content.unconnected:
-            yield f"{_heading(experiment_of(folder))}: {one.recordings}", one.why
+        for item in content.unconnected:
+            yield f"{_heading(experiment_of(folder))}: {item.recordings}", item.why
 
 
 def _not_tried(rows: Sequence[Row]) -> str:
@@ -202,12 +204,12 @@ def _not_tried(rows: Sequence[Row]) -> str:
 
 
 def _fidelity_summary(evaluation: Evaluation) -> str:
-    every = [one for many in evaluation.replayed.values() for one in many]
-    valid = [one for one in every if one.replay.valid]
-    errors = [one.replay.step_error_pct for one in valid if one.replay.step_error_pct is not None]
+    every = [row for many in evaluation.replayed.values() for row in many]
+    valid = [row for row in every if row.replay.valid]
+    errors = [row.replay.step_error_pct for row in valid if row.replay.step_error_pct is not None]
     if not errors:
         return "None replays well enough to be predicted from."
-    late = sum(one.replay.start_error_ns > one.replay.launch_latency_ns for one in valid)
+    late = sum(row.replay.start_error_ns > row.replay.launch_latency_ns for row in valid)
     starts = "every op begins" if not late else f"in all but {late} every op begins"
     return (
         f"{len(valid)} of {len(every)} replay well enough to be predicted from. There the median error of the step is "
@@ -221,14 +223,14 @@ def _fidelity(evaluation: Evaluation) -> Iterator[list[str]]:
     for path, many in evaluation.replayed.items():
         by_folder[place_of(path)].extend(many)
     for folder, some in by_folder.items():
-        valid = [one for one in some if one.replay.valid]
+        valid = [row for row in some if row.replay.valid]
         yield [
             _heading(experiment_of(folder)),
             str(len(some)),
             str(len(valid)),
-            _worst([one.replay.step_error_pct or 0.0 for one in valid], 2),
-            _worst([one.replay.start_error_ns / 1e3 for one in valid], 1),
-            _worst([_unexplained_pct(one) for one in valid], 2),
+            _worst([row.replay.step_error_pct or 0.0 for row in valid], 2),
+            _worst([row.replay.start_error_ns / 1e3 for row in valid], 1),
+            _worst([_unexplained_pct(row) for row in valid], 2),
         ]
 
 
@@ -253,9 +255,9 @@ def _not_replayed(evaluation: Evaluation) -> str:
     lines = []
     for path, many in evaluation.replayed.items():
         folder = experiment_of(place_of(path))
-        for one in many:
-            if not one.replay.valid:
+        for row in many:
+            if not row.replay.valid:
                 name = name_of(path) if folder == "." else f"{folder}/{name_of(path)}"
-                device = f", device {one.device}" if len(many) > 1 else ""
-                lines.append(f"- {name}{device}: {' '.join(map(clean, one.replay.reasons))}")
+                device = f", device {row.device}" if len(many) > 1 else ""
+                lines.append(f"- {name}{device}: {' '.join(map(clean, row.replay.reasons))}")
     return "\n".join(["No prediction from these:", "", *lines]) if lines else ""

@@ -27,7 +27,7 @@ def measured_speed() -> str:
     """Return a paragraph with goals and the medians of some separate processes."""
     runs = [run([sys.executable, "-m", __spec__.name, str(OPS)]) for _ in range(RUNS)]
     each = [json.loads(run.stdout) for run in runs]
-    seconds = {name: statistics.median(one[name] for one in each) for name in each[0]}
+    seconds = {name: statistics.median(entry[name] for entry in each) for name in each[0]}
     wanted = {"replay": REPLAY_S, "prediction": PREDICTION_S}
     told = {
         name: f"{seconds[name]:.1f} s (wanted: {limit} s, {'met' if seconds[name] <= limit else '**missed**'})"

@@ -121,7 +121,7 @@ def _by_kind(entries: Iterable[glossary.GlossaryEntry]) -> Iterator[str]:
     for kind, known in kinds.items():
         yield f"## {kind.capitalize()}\n"
         slug = kind.replace(" ", "-")
-        yield from (_entry(one, level=3, anchor=f"{slug}-{one.word}".replace(" ", "-")) for one in known)
+        yield from (_entry(entry, level=3, anchor=f"{slug}-{entry.word}".replace(" ", "-")) for entry in known)
 
 
 # -- commands -------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def _command(parser: argparse.ArgumentParser, *, level: int) -> Iterator[str]:
 def _spelled(action: argparse.Action) -> str:
     """`--output FILE`, `-o FILE`."""
     shown = argparse.HelpFormatter("")._format_action_invocation(action)
-    return ", ".join(f"`{one}`" for one in shown.split(", "))
+    return ", ".join(f"`{item}`" for item in shown.split(", "))
 
 
 def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
@@ -212,9 +212,9 @@ def _type(kind: str, shape: Mapping[str, Any]) -> str:
         name = shape["$ref"].rpartition("/")[2]
         return f"[{name}](#{kind}-{name.lower()})"
     if "anyOf" in shape:
-        return " or ".join(_type(kind, one) for one in shape["anyOf"])
+        return " or ".join(_type(kind, item) for item in shape["anyOf"])
     if "enum" in shape:
-        return ", ".join(f"`{one}`" for one in shape["enum"])
+        return ", ".join(f"`{item}`" for item in shape["enum"])
     if shape.get("type") == "array":
         return f"list of {_type(kind, shape.get('items', {}))}"
     if isinstance(shape.get("additionalProperties"), Mapping):

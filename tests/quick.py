@@ -138,10 +138,10 @@ def stale_files(outcomes: Mapping[str, Outcome]) -> list[Stale]:
 def affordable(stale: Iterable[Stale], seconds: float) -> list[str]:
     """Return the files that fit into so many seconds of tests, nearest first, and at least the nearest."""
     chosen: list[str] = []
-    for one in stale:
-        if not chosen or one.seconds <= seconds:
-            chosen.append(one.file)
-            seconds -= one.seconds
+    for file in stale:
+        if not chosen or file.seconds <= seconds:
+            chosen.append(file.file)
+            seconds -= file.seconds
     return chosen
 
 

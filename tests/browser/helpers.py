@@ -147,9 +147,9 @@ def check_accessible(page: Page, *, colors_alone: bool = False) -> None:
     rules = ["color-contrast", "link-in-text-block"] if colors_alone else ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
     violations = page.evaluate("rules => axe.run({ runOnly: rules, resultTypes: ['violations'] })", rules)
     told = [
-        f"{one['id']}: {node['html']}: {node['failureSummary']}"
-        for one in violations["violations"]
-        for node in one["nodes"]
+        f"{violation['id']}: {node['html']}: {node['failureSummary']}"
+        for violation in violations["violations"]
+        for node in violation["nodes"]
     ]
     assert told == [], f"{page.url}: {told}"
 

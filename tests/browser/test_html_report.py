@@ -135,11 +135,11 @@ def test_ops_are_as_long_as_they_are(page: Page, write: Write) -> None:
         return found;
     }}""")
     assert len(answer) == 500
-    for one in answer:
-        lane = drawn.lane(one["lane"])
-        start, end = int(lane.start_ns[one["row"]]), int(lane.end_ns[one["row"]])
-        assert one["end"] - one["start"] == end - start
-        assert one["start"] == pytest.approx(start, abs=16)
+    for entry in answer:
+        lane = drawn.lane(entry["lane"])
+        start, end = int(lane.start_ns[entry["row"]]), int(lane.end_ns[entry["row"]])
+        assert entry["end"] - entry["start"] == end - start
+        assert entry["start"] == pytest.approx(start, abs=16)
 
 
 def test_code_before_and_after_stands_behind_a_click(page: Page, write: Write) -> None:

@@ -186,7 +186,7 @@ def test_rows_lead_to_the_timeline(page: Page, dashboard: Served) -> None:
     result = analysed(SYNCS).devices[0].result
     visit(page, dashboard, "idle", trace=SYNCS)
     follow(page, page.locator("#idle-evidence .timeline-link").first)
-    check_timeline_shows(page, SYNCS, next(one for one in result.evidence if one.subject == "idle").example)
+    check_timeline_shows(page, SYNCS, next(group for group in result.evidence if group.subject == "idle").example)
     page.go_back()
     page.wait_for_url(re.compile(r"/idle\?"))
     settle(page)

@@ -41,7 +41,7 @@ def test_the_interval_without_a_given_step_contains_what_another_process_took(ro
 
 
 def test_advice_comes_true_in_the_program_without_the_recorder(rows: list[Recorded]) -> None:
-    predicted = [one for row in rows for one in row.predicted]
-    errors = [abs(one.error_pct) for one in predicted if one.error_pct is not None]
+    predicted = [prediction for row in rows for prediction in row.predicted]
+    errors = [abs(prediction.error_pct) for prediction in predicted if prediction.error_pct is not None]
     assert len(errors) >= 20 and statistics.median(errors) <= 5.0
-    assert sum(one.inside is True for one in predicted) >= 0.8 * len(errors)
+    assert sum(prediction.inside is True for prediction in predicted) >= 0.8 * len(errors)

@@ -32,7 +32,7 @@ def asked(made: Path) -> list[Asked]:
 
 
 def test_all_questions_are_answered(asked: list[Asked]) -> None:
-    assert {one.question.question: one.wrong for one in asked if one.wrong} == {}
+    assert {request.question.question: request.wrong for request in asked if request.wrong} == {}
 
 
 def test_there_are_40_questions_and_each_tool_answers_one() -> None:

@@ -29,8 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def joined(paths: list[Path]) -> RanksReport:
     ranks = Joined()
     for path in paths:
-        for one in reduce(load(path)):
-            ranks.add(one)
+        for rank in reduce(load(path)):
+            ranks.add(rank)
     return ranks.report()
 
 
@@ -54,7 +54,7 @@ def test_the_slow_rank_is_named(folder: Path, variant: str, rank: int) -> None:
 def test_slowness_of_the_gpu_is_distinguished_from_slowness_of_the_host(folder: Path) -> None:
     """A rank that computes more has more compute than the others, and a rank that sleeps has more idle time."""
     more = {
-        variant: next(one for one in of(folder, variant).worst if one.rank == rank).excess[0].name
+        variant: next(item for item in of(folder, variant).worst if item.rank == rank).excess[0].name
         for variant, rank in (("slow_gpu", 2), ("slow_host", 1))
     }
     assert more == {"slow_gpu": "compute", "slow_host": "idle"}

@@ -43,12 +43,12 @@ def recordings(folder: Path) -> dict[str, list[Recording]]:
 
 
 def shortest_and_longest(mine: list[Recording]) -> tuple[Recording, Recording]:
-    ordered = sorted(clean(mine), key=lambda one: one.step_ms)
+    ordered = sorted(clean(mine), key=lambda item: item.step_ms)
     return ordered[0], ordered[-1]
 
 
 def variant(mine: list[Recording], name: str) -> Recording:
-    (one,) = (one for one in mine if one.variant == name)
+    (one,) = (row for row in mine if row.variant == name)
     return one
 
 
@@ -56,7 +56,7 @@ def apart(mine: list[Recording]) -> Iterator[tuple[Recording, Recording]]:
     """The pairs that differ most in some metric: those with the least of it before those with the most."""
     pairs = {}
     for budget in DEFAULT_RELATIVE:
-        ordered = sorted(clean(mine), key=lambda one: (one.median(budget.metric), one.set_name, one.number))
+        ordered = sorted(clean(mine), key=lambda item: (item.median(budget.metric), item.set_name, item.number))
         for before in ordered[:EXTREMES]:
             for after in ordered[-EXTREMES:]:
                 pairs[before.path, after.path] = before, after
@@ -133,8 +133,8 @@ def test_compute_longer_by_three_hundredths_of_the_step_is_found(
 ) -> None:
     after, before = variant(recordings[program], "compute_3pct"), clean(recordings[program], "first")
     failed = []
-    for one in before:
-        result = checked(one, after)
+    for row in before:
+        result = checked(row, after)
         failed += [verdict.budget for verdict in result.verdicts if verdict.status == "fail"]
     # In `prefetch`, which does nothing but compute, a little less was planted than 3%.
     assert len(failed) >= len(before) - 1

@@ -34,7 +34,7 @@ def told(recording: Path) -> set[tuple[str, ...]]:
     ]
     return (
         {(finding.rule,) for finding in report.findings}
-        | {(cause,) for one in causes for cause, ns in one if ns}
+        | {(cause,) for cause_id in causes for cause, ns in cause_id if ns}
         | {(check.id, check.status) for trace in report.traces for check in trace.trust.checks}
     )
 

@@ -157,8 +157,8 @@ class _Worker:
         self.done += seed + 1 - self._next
         self._next = seed + 1
         tally.rss_bytes, tally.growth_bytes = max(tally.rss_bytes, rss), max(tally.growth_bytes, growth)
-        for one in found:
-            self._keep(tally, seed, one)
+        for match in found:
+            self._keep(tally, seed, match)
 
     def _ended(self, tally: Tally) -> None:
         self._process.join()

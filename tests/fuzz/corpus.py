@@ -118,9 +118,9 @@ def cut(document: dict[str, Any]) -> dict[str, Any]:
     events: list[Event] = document["traceEvents"]
     spans = [event for event in events if event.get("ph") == "X" and "cat" in event]
     marked = [span for span in spans if span["cat"] == "user_annotation" and span["name"].startswith("ProfilerStep#")]
-    marked = sorted(marked, key=lambda one: float(one["ts"]))[1 : STEPS + 1] if len(marked) > STEPS else marked
+    marked = sorted(marked, key=lambda item: float(item["ts"]))[1 : STEPS + 1] if len(marked) > STEPS else marked
     launch = {_correlation(span): span for span in spans if span["cat"] in _CALLS}
-    kept = {id(one) for one in marked}
+    kept = {id(event) for event in marked}
     moments: list[tuple[Any, float]] = []
     lanes: Counter[tuple[Any, ...]] = Counter()
     for member in sorted(spans, key=lambda span: float(span["ts"])):

@@ -191,7 +191,7 @@ def _of(document: Document, *categories: str) -> list[Event]:
 def _leave_out(document: Document, events: list[Event]) -> None:
     gone = {id(event) for event in events}
     if gone:
-        document["traceEvents"] = [one for one in document["traceEvents"] if id(one) not in gone]
+        document["traceEvents"] = [event for event in document["traceEvents"] if id(event) not in gone]
 
 
 def _args(event: Event) -> dict[str, Any]:
@@ -246,7 +246,7 @@ def _slots(value: Any) -> Iterator[tuple[Any, Any]]:
 
 def own_metadata(rng: random.Random, document: Document) -> None:
     """Change the recorder's metadata for the reader."""
-    lengths = [one["dur"] for one in _of(document, "user_annotation") if _is_number(one.get("dur"))]
+    lengths = [event["dur"] for event in _of(document, "user_annotation") if _is_number(event.get("dur"))]
     about = abs(rng.choice(lengths or [1000.0])) * rng.choice((0.3, 0.7, 0.9, 1.0, 1.2))
     odd = _number(rng) if rng.random() < 0.3 else int(about * 1000)
     some = [rng.choice((int(about * 1000), int(about * 1010), odd)) for _ in range(rng.choice((0, 1, 3, 12, 12)))]
@@ -317,7 +317,7 @@ def drop_events(rng: random.Random, document: Document) -> None:
     events = document.get("traceEvents")
     if isinstance(events, list):
         share = rng.choice((0.02, 0.1, 0.5, 0.9, 1.0))
-        document["traceEvents"] = [one for one in events if rng.random() >= share]
+        document["traceEvents"] = [event for event in events if rng.random() >= share]
 
 
 def drop_category(rng: random.Random, document: Document) -> None:
@@ -420,7 +420,7 @@ def shuffled(rng: random.Random, document: Document) -> None:
         elif how == 1:
             events.reverse()
         else:
-            events.sort(key=lambda one: str(one.get("ts")) if isinstance(one, dict) else "")
+            events.sort(key=lambda item: str(item.get("ts")) if isinstance(item, dict) else "")
 
 
 def ties(rng: random.Random, document: Document) -> None:
@@ -473,13 +473,17 @@ def unknown_copies(rng: random.Random, document: Document) -> None:
 
 def swallowing_lead_in(rng: random.Random, document: Document) -> None:
     """An op whose launch was not recorded runs near the end, so that nearly everything may be lead-in."""
-    ops = [one for one in _of(document, *CATEGORIES[:3]) if _is_number(one.get("ts")) and _is_number(one.get("dur"))]
+    ops = [
+        event
+        for event in _of(document, *CATEGORIES[:3])
+        if _is_number(event.get("ts")) and _is_number(event.get("dur"))
+    ]
     if not ops:
         return
     if rng.random() < 0.4:
         _leave_out(document, _of(document, "user_annotation"))
-    ids = [correlation for one in ops if isinstance(correlation := _args(one).get("correlation"), int)]
-    begin, end = min(one["ts"] for one in ops), max(one["ts"] + one["dur"] for one in ops)
+    ids = [correlation for op in ops if isinstance(correlation := _args(op).get("correlation"), int)]
+    begin, end = min(op["ts"] for op in ops), max(op["ts"] + op["dur"] for op in ops)
     args = _args(rng.choice(ops)) | {"correlation": min(ids, default=1) - rng.choice((1, 1, 0, -1000))}
     at = begin + (end - begin) * rng.choice((0.5, 0.95, 0.99, 0.9999, 1))
     kernel = {"ph": "X", "cat": "kernel", "name": "orphan", "pid": 0, "tid": 7, "ts": at, "dur": 1, "args": args}
@@ -561,7 +565,7 @@ def far_away(rng: random.Random, document: Document) -> None:
 
 def other_steps(rng: random.Random, document: Document) -> None:
     """Steps that overlap, skip numbers, share them, or are many."""
-    steps = [one for one in _of(document, "user_annotation") if str(one.get("name")).startswith("ProfilerStep#")]
+    steps = [event for event in _of(document, "user_annotation") if str(event.get("name")).startswith("ProfilerStep#")]
     how = rng.randrange(4)
     for event in steps:
         if how == 0:
@@ -763,13 +767,19 @@ def _zstd() -> Callable[[bytes], bytes] | None:
 # -- a case
 
 _OF_DOCUMENTS: tuple[tuple[int, Callable[[random.Random, Document], None]], ...] = (
-    *((6, one) for one in (numbers_of_events, number_for_all)),
-    *((3, one) for one in (numbers_of_metadata, own_metadata, job_metadata)),
-    *((3, one) for one in (drop_keys, twin_keys, swap_values, wrong_types, drop_events, drop_category, double_events)),
-    *((2, one) for one in (swallowing_lead_in, unknown_copies)),
-    *((2, one) for one in (no_events, nested, other_phase, other_category, other_names, other_texts, other_top)),
-    *((3, one) for one in (shuffled, ties, negative, one_stream, many_lanes, other_clock, stretched, lost_launches)),
-    *((3, one) for one in (same_correlations, huge_copies, far_away, other_steps, collectives, graphs, moved_in_time)),
+    *((6, item) for item in (numbers_of_events, number_for_all)),
+    *((3, item) for item in (numbers_of_metadata, own_metadata, job_metadata)),
+    *(
+        (3, item)
+        for item in (drop_keys, twin_keys, swap_values, wrong_types, drop_events, drop_category, double_events)
+    ),
+    *((2, item) for item in (swallowing_lead_in, unknown_copies)),
+    *((2, item) for item in (no_events, nested, other_phase, other_category, other_names, other_texts, other_top)),
+    *((3, item) for item in (shuffled, ties, negative, one_stream, many_lanes, other_clock, stretched, lost_launches)),
+    *(
+        (3, item)
+        for item in (same_correlations, huge_copies, far_away, other_steps, collectives, graphs, moved_in_time)
+    ),
 )
 _OF_BYTES = (flipped, cut_short, hole, inserted, inserted, other_text)
 _RARELY = 800
@@ -851,6 +861,6 @@ def _apply(rng: random.Random, case: Case, document: Document, one: Callable[[ra
 
 def _copies_are_launched(document: Document) -> bool:
     """Return whether a copy is the only op of a recorded call, so that the call shows the loss."""
-    called = {_args(one).get("correlation") for one in _of(document, *CATEGORIES[3:5])}
-    called -= {_args(one).get("correlation") for one in _of(document, "kernel", "gpu_memset")}
-    return any(_args(one).get("correlation") in called for one in _of(document, "gpu_memcpy"))
+    called = {_args(event).get("correlation") for event in _of(document, *CATEGORIES[3:5])}
+    called -= {_args(event).get("correlation") for event in _of(document, "kernel", "gpu_memset")}
+    return any(_args(event).get("correlation") in called for event in _of(document, "gpu_memcpy"))

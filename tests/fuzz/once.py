@@ -30,8 +30,8 @@ def again(seed: int, out: Path) -> int:
     path.write_bytes(case.data)
     print(f"{path}: {len(case.data):,} bytes; {case.origin.name}, {', '.join(case.how) or 'unchanged'}")
     outcome = judged(case)
-    for one in outcome:
-        print(f"{one.kind}\n{one.detail}")
+    for finding in outcome:
+        print(f"{finding.kind}\n{finding.detail}")
     if not outcome:
         print("Nothing is found with it.")
         return 0
@@ -72,7 +72,7 @@ def smallest(case: Case, kind: str) -> Case:
     until = time.monotonic() + SMALLER_S
 
     def still(data: bytes) -> bool:
-        return time.monotonic() < until and any(one.kind == kind for one in judged(replace(case, data=data)))
+        return time.monotonic() < until and any(finding.kind == kind for finding in judged(replace(case, data=data)))
 
     data = case.data
     try:

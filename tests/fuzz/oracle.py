@@ -191,7 +191,7 @@ def _figures(trace: Trace, analysis: TraceAnalysis) -> None:
         swept: list[Device | Period] = [device, *(device.steps[:WINDOWS]), *(device.ranges[:WINDOWS])]
         if device.judged is not None:
             swept.append(device.judged)
-        windows = [(one.window.start_ns, one.window.end_ns) for one in swept]
+        windows = [(period.window.start_ns, period.window.end_ns) for period in swept]
         for one, expected in zip(swept, sweep.lengths(edges, windows), strict=True):
             _must(one.span_ns == one.window.end_ns - one.window.start_ns, "span is not the window's length")
             _as_swept(one, expected)
@@ -249,7 +249,7 @@ def _narrowed(rng: random.Random, trace: Trace, analysis: TraceAnalysis) -> None
         windows = list(zip(device.windows.starts.tolist(), device.windows.ends.tolist(), strict=True))
         swept = sweep.lengths(sweep.edges(trace.gpu_ops, device.result.device), windows)
         _must(device.result.span_ns == sum(end - start for start, end in windows), "a part's span is not its windows'")
-        _as_swept(device.result, {key: sum(one[key] for one in swept) for key in swept[0]})
+        _as_swept(device.result, {key: sum(period[key] for period in swept) for key in swept[0]})
     report = build([part], scope=name)
     _report(report)
     _shown(terminal.render(document(Page(report, scope=name)), width=WIDTH))
@@ -273,12 +273,12 @@ def _device(device: Device) -> None:
 def _possible(value: Any, name: str = "") -> None:
     """Check all output for programs: every figure is a number, none is negative, none beyond 100%."""
     if isinstance(value, dict):
-        for key, one in value.items():
+        for key, item in value.items():
             inner = key if isinstance(key, str) and (key.endswith(_UNITS) or key in _SIGNED) else _name_inside(name)
-            _possible(one, inner)
+            _possible(item, inner)
     elif isinstance(value, list | tuple):
-        for one in value:
-            _possible(one, name)
+        for item in value:
+            _possible(item, name)
     elif isinstance(value, float | int) and not isinstance(value, bool):
         _must(math.isfinite(value), "a figure that is no number", name, value)
         if name in _SIGNED or name in _ANY_PERCENTAGE:

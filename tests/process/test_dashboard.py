@@ -232,7 +232,7 @@ def test_findings_lead_to_a_case_of_their_own_in_either_timeline(timed: Opened) 
     for opened, finding in ((timed, first), (plain, same)):
         assert finding.rule == "launch-bound" and finding.example is not None
         device = opened.analysis.devices[0].result
-        groups = [one for one in device.evidence if one.cause == "launch-bound"]
+        groups = [group for group in device.evidence if group.cause == "launch-bound"]
         assert finding.example in [group.example for group in groups]
 
 
@@ -255,7 +255,7 @@ def test_an_instant_is_found_in_the_other_timeline_by_the_ops_around_it(timed: O
         )
         assert moved(window, 0, recorded, plain) == expected
         assert moved(expected, 0, plain, recorded) == window
-    ends = [(int(one.gpu_ops.start_ns.min()), int(one.gpu_ops.end_ns.max())) for one in (recorded, plain)]
+    ends = [(int(item.gpu_ops.start_ns.min()), int(item.gpu_ops.end_ns.max())) for item in (recorded, plain)]
     around, expected = (Window(start_ns=first - 2**62, end_ns=last + 2**62) for first, last in ends)
     assert moved(around, 0, recorded, plain) == expected
     assert moved(around, 0, recorded, recorded) == around

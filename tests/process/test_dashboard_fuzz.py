@@ -141,7 +141,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
 def posts(client: FlaskClient) -> list[dict[str, Any]]:
     """Return the post of a browser for each callback."""
     document = json.loads(client.get("/_dash-dependencies", headers=KNOWN).data)
-    made = [as_post(one) for one in document if one["clientside_function"] is None]
+    made = [as_post(entry) for entry in document if entry["clientside_function"] is None]
     assert len(made) > 20
     return made
 
@@ -154,12 +154,12 @@ def as_post(callback: dict[str, Any]) -> dict[str, Any]:
             name = id["type"]
         return {"id": id, "property": one["property"], "value": VALUES[f"{name}.{one['property']}"]}
 
-    inputs = [part(one) for one in callback["inputs"]]
+    inputs = [part(item) for item in callback["inputs"]]
     output = callback["output"]
     several = output.startswith("..")
     outputs = []
-    for one in output[2:-2].split("...") if several else [output]:
-        id, _, property = one.rpartition(".")
+    for item in output[2:-2].split("...") if several else [output]:
+        id, _, property = item.rpartition(".")
         outputs.append({"id": json.loads(id) | {"index": "0-0"} if id.startswith("{") else id, "property": property})
     return {
         "output": output,
@@ -170,7 +170,7 @@ def as_post(callback: dict[str, Any]) -> dict[str, Any]:
             for action_input in inputs[:1]
             if isinstance(action_input["id"], str)
         ],
-        "state": [part(one) for one in callback["state"]],
+        "state": [part(item) for item in callback["state"]],
     }
 
 

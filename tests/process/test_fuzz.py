@@ -77,7 +77,7 @@ def test_a_sum_that_is_off_by_one_is_found(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(oracle, "analyze_trace", analyze)
     seed = next(seed for seed in range(100) if not make(seed).how)
-    kinds = [one.kind for one in once.judged(make(seed))]
+    kinds = [finding.kind for finding in once.judged(make(seed))]
     assert "figures: idle_ns is not what a sweep says" in kinds
 
 

@@ -142,7 +142,7 @@ def test_names_from_the_trace_are_harmless(tmp_path: Path) -> None:
 
     result = run("kernels", rewritten("pipeline_3stream", tmp_path, change=change))
     drawn = terminal.render(document(result, width=200), width=200), markdown.render(document(result)), to_csv(result)
-    assert not any("\x1b" in one for one in drawn)
+    assert not any("\x1b" in row for row in drawn)
     assert "<b>" not in drawn[1]
     cells = [cell for row in csv.reader(io.StringIO(drawn[2])) for cell in row]
     assert not any(cell.startswith("=") for cell in cells) and any(cell.startswith("'=HYPERLINK") for cell in cells)

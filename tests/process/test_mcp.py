@@ -54,7 +54,7 @@ def test_verdicts_are_those_of_the_report(asked: Assistant) -> None:
         verdicts = asked.all("verdict", "verdicts", path=path)
         devices = analyze(TRACES / path).devices
         with_device = [verdict for verdict in verdicts if "device" in verdict]
-        assert [one["device"] for one in with_device] == [device.device for device in devices]
+        assert [item["device"] for item in with_device] == [device.device for device in devices]
         for verdict, device in zip(with_device, devices, strict=True):
             recorded = verdict["recorded"]
             assert recorded["span_ns"] == device.span_ns
@@ -118,7 +118,7 @@ def test_a_timeline_holds_what_ran_and_why_nothing_did(asked: Assistant) -> None
 
 def test_two_recordings_are_compared_and_ranks_joined(asked: Assistant) -> None:
     changed = asked.ask("diff", before="streamed0_pinned0.json.gz", after="streamed1_pinned1.json.gz")
-    [span] = (one for one in changed["changes"] if one.get("name") == "span")
+    [span] = (change for change in changed["changes"] if change.get("name") == "span")
     assert (span["before"], span["after"], span["beyond_noise"]) == (3798028, 409392, True)
     ranks = asked.ask("ranks", path="ddp")
     assert ranks["straggler"]["rank"] == 0 and [row["rank"] for row in ranks["ranks"]] == [0, 1]

@@ -51,8 +51,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduler]:
 def joined(outcomes: Iterable[Outcome]) -> RanksReport:
     together = Joined()
     for outcome in outcomes:
-        for one in (outcome,) if isinstance(outcome, Unreadable) else outcome:
-            together.add(one)
+        for item in (outcome,) if isinstance(outcome, Unreadable) else outcome:
+            together.add(item)
     return together.report()
 
 
@@ -104,7 +104,7 @@ def test_processes_report_what_one_process_would_and_name_what_cannot_be_read(jo
     report = joined(reduce_all(locations, workers=2))
     assert to_json(report) == to_json(in_this_process(locations))
     assert [row.rank for row in report.ranks] == [0, 1, 4, 5]
-    assert [(one.rank, one.source) for one in report.unreadable] == [
+    assert [(failure.rank, failure.source) for failure in report.unreadable] == [
         (rank, str(tmp_path / f"rank{rank}.json.gz")) for rank in (2, 3)
     ]
     assert report.unreadable[1].reason == "the file is empty; record the trace again."

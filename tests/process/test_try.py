@@ -134,7 +134,7 @@ def test_a_program_that_fails_only_with_a_change_is_reported(script: Path) -> No
 
 def test_a_change_that_makes_results_different_is_not_recommended(script: Path) -> None:
     outcome = trial(attempt(script, "differs", options=(*JSON, "--only", "workers")))
-    assert [one["results"] for one in outcome["changes"]] == ["different"]
+    assert [change["results"] for change in outcome["changes"]] == ["different"]
     assert outcome["best"] is None
 
 
@@ -257,8 +257,8 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_on_a_gpu_predictions_stand_beside_what_was_measured_and_the_best_set_has_no_races(script: Path) -> None:
     outcome = trial(attempt(script, "gpu", options=(*JSON, "--only", "pin,non-blocking", "--recordings", "kept")))
     pin, both = outcome["changes"]
-    for one in (pin, both):
-        predicted = one["predicted_pct"]
+    for item in (pin, both):
+        predicted = item["predicted_pct"]
         assert predicted["low"] <= predicted["value"] <= predicted["high"] < 0
     assert both["after"] == ["pin"]
     assert outcome["best"] == 1

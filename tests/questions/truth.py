@@ -111,7 +111,11 @@ def _kind(name: str, *, copy: bool) -> Kind:
 
 
 def _events(path: Path, categories: frozenset[str]) -> Iterator[dict[str, Any]]:
-    return (one for one in document(path)["traceEvents"] if one.get("cat") in categories and one.get("ph") == "X")
+    return (
+        event
+        for event in document(path)["traceEvents"]
+        if event.get("cat") in categories and event.get("ph") == "X"
+    )
 
 
 def _times(path: Path, event: dict[str, Any]) -> tuple[int, int]:
@@ -278,8 +282,8 @@ def size(path: Path) -> int:
 
 def measured(path: Path, experiment: str, variant: str) -> int:
     """Return the time of an iteration in the laboratory without a recording."""
-    [mine] = (one for one in document(path)["experiments"] if one["name"] == experiment)
-    [wall] = (one["wall_ms"]["median"] for one in mine["variants"] if one["name"] == variant)
+    [mine] = (item for item in document(path)["experiments"] if item["name"] == experiment)
+    [wall] = (item["wall_ms"]["median"] for item in mine["variants"] if item["name"] == variant)
     return round(float(wall) * 1_000_000)
 
 

@@ -42,7 +42,7 @@ class Assistant:
     def all(self, tool: str, called: str, **arguments: object) -> list[Any]:
         """The items of all pages."""
         pages = self.ask(tool, **arguments).get("pages", 1)
-        return [one for page in range(1, pages + 1) for one in self.ask(tool, **arguments, page=page)[called]]
+        return [item for page in range(1, pages + 1) for item in self.ask(tool, **arguments, page=page)[called]]
 
 
 @contextmanager

@@ -52,6 +52,6 @@ def weeks(
 def write(path: Path, *entries: Entry) -> Path:
     """A store of the entries; of `weeks()` where none are given."""
     with Store.open(path) as store:
-        for one in entries or weeks():
-            store.add(one)
+        for item in entries or weeks():
+            store.add(item)
     return path

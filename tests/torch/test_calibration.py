@@ -87,7 +87,7 @@ def test_the_shipped_calibration_agrees_with_the_bundled_recordings(name: str) -
     shipped, seen = calibration.shipped().constants, observe(trace_of(TRACES / "known_causes" / f"{name}.json.gz"))
     assert seen.h2d
     for known, copies in ((shipped.h2d, seen.h2d), (shipped.d2h, seen.d2h)):
-        best = max(one.bytes / one.duration_ns for one in known)
+        best = max(entry.bytes / entry.duration_ns for entry in known)
         assert [copy.bytes / copy.duration_ns for copy in copies] == pytest.approx([best] * len(copies), rel=0.02)
 
 

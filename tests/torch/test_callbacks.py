@@ -139,8 +139,8 @@ class TestLightning:
     def check_ranks(self, directory: Path) -> None:
         assert not (directory / "x.trace.json.gz").exists()
         written = sorted((directory / "x.traces").iterdir())
-        assert [one.name for one in written] == ["rank0.trace.json.gz", "rank1.trace.json.gz"]
-        assert [len(step_names(one)) for one in written] == [3, 3]
+        assert [file.name for file in written] == ["rank0.trace.json.gz", "rank1.trace.json.gz"]
+        assert [len(step_names(file)) for file in written] == [3, 3]
 
 
 class TestTransformers:

@@ -106,7 +106,7 @@ def test_a_script_of_the_tutorial_runs_and_is_recorded(script: str, tmp_path: Pa
     assert done.returncode == 0 and (tmp_path / "train.trace.json.gz").exists(), done.stderr
 
 
-@pytest.mark.parametrize("line", sorted(line for line in COMMANDS if not any(one in line for one in NOT_HERE)))
+@pytest.mark.parametrize("line", sorted(line for line in COMMANDS if not any(command in line for command in NOT_HERE)))
 def test_a_recording_is_made(line: str, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     for name, text in PROGRAMS.items():

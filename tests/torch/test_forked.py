@@ -46,5 +46,5 @@ def test_a_forked_program_finds_the_world_and_ends_as_under_python(text: str, tm
         text=True,
         check=False,
     )
-    output.stdout, python.stdout = (one.replace(str(tmp_path), "HERE") for one in (output.stdout, python.stdout))
+    output.stdout, python.stdout = (item.replace(str(tmp_path), "HERE") for item in (output.stdout, python.stdout))
     assert (output.returncode, output.stdout, output.stderr) == (python.returncode, python.stdout, python.stderr)

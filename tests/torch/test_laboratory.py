@@ -316,10 +316,10 @@ EXPERIMENT = Experiment(name="ranks", title="Ranks", shows="one", sizes={}, prep
 def test_what_cannot_be_run_here_is_skipped_and_earlier_results_stay(tmp_path: Path) -> None:
     path = scenario(tmp_path, "quick", QUICK.replace("gpus=0", "gpus=99"))
     skipped = run_here([path], tmp_path / "out")
-    assert {one.error for one in skipped} == {"it needs 99 GPUs; PyTorch sees none here"}
+    assert {variant.error for variant in skipped} == {"it needs 99 GPUs; PyTorch sees none here"}
     assert variants(tmp_path / "out", "quick")["only"].status == "skipped"
     sized = scenario(tmp_path, "quick", QUICK.replace("sizes={}", 'sizes={"small": {}}'))
-    assert {one.error for one in run_here([sized], tmp_path / "out", scale="paper")} == {
+    assert {item.error for item in run_here([sized], tmp_path / "out", scale="paper")} == {
         "it has no sizes for scale paper"
     }
     assert variants(tmp_path / "out", "quick")["only"].error == "it needs 99 GPUs; PyTorch sees none here"

@@ -111,7 +111,7 @@ class TestWhatIsSaid:
         self, before_ms: list[float], after_ms: list[float], recorded_ms: list[float], sentence: str | None
     ) -> None:
         before, after, recorded = (
-            tuple(round(one * MS) for one in side) for side in (before_ms, after_ms, recorded_ms)
+            tuple(round(item * MS) for item in side) for side in (before_ms, after_ms, recorded_ms)
         )
         assert StepTimings(before, after, recorded, 10).sentence() == sentence
 

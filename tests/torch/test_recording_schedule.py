@@ -57,7 +57,7 @@ class TestPlainSteps:
         plain = ov.load(path).plain_steps
         assert (len(plain.before.host_ns), len(plain.after.host_ns)) == (before, after)
         assert plain.before.device_ns == plain.after.device_ns == ()
-        assert all(0 < one < sum(lengths) for one in (*plain.before.host_ns, *plain.after.host_ns))
+        assert all(0 < item < sum(lengths) for item in (*plain.before.host_ns, *plain.after.host_ns))
         assert [file.name for file in path.parent.iterdir()] == [path.name]
         if made >= 11 or made == 0:
             assert rec.notes == ()

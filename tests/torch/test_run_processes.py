@@ -61,7 +61,7 @@ def test_srun_tells_the_rank_and_a_file_name_may_say_where_it_stands(tmp_path: P
             host = socket.gethostname()
             assert f"overlapscope (rank 0): wrote {host}/r0.json, " in run.stderr
             assert f"`overlapscope analyze '{host}/r*.json'` shows all ranks." in run.stderr
-    assert sorted(one.name for one in (tmp_path / host).iterdir()) == ["r0.json", "r1.json"]
+    assert sorted(file.name for file in (tmp_path / host).iterdir()) == ["r0.json", "r1.json"]
     run = forked.run([*FORKED, "-o", "x.{n}.json", "program.py"], tmp_path)
     assert run.returncode == 2 and "{n} is not a placeholder" in run.stderr
 

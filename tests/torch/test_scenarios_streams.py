@@ -105,7 +105,7 @@ def gpu_memory_given_back() -> Iterator[None]:
 @pytest.mark.usefixtures("gpu_memory_given_back")
 @pytest.mark.parametrize(("name", "variant"), COUNTED)
 def test_results_are_right_unless_a_wait_is_missing(name: str, variant: str) -> None:
-    (chosen,) = (one for one in experiment(name).variants if one.name == variant)
+    (chosen,) = (item for item in experiment(name).variants if item.name == variant)
     program = experiment(name).prepare(**experiment(name).sizes["small"], **chosen.parameters)
     assert isinstance(program, Program) and program.count_wrong is not None
     for _ in range(3):

@@ -175,7 +175,7 @@ class TestSteps:
         """
         assert run(program, tmp_path).returncode == 0
         outcomes = [outcome(tmp_path, rank) for rank in range(2)]
-        assert [(one.rank, one.ranks, one.complete) for one in outcomes] == [(0, 2, True), (1, 2, True)]
+        assert [(outcome.rank, outcome.ranks, outcome.complete) for outcome in outcomes] == [(0, 2, True), (1, 2, True)]
         assert len(list(tmp_path.glob("rank*"))) == 2
 
     def test_of_a_program_that_marks_none_are_the_calls_of_its_model_from_the_first_on(self, tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def waited(ready: Callable[[list[Status]], bool]) -> list[Status]:
 
 
 def stepping(count: int = 1) -> list[Status]:
-    return waited(lambda found: len(found) == count and all(one.steps > 5 for one in found))
+    return waited(lambda found: len(found) == count and all(match.steps > 5 for match in found))
 
 
 def steps_of(trace: Path) -> list[str]:
@@ -177,7 +177,7 @@ def test_a_server_without_steps_is_recorded_by_time(started: Callable[..., Start
 def test_all_ranks_begin_with_the_same_step(started: Callable[..., Started], tmp_path: Path) -> None:
     started(TRAINING, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     recording = stepping(2)
-    assert sorted((one.rank, one.world_size) for one in recording) == [(0, 2), (1, 2)]
+    assert sorted((step.rank, step.world_size) for step in recording) == [(0, 2), (1, 2)]
     ranks = ranks_of(recording[0])
     outcomes = record(ranks, RecordingRequest(path=str(tmp_path / "x.trace.json.gz"), steps=2), lambda *_: None)
     assert [outcome.failure for outcome in outcomes] == ["", ""]
@@ -245,7 +245,7 @@ def test_a_program_that_ends_meanwhile_leaves_what_was_recorded_and_says_so(
     [status] = stepping()
     gone = msgspec.structs.replace(status, pid=2**22 + 1)
     with pytest.raises(UsageError, match=f"process {gone.pid} ended or cannot be asked"):
-        record([status, gone], RecordingRequest(path=str(tmp_path / "x.json")), lambda one, step: None)
+        record([status, gone], RecordingRequest(path=str(tmp_path / "x.json")), lambda item, step: None)
     with Asking(training.pid, RecordingRequest(path=str(tmp_path / "x.json"), steps=100_000, plain_steps=0)) as asked:
         waited(lambda found: found[0].recording)
         (tmp_path / "enough").touch()

@@ -104,7 +104,7 @@ def test_other_requests_wait_for_the_application_and_it_takes_over(start: Start)
         asked = [pool.submit(start.client.get, path, headers=KNOWN) for path in ("/", "/api/lanes")]
         assert start.client.get("/", headers=BROWSER | KNOWN).text.startswith("<!DOCTYPE html>")
         start.come.set()
-        assert [one.result(60).text for one in asked] == ["the page", "lanes"]
+        assert [request.result(60).text for request in asked] == ["the page", "lanes"]
     assert start.client.get("/", headers=BROWSER | KNOWN).text == "the page"
     document = start.client.get("/api/beginning?path=/", headers=KNOWN).json
     assert document is not None and document["done"]

@@ -259,7 +259,7 @@ def test_the_worst_rank_decides_and_every_rank_is_reported(tmp_path: Path) -> No
     middle = only(judge(traces, "ranks = 'median'\n[budgets]\nstep_time.max = '930 us'"))
     assert (middle.status, middle.value, middle.subject.rank) == ("pass", 920_050, None)
     each = judge(traces, "ranks = 'each'\n[budgets]\nstep_time.max = '930 us'").verdicts
-    assert [(one.subject.rank, one.status) for one in each] == [(1, "fail"), (0, "pass"), (2, "pass")]
+    assert [(entry.subject.rank, entry.status) for entry in each] == [(1, "fail"), (0, "pass"), (2, "pass")]
 
 
 def test_the_kernels_of_a_step_are_those_of_the_steps_judged() -> None:

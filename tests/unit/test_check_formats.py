@@ -66,7 +66,7 @@ HOSTILE = {
     "empty": "",
     "blank": " \t\n ",
 }
-names = st.one_of(st.sampled_from([one for one in HOSTILE.values() if len(one) < 1000]), st.text(max_size=30))
+names = st.one_of(st.sampled_from([text for text in HOSTILE.values() if len(text) < 1000]), st.text(max_size=30))
 
 
 def with_name(name: str, **changes: Any) -> CheckResult:
@@ -139,7 +139,7 @@ def read_github(text: str) -> list[dict[str, str]]:
         read.append({"command": match["command"], "data": unescaped(match["data"])})
         read[-1] |= {key: unescaped(value) for key, value in properties.items()}
     assert len(read) <= github.MOST + 1
-    assert [one["command"] == "notice" for one in read] == [False] * (len(read) - 1) + [True]
+    assert [case["command"] == "notice" for case in read] == [False] * (len(read) - 1) + [True]
     return read
 
 
@@ -177,7 +177,7 @@ def read_markdown(text: str) -> list[Token]:
 
 
 def walk(tokens: list[Token]) -> list[Token]:
-    return [one for token in tokens for one in (token, *walk(token.children or []))]
+    return [item for token in tokens for item in (token, *walk(token.children or []))]
 
 
 def text_of(tokens: list[Token]) -> str:

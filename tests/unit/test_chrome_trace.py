@@ -163,7 +163,7 @@ def test_hta_takes_it_for_the_recording(tmp_path: Path) -> None:
     again(ov.load(source), path)
     with quiet():
         first, second = (
-            TraceAnalysis(trace_files={0: str(one)}, trace_dir="/").get_temporal_breakdown(visualize=False)
-            for one in (source, path)
+            TraceAnalysis(trace_files={0: str(item)}, trace_dir="/").get_temporal_breakdown(visualize=False)
+            for item in (source, path)
         )
     assert first.equals(second)

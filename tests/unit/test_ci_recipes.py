@@ -37,8 +37,8 @@ def commands() -> list[str]:
     """All lines that run overlapscope, in the order in which they stand."""
     plain = [line for block in blocks("sh") for line in block.splitlines()]
     scripted = [string for block in blocks("yaml") for string in strings(yaml.safe_load(block))]
-    shelled = [one for block in blocks("groovy") for one in re.findall(r"sh '(.*)'", block)]
-    return [one for one in (*plain, *scripted, *shelled) if one.startswith("overlapscope ")]
+    shelled = [item for block in blocks("groovy") for item in re.findall(r"sh '(.*)'", block)]
+    return [item for item in (*plain, *scripted, *shelled) if item.startswith("overlapscope ")]
 
 
 def files_of(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,7 +216,7 @@ def test_step_by_number_or_name(step: str, capsys: pytest.CaptureFixture[str]) -
     whole = json.loads(capsys.readouterr().out)["traces"][0]["devices"][0]
     assert main(["analyze", PIPELINE, "--format", "json", "--step", step]) == 0
     alone = json.loads(capsys.readouterr().out)["traces"][0]["devices"][0]
-    [expected] = [one for one in whole["steps"] if one["name"] == "ProfilerStep#4"]
+    [expected] = [step for step in whole["steps"] if step["name"] == "ProfilerStep#4"]
     assert alone["buckets"] == expected["buckets"]
 
 

@@ -176,8 +176,8 @@ def test_views_say_how_a_cost_is_known() -> None:
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
 def test_every_fix_is_something_that_can_be_predicted(rule: Rule) -> None:
     for fix in rule.fixes:
-        assert len(parse([one.replace("{call}", "cudaStreamSynchronize") for one in fix])) == len(fix)
-        assert all(one.split()[0] in rule.cost for one in fix)
+        assert len(parse([change.replace("{call}", "cudaStreamSynchronize") for change in fix])) == len(fix)
+        assert all(change.split()[0] in rule.cost for change in fix)
     assert not (rule.fixes and rule.severity == "info")
 
 

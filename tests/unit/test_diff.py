@@ -323,7 +323,7 @@ def test_an_unusable_trace_is_not_compared() -> None:
     assert difference.devices == ()
     assert difference.verdict == "Nothing can be compared."
     assert {doubt.id for doubt in difference.doubts} == {"trust", "ranks"}
-    assert any("unusable" in one for one in difference.unmatched)
+    assert any("unusable" in item for item in difference.unmatched)
 
 
 def test_ranks_are_compared_each_with_itself() -> None:

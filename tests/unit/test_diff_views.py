@@ -117,7 +117,7 @@ def test_the_outcome_over_several_devices_is_one_word() -> None:
     unknown = figures(noise=None)
 
     def outcome(*shown: object) -> str:
-        return standing(sample(devices=tuple(device(shown=one) for one in shown)))[0]  # type: ignore[arg-type]
+        return standing(sample(devices=tuple(device(shown=part) for part in shown)))[0]  # type: ignore[arg-type]
 
     assert outcome(faster) == "faster"
     assert outcome(slower, slower) == "slower"
@@ -173,10 +173,10 @@ def test_what_is_on_neither_side_is_left_out() -> None:
 
 
 def test_what_changed_no_more_than_noise_is_counted_instead() -> None:
-    [table] = [one for one in of_device(sample().devices[0], verbose=False) if one.title == "Overlap"]
+    [table] = [item for item in of_device(sample().devices[0], verbose=False) if item.title == "Overlap"]
     assert "2 more figures changed less or not at all" in table.note
     assert "SM busy, ms" not in {row[0] for row in table.texts()}
-    [table] = [one for one in of_device(sample().devices[0], verbose=True) if one.title == "Overlap"]
+    [table] = [item for item in of_device(sample().devices[0], verbose=True) if item.title == "Overlap"]
     assert "SM busy, ms" in {row[0] for row in table.texts()} and not table.note
 
 
@@ -205,7 +205,7 @@ def test_a_renamed_kernel_says_what_it_was() -> None:
 
 def test_without_steps_noise_is_reported_as_unknown() -> None:
     found = sample(devices=(device(shown=figures(noise=None), basis="window"),))
-    [table] = [one for one in of_device(found.devices[0], verbose=False) if one.title == "Where the time goes"]
+    [table] = [item for item in of_device(found.devices[0], verbose=False) if item.title == "Where the time goes"]
     assert "whole windows" in table.note
     assert "interval" not in {column.title for column in table.columns}
     assert table.texts()[-1][-1] == "?"

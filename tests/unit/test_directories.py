@@ -151,9 +151,9 @@ RECORDED = st.builds(
 @given(st.lists(RECORDED, max_size=6), st.randoms())
 def test_apart_is_where_a_moment_has_a_gap_around_it(recorded: Sequence[Recorded], random: object) -> None:
     gap = any(
-        all(other.end_ns + APART_NS < one.start_ns or other.start_ns >= one.start_ns for other in recorded)
-        and any(other.start_ns < one.start_ns for other in recorded)
-        for one in recorded
+        all(other.end_ns + APART_NS < item.start_ns or other.start_ns >= item.start_ns for other in recorded)
+        and any(other.start_ns < item.start_ns for other in recorded)
+        for item in recorded
     )
     assert bool(different_jobs(recorded)) == gap
 

@@ -210,7 +210,7 @@ def test_quoted_outputs_are_those_of_the_commands(
         command, _, most = line.partition(" | head -n ")
         _run(command)
         printed = capsys.readouterr().out.splitlines()
-        shown = "\n".join(one.rstrip() for one in (printed[: int(most)] if most else printed))
+        shown = "\n".join(item.rstrip() for item in (printed[: int(most)] if most else printed))
         said += f"$ {line}\n{shown}\n"
     if request.config.getoption("--update-golden"):
         text = block.page.read_text()
@@ -220,7 +220,9 @@ def test_quoted_outputs_are_those_of_the_commands(
 
 def test_the_readme_quotes_what_its_commands_print(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its blocks are indented, and hold commands, or lines that these print."""
-    shown = [one.strip() for one in re.findall(r"^ {4}(\S.*| +\S.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)]
+    shown = [
+        item.strip() for item in re.findall(r"^ {4}(\S.*| +\S.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    ]
     commands = [line for line in shown if line.split()[0] in {"overlapscope", *OTHER_PROGRAMS}]
     capsys.readouterr()
     for line in lines("\n".join(commands)):

@@ -52,7 +52,7 @@ def test_the_timeline_opens_where_it_was(client: FlaskClient) -> None:
 
 def test_it_is_of_the_program_that_is_shown(client: FlaskClient) -> None:
     plain, recorded = (data(export(client, trace="timed", **of), "timelines") for of in ({}, {"of": "recorded"}))
-    lengths = [one["timeline-0"]["view"][1] - one["timeline-0"]["view"][0] for one in (plain, recorded)]
+    lengths = [item["timeline-0"]["view"][1] - item["timeline-0"]["view"][0] for item in (plain, recorded)]
     assert lengths[0] < 0.75 * lengths[1]
 
 

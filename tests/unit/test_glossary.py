@@ -27,7 +27,7 @@ def told(word: str) -> str:
 
 def _enums(node: Any) -> Iterator[str]:
     if isinstance(node, dict):
-        yield from (one for one in node.get("enum", ()) if isinstance(one, str))
+        yield from (item for item in node.get("enum", ()) if isinstance(item, str))
         node = list(node.values())
     if isinstance(node, list):
         for inner in node:

@@ -44,7 +44,7 @@ def course(metric: str, of: list[Group], by: By) -> Course:
 def test_a_point_knows_its_report_and_a_change_since_when_it_is() -> None:
     drawn = chart(course("step_time", groups(20, 12), "commit"), False, [f"{3:032x}"])
     points, band, level, ring = drawn["data"]
-    assert [one[0] for one in points["customdata"]] == [f"{number:032x}" for number in range(20)]
+    assert [item[0] for item in points["customdata"]] == [f"{number:032x}" for number in range(20)]
     assert points["y"][0] == pytest.approx(10, rel=0.05) and points["error_y"]["array"] == [0.05] * 20
     assert level["x"] == [0, 11, None, 12, 19, None] and band["fill"] == "toself"
     assert ring["x"] == [3]
@@ -58,8 +58,8 @@ def test_a_year_is_thinned_and_its_levels_are_those_of_all() -> None:
     chosen = f"{20_001:032x}"
     points, _, level, ring = chart(found, False, [chosen])["data"]
     assert len(points["x"]) < 1300
-    assert chosen in [one[0] for one in points["customdata"]] and len(ring["x"]) == 1
-    last = [one for one in level["x"] if one is not None]
+    assert chosen in [item[0] for item in points["customdata"]] and len(ring["x"]) == 1
+    last = [item for item in level["x"] if item is not None]
     assert len(last) == 4 and last[0] == "2025-06-15T15:06:40"
     assert min(points["y"]) == min(group.value for group in found.levels.groups) / 1e6
 

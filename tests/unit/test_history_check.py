@@ -62,7 +62,7 @@ def test_the_newest_that_is_worse_fails_with_the_evidence(capsys: pytest.Capture
     assert checked("--format", "json") == 1
     document = json.loads(capsys.readouterr().out)
     assert (document["outcome"], document["exit_code"]) == ("fail", 1)
-    assert [one["standing"]["status"] for one in document["metrics"]] == ["worse", "same"]
+    assert [metric["standing"]["status"] for metric in document["metrics"]] == ["worse", "same"]
 
 
 def test_better_is_not_a_failure() -> None:
@@ -121,7 +121,7 @@ def test_no_interval_has_what_no_figure_can_be(capsys: pytest.CaptureFixture[str
     fill([0.0] * 12 + [100.0] * 12)
     assert main(["history", "--metric", "efficiency_pct", "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)["courses"][0]["levels"]["levels"]
-    assert [(one["value"], one["low"] >= 0, one["high"] <= 100) for one in document] == [
+    assert [(entry["value"], entry["low"] >= 0, entry["high"] <= 100) for entry in document] == [
         (0.0, True, True),
         (100.0, True, True),
     ]

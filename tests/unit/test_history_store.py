@@ -53,7 +53,7 @@ FIGURES = st.lists(
         samples=st.integers(1, 9),
     ),
     max_size=6,
-    unique_by=lambda one: (one.metric, one.rank, one.device),
+    unique_by=lambda item: (item.metric, item.rank, item.device),
 )
 ENTRIES = st.lists(
     st.builds(
@@ -109,27 +109,37 @@ def test_what_was_added_is_found_as_a_search_through_all_entries_finds_it(entrie
             one.id not in {before.id for before in entries[:number]} for number, one in enumerate(entries)
         ]
         first = {entry.id: entry for entry in reversed(entries)}
-        ordered = sorted((first[id] for id in different), key=lambda one: (one.origin.at_ns, one.id))
-        found = [one for one in ordered if meant(one, query)]
+        ordered = sorted((first[id] for id in different), key=lambda item: (item.origin.at_ns, item.id))
+        found = [entry for entry in ordered if meant(entry, query)]
         assert store.rows(query) == [
-            HistoryRow(id=one.id, origin=one.origin, plain=one.plain, gpu=one.gpu, outcome=None) for one in found
+            HistoryRow(id=match.id, origin=match.origin, plain=match.plain, gpu=match.gpu, outcome=None)
+            for match in found
         ]
         assert store.rows(query, most=2) == store.rows(query)[-2:]
         for metric in ("step_time", "efficiency_pct", "idle_time/host-sync", "no_such"):
             assert store.points(metric, query) == [
                 Point(
-                    *(one.id, one.origin.at_ns, one.origin.job, one.origin.commit, one.origin.branch, one.gpu),
+                    *(
+                        match.id,
+                        match.origin.at_ns,
+                        match.origin.job,
+                        match.origin.commit,
+                        match.origin.branch,
+                        match.gpu,
+                    ),
                     *(each.rank, each.device, each.value, each.spread, each.samples, each.floor),
-                    one.plain,
+                    match.plain,
                 )
-                for one in found
-                for each in sorted(one.figures, key=lambda each: (-1 if each.rank is None else each.rank, each.device))
+                for match in found
+                for each in sorted(
+                    match.figures, key=lambda each: (-1 if each.rank is None else each.rank, each.device)
+                )
                 if each.metric == metric and query.rank in (None, each.rank) and query.device in (None, each.device)
             ]
-        assert all(store.entry(one.id) == one for one in ordered)
-        assert store.delete([one.id for one in found]) == len(found)
+        assert all(store.entry(entry.id) == entry for entry in ordered)
+        assert store.delete([match.id for match in found]) == len(found)
         store.compact()
-        assert [row.id for row in store.rows()] == [one.id for one in ordered if one not in found]
+        assert [row.id for row in store.rows()] == [entry.id for entry in ordered if entry not in found]
         assert store.ids() == {row.id for row in store.rows()}
 
 
@@ -267,7 +277,7 @@ def test_reading_leaves_nothing_beside_the_file_and_detects_a_write_in_the_meant
         store.add(made(1, [figure("step_time", 1.0)]))
     with Store.open(path, read_only=True, traceless=True) as store:
         assert len(store.rows()) == 1
-    assert [one.name for one in tmp_path.iterdir()] == ["h"]
+    assert [file.name for file in tmp_path.iterdir()] == ["h"]
 
     def read_while_it_is_written() -> None:
         with Store.open(path, read_only=True, traceless=True) as reader, Store.open(path) as writer:
@@ -369,8 +379,8 @@ def test_what_was_predicted_is_held_against_what_was_measured_on_each_gpu(tmp_pa
 def test_a_drop_gives_what_is_new_and_names_what_is_bad(tmp_path: Path) -> None:
     drop = tmp_path / "drop"
     good = [made(at_ns, [figure("step_time", float(at_ns))]) for at_ns in range(5)]
-    for one in good:
-        put(one, drop)
+    for entry in good:
+        put(entry, drop)
     (drop / "notes.txt").write_text("nobody's business")
     (drop / f"{'0' * 32}.json.zst").write_bytes(b"no zstd at all")
     shutil.copy(drop / f"{good[0].id}.json.zst", drop / f"{'1' * 32}.json.zst")
@@ -385,7 +395,7 @@ def test_a_drop_gives_what_is_new_and_names_what_is_bad(tmp_path: Path) -> None:
         pulled = pull(store, drop)
         assert (pulled.added, pulled.existing, len(pulled.bad)) == (4, 1, 6)
         assert all(f"{digit * 32}.json.zst" in sentence for digit, sentence in zip("012345", pulled.bad, strict=True))
-        assert [store.entry(one.id) for one in good] == good
+        assert [store.entry(entry.id) for entry in good] == good
         again = pull(store, drop)
         assert (again.added, again.existing) == (0, 5)
 

@@ -50,7 +50,7 @@ def test_every_nanosecond_of_a_step_is_in_one_part(
     found = use(make_trace(cpu_ops=events, annotations=[*steps, *loading]))
 
     def inside(some: list[Host], ns: int, thread: int = 1) -> bool:
-        return any(one.start <= ns < one.end for one in some if one.thread == thread)
+        return any(row.start <= ns < row.end for row in some if row.thread == thread)
 
     def working(step: Host) -> bool:
         return any(inside(events, ns) and not inside(loading, ns) for ns in range(step.start, step.end))
@@ -63,12 +63,12 @@ def test_every_nanosecond_of_a_step_is_in_one_part(
         assert shown.span_ns == shown.loading_ns + shown.ops_ns + shown.rest_ns == len(each)
         assert shown.loading_ns == sum(inside(loading, ns) for ns in each)
         assert shown.ops_ns == sum(inside(events, ns) and not inside(loading, ns) for ns in each)
-    assert sum(one.time_ns for one in found.ops) == sum(step.ops_ns for step in found.steps)
+    assert sum(op.time_ns for op in found.ops) == sum(step.ops_ns for step in found.steps)
     # The op that began first, and is the longest of these, gets the time that it covers.
     total = sum(step.end - step.start for step in steps)
     order = sorted((event for event in events if event.thread == 1), key=lambda event: (event.start, -event.end))
-    owners = [next((one.name for one in order if one.start <= ns < one.end), None) for ns in range(total)]
-    mine = {one.op: one.time_ns for one in found.ops}
+    owners = [next((item.name for item in order if item.start <= ns < item.end), None) for ns in range(total)]
+    mine = {op.op: op.time_ns for op in found.ops}
     for name in "abc":
         expected = sum(owner == name and not inside(loading, ns) for ns, owner in enumerate(owners))
         assert mine.get(name, 0) == expected
@@ -142,7 +142,7 @@ def test_analyze_says_where_the_time_goes(tmp_path: Path, capsys: pytest.Capture
         )
     assert main(["analyze", path, "--format", "json"]) == 0
     [trace] = json.loads(capsys.readouterr().out)["traces"]
-    assert [(one["op"], one["count"]) for one in trace["host"]["ops"]] == [("aten::linear", 8)]
+    assert [(item["op"], item["count"]) for item in trace["host"]["ops"]] == [("aten::linear", 8)]
 
 
 def test_recordings_without_a_gpu_are_compared_by_their_steps(

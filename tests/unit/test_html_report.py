@@ -46,7 +46,7 @@ def analyses(name: str) -> tuple[TraceAnalysis, ...]:
 @cache
 def rendered(name: str) -> str:
     done = analyses(name)
-    return html.render(file_document(Page(build(done)), [lanes.build(one) for one in done]))
+    return html.render(file_document(Page(build(done)), [lanes.build(part) for part in done]))
 
 
 def of_trace(trace: Trace) -> str:
@@ -111,7 +111,7 @@ def test_the_report_is_one_small_file_that_loads_nothing(name: str) -> None:
 
 def test_a_report_is_the_same_every_time() -> None:
     done = analyses("pipeline_1stream.json.gz")
-    again = html.render(file_document(Page(build(done)), [lanes.build(one) for one in done]))
+    again = html.render(file_document(Page(build(done)), [lanes.build(part) for part in done]))
     assert again == rendered("pipeline_1stream.json.gz")
 
 
@@ -243,8 +243,8 @@ def test_with_room_enough_every_op_is_drawn_singly_somewhere() -> None:
 def test_tiles_keep_to_their_budget_and_begin_with_the_whole(budget: int) -> None:
     known = prepared("ddp")
     result = pyramids(known, [[], []], budget)
-    first = [len(base64.b64decode(one["tiles"][0])) for one in result]
-    spent = sum(len(base64.b64decode(tile)) for one in result for tile in one["tiles"])
+    first = [len(base64.b64decode(entry["tiles"][0])) for entry in result]
+    spent = sum(len(base64.b64decode(tile)) for entry in result for tile in entry["tiles"])
     assert spent <= max(budget, sum(first))
     for one, trace in zip(result, known, strict=True):
         header = header_of(one["tiles"][0])
@@ -253,7 +253,7 @@ def test_tiles_keep_to_their_budget_and_begin_with_the_whole(budget: int) -> Non
 
 def test_no_trace_is_zoomed_into_much_further_than_another() -> None:
     result = pyramids(prepared("ddp"), [[], []], 300_000)
-    finest = [min(header["end"] - header["start"] for header in map(header_of, one["tiles"])) for one in result]
+    finest = [min(header["end"] - header["start"] for header in map(header_of, entry["tiles"])) for entry in result]
     assert max(finest) < 8 * min(finest)
 
 

@@ -283,8 +283,8 @@ def test_the_report_can_be_written_elsewhere(tmp_path: Path, capsys: pytest.Capt
     store.write(made_results(), tmp_path / "a")
     shown = ["scenarios", "report", "--results", str(tmp_path / "a")]
     assert main([*shown, "--output", str(tmp_path / "new" / "b")]) == 0
-    assert [one.name for one in (tmp_path / "a").iterdir()] == ["results.json"]
-    assert sorted(one.name for one in (tmp_path / "new" / "b").iterdir()) == ["report.html", "report.md"]
+    assert [file.name for file in (tmp_path / "a").iterdir()] == ["results.json"]
+    assert sorted(file.name for file in (tmp_path / "new" / "b").iterdir()) == ["report.html", "report.md"]
     (tmp_path / "file").touch()
     assert main([*shown, "--output", str(tmp_path / "file")]) == 2
     assert "cannot be created" in capsys.readouterr().err
@@ -300,7 +300,7 @@ def test_the_shipped_results_are_shown_and_not_written_to(
     monkeypatch.chdir(tmp_path)
     assert main(["scenarios", "report"]) == 0
     assert "one_stream is faster than three_streams" in " ".join(capsys.readouterr().out.split())
-    assert [one.name for one in shipped.iterdir()] == ["results.json"]
+    assert [file.name for file in shipped.iterdir()] == ["results.json"]
     own = tmp_path / "overlapscope-laboratory"
     own.mkdir()
     store.write(Results(experiments=(experiment(name="mine"),)), own)

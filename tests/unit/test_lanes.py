@@ -64,7 +64,7 @@ def read(data: bytes) -> tuple[dict[str, Any], dict[int, Drawn]]:
 
     found = {}
     for lane in header["lanes"]:
-        fill = {CATEGORIES[one["category"]]: column(one["at"], header["columns"], "u1")[0] for one in lane["fill"]}
+        fill = {CATEGORIES[item["category"]]: column(item["at"], header["columns"], "u1")[0] for item in lane["fill"]}
         at, count = lane["ops"]["at"], lane["ops"]["count"]
         columns = []
         for kind in ("<f4", "<f4", "<u4", "<i4", "u1"):
@@ -76,8 +76,8 @@ def read(data: bytes) -> tuple[dict[str, Any], dict[int, Drawn]]:
             start,
             length,
             row,
-            [None if one < 0 else header["names"][one] for one in name],
-            [CATEGORIES[one] for one in category],
+            [None if item < 0 else header["names"][item] for item in name],
+            [CATEGORIES[item] for item in category],
         )
     return header, found
 
@@ -254,7 +254,7 @@ def test_search_steps_through_all_matches_in_the_order_of_time(trace: Trace, tex
 def test_search_goes_on_from_any_op_to_every_match(trace: Trace, text: str, data: st.DataObject) -> None:
     drawn = built(trace)
     every = sorted((int(begin), lane.id, row) for lane in drawn.lanes for row, begin in enumerate(lane.start_ns))
-    expected = [one for one in every if text.lower() in drawn.lanes[one[1]].name(one[2]).lower()]
+    expected = [row for row in every if text.lower() in drawn.lanes[row[1]].name(row[2]).lower()]
     if not every:
         return
     here = data.draw(st.sampled_from(every))

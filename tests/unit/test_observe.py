@@ -87,7 +87,7 @@ def test_both_ways_at_once_give_the_factor_by_which_each_is_slower() -> None:
         ops[-1] = ops[-1]._replace(stream=9)
     observations = observe(make_trace(ops))
     assert observations.h2d_two_way == pytest.approx(0.8) and observations.d2h_two_way == pytest.approx(0.9)
-    assert [one.duration_ns for one in observations.h2d + observations.d2h] == [100 * US, 90 * US]
+    assert [item.duration_ns for item in observations.h2d + observations.d2h] == [100 * US, 90 * US]
 
 
 # -- launches -------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ def test_copies_and_gaps_are_those_that_a_plain_loop_finds(name: str) -> None:
         if ops.kind[row] == Kind.H2D and pinned and not any(True for _ in others):
             alone[int(ops.bytes[row])].append(int(ops.end_ns[row] - ops.start_ns[row]))
     observations = observe(trace)
-    assert {one.bytes: one.duration_ns for one in observations.h2d} == {
+    assert {item.bytes: item.duration_ns for item in observations.h2d} == {
         size: statistics.median_low(lengths) for size, lengths in alone.items() if len(lengths) >= FEWEST
     }
 

@@ -144,7 +144,7 @@ def test_two_programs_are_compared_where_both_are_known() -> None:
     assert difference.of == "plain" and "plain" not in {doubt.id for doubt in difference.doubts}
     figures = difference.devices[0].figures
     assert figures.span.before == pytest.approx(2 * MS, rel=0.02)
-    assert not any(one.change for one in (figures.span, *figures.buckets, *figures.idle_by_cause))
+    assert not any(item.change for item in (figures.span, *figures.buckets, *figures.idle_by_cause))
 
 
 def test_recordings_are_compared_where_only_one_program_is_known() -> None:

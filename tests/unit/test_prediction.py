@@ -204,7 +204,7 @@ def test_no_prediction_beats_what_bounds_it(step: list[Do], times: int, asked: l
     check_bounds(done)
     again = outcome(base, choices, stances)
     assert again.replayed.start_ns.tolist() == done.replayed.start_ns.tolist()
-    if any(one.touched for one in done.applied):
+    if any(item.touched for item in done.applied):
         assert least_step_ns(done.graph, base.device, base.main_stream, base.numbers) <= done.replayed_step_ns
     else:
         assert done.step_ns == base.steps.median_ns
@@ -225,7 +225,7 @@ def test_no_prediction_beats_what_bounds_it(step: list[Do], times: int, asked: l
 )
 def test_predictions_of_real_recordings_keep_to_order_and_bounds(name: str) -> None:
     base = prepare(laboratory(name), None, None)
-    for asked in [*([one] for one in ALONE), ALONE]:
+    for asked in [*([item] for item in ALONE), ALONE]:
         choices = parse(asked)
         for stance in Stance:
             done = outcome(base, choices, [stance] * len(choices), stance)

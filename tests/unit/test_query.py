@@ -366,7 +366,7 @@ def test_json_fits_the_schema_and_says_unit_figures_and_trust(capsys: pytest.Cap
     validate(written, schema_of("query"))
     assert written["kind"] == "query"
     assert written["row_count"] == len(written["rows"]) == len(trace_of(PIPELINE).gpu_ops)
-    assert [(one["name"], one["unit"]) for one in written["columns"]] == [
+    assert [(column["name"], column["unit"]) for column in written["columns"]] == [
         ("id", None),
         ("duration_ns", "ns"),
         ("size", None),
@@ -420,7 +420,7 @@ def test_the_schema_lists_every_table_and_column(capsys: pytest.CaptureFixture[s
     assert main(["query", "--schema", "--format", "json"]) == 0
     written = json.loads(capsys.readouterr().out)
     assert [table["name"] for table in written["tables"]] == [*TABLES]
-    units = {one["name"]: one["unit"] for table in written["tables"] for one in table["columns"]}
+    units = {column["name"]: column["unit"] for table in written["tables"] for column in table["columns"]}
     assert (units["start_ns"], units["efficiency_pct"], units["gb_per_s"], units["name"]) == ("ns", "%", "GB/s", None)
     assert main(["query", "--schema", "--format", "csv"]) == 2
 

@@ -79,7 +79,7 @@ def test_between_members_of_a_group_offsets_are_no_further_off_than_said(job: Jo
 def test_every_rank_with_a_collective_is_compared_with_the_lowest_it_is_connected_with(job: Job) -> None:
     _, offsets = offsets_of(job)
     for rank in range(job.ranks):
-        met = any(rank in one.times for one in job.met)
+        met = any(rank in item.times for item in job.met)
         assert int(offsets.reference[rank]) == (min(connected(job, rank)) if met else -1)
         assert (int(offsets.error_ns[rank]) >= 0) == met
 

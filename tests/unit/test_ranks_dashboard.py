@@ -128,7 +128,7 @@ def test_a_trace_that_cannot_be_read_is_reported_and_the_others_go_on(tmp_path: 
     library = Library([tmp_path])
     ranks = all_read(library, "job/rank0")
     assert len(ranks.report.ranks) == 2
-    assert [one.rank for one in ranks.report.unreadable] == [2]
+    assert [failure.rank for failure in ranks.report.unreadable] == [2]
     assert library.failure("job/rank0") is None and library.failure("job/rank2") is None
 
 

@@ -48,7 +48,7 @@ def read(number: int) -> dict[str, Any]:
 
 @cache
 def real(folder: str = "ddp") -> tuple[ReducedRank, ...]:
-    return tuple(one for path in sorted((TRACES / folder).glob("rank*.json.gz")) for one in reduce(load(path)))
+    return tuple(rank for path in sorted((TRACES / folder).glob("rank*.json.gz")) for rank in reduce(load(path)))
 
 
 def planted(
@@ -107,7 +107,7 @@ def test_the_one_who_makes_the_others_wait_is_named_with_where_and_whom() -> Non
     report = join(real())
     straggler = report.straggler
     assert straggler is not None
-    assert (straggler.rank, [one.rank for one in straggler.waiting], straggler.others) == (0, [1], 1)
+    assert (straggler.rank, [item.rank for item in straggler.waiting], straggler.others) == (0, [1], 1)
     assert straggler.lost_ns == straggler.made_wait_exposed_ns == report.ranks[1].waited_exposed_ns
     assert straggler.lost_per_step_ns == straggler.lost_ns // 3
     assert [collective.collective for collective in straggler.collectives] == ["allreduce"]
@@ -120,7 +120,7 @@ def test_the_one_who_makes_the_others_wait_is_named_with_where_and_whom() -> Non
     base = read(0)["baseTimeNanoseconds"]
     assert (worst.window.start_ns, worst.window.end_ns) == (base + start, base + end)
     assert report.worst[0].rank == 0 and report.worst[0].why == ("makes-others-wait",)
-    assert "idle" in [one.name for one in report.worst[0].excess]
+    assert "idle" in [item.name for item in report.worst[0].excess]
 
 
 def test_the_same_comes_of_any_order() -> None:

@@ -57,7 +57,7 @@ def large() -> RanksReport:
 
 def of_no_job() -> RanksReport:
     """Traces that do not say their rank."""
-    return joined(*(one for path in expand(["traces/streamed*.json.gz"])[:2] for one in reduce(load(path))))
+    return joined(*(rank for path in expand(["traces/streamed*.json.gz"])[:2] for rank in reduce(load(path))))
 
 
 def shown(report: RanksReport, width: int = 120) -> str:
@@ -179,7 +179,7 @@ def test_traces_without_a_rank_are_not_called_one_rank() -> None:
 def test_headlines_have_a_value_each() -> None:
     for report in (real(), large(), of_no_job()):
         result = headlines(report)
-        assert all(one.value and one.meaning for one in result)
+        assert all(entry.value and entry.meaning for entry in result)
     assert [headline.value for headline in headlines(large())][:1] == ["1,014"]
 
 
@@ -332,7 +332,7 @@ def test_a_map_is_plain_json_and_tells_which_rank_is_where(make: Any, dark: bool
         assert "NaN" not in json.dumps(figure)
     places = slots(report)
     for figure in drawn[: len(metrics.shown(report))]:
-        told = [one for line in figure["data"][0]["hovertext"] for one in line]
+        told = [item for line in figure["data"][0]["hovertext"] for item in line]
         assert all(one.removeprefix("<b>").startswith(place.name) for one, place in zip(told, places, strict=False))
         assert not any(told[len(places) :])
 

@@ -84,7 +84,7 @@ class Account:
                 start >= ranks[rank].judged_from_ns and offsets.error_ns[rank] >= 0 for rank, start, _, _ in members
             ):
                 judged.append(members)
-        arrived = [{rank: start - int(offsets.offset_ns[rank]) for rank, start, _, _ in one} for one in judged]
+        arrived = [{rank: start - int(offsets.offset_ns[rank]) for rank, start, _, _ in finding} for finding in judged]
         for members, arrival in zip(judged, arrived, strict=True):
             last = max(arrival.values())
             for rank, start, end, _ in members:

@@ -198,8 +198,8 @@ def test_times_are_exact_in_text_of_any_size(
     # Within a minute, so that all are possible; at epoch microseconds or below 2**43.
     origin = 1_700_000_000_000_000_000 if large else min(ns)
     texts = []
-    for one in ns:
-        us, rest = divmod(origin + one % 60_000_000_000, 1000)
+    for item in ns:
+        us, rest = divmod(origin + item % 60_000_000_000, 1000)
         texts.append(f"{us}.{rest:03}"[: len(str(us)) + (digits and digits + 1)])
     events = ",".join(
         f'{{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":{text},"dur":{i}.00{i % 10}}}'

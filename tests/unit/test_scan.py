@@ -47,8 +47,8 @@ def in_python(array: bytes) -> Batch:
         return batch_of_events(typed_events.decode(array))
     except msgspec.ValidationError:
         converted = [convert(value) for value in any_events.decode(array)]
-    assert all(one is not None and not one[1] for one in converted), array
-    return batch_of_events([one[0] for one in converted if one is not None])
+    assert all(event is not None and not event[1] for event in converted), array
+    return batch_of_events([event[0] for event in converted if event is not None])
 
 
 def assert_taken_only_as_python_takes_it(array: bytes) -> bool:

@@ -121,8 +121,8 @@ def both(program: Program, tmp_path: Path, *asked: str) -> tuple[WhatIf, WhatIf]
     """Predicted with the shapes, and without."""
     trace = read(program.file(tmp_path / "t.json"))
     without = replace(trace, flags={}, cpu_ops=replace(trace.cpu_ops))
-    results = [predict(one, asked or ["side-stream"]).result for one in (trace, without)]
-    assert all(one.predicted_step_ns is not None for one in results)
+    results = [predict(item, asked or ["side-stream"]).result for item in (trace, without)]
+    assert all(result.predicted_step_ns is not None for result in results)
     return results[0], results[1]
 
 
@@ -318,7 +318,7 @@ def test_shapes_of_a_real_recording_are_all_there() -> None:
     trace = read(path)
     ops = found(trace)
     linear = trace.cpu_ops.named(lambda name: name == "aten::linear").nonzero()[0]
-    assert {8 * 64 * 256, 256 * 256, 256} <= {one for row in linear.tolist() for one in ops[row]}
+    assert {8 * 64 * 256, 256 * 256, 256} <= {item for row in linear.tolist() for item in ops[row]}
     result = predict(trace, ["side-stream"]).result
     assert result.assumptions[0].shown, "the first kernel reads the batch"
 

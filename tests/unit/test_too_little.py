@@ -67,7 +67,7 @@ def test_a_budget_on_a_percentage_of_next_to_nothing_is_unknown(metric: str) -> 
 
 def test_a_diff_has_no_percentage_of_next_to_nothing() -> None:
     (device,) = ov.diff(steps(10, 1000), steps(900, 1000)).devices
-    efficiency = next(one for one in device.figures.overlap if one.name == "overlap efficiency")
+    efficiency = next(item for item in device.figures.overlap if item.name == "overlap efficiency")
     assert (efficiency.before, efficiency.after, efficiency.beyond_noise) == (None, 0, None)
 
 

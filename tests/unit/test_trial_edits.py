@@ -213,7 +213,7 @@ def test_an_edit_changes_nothing_but_its_options(call: str, end: str, encoding: 
     wishes = [(Wish(line, libraries.DATA_LOADER, options),) for options in (libraries.workers("6"), libraries.PIN)]
     after, reasons = rewrite(source, wishes)
     assert reasons == ["", ""]
-    was, changed = (one.decode(encoding) for one in (source, after))
+    was, changed = (item.decode(encoding) for item in (source, after))
     options = {"num_workers": "6", "persistent_workers": "True", "pin_memory": "True"}
     called = (node for node in ast.walk(ast.parse(changed)) if isinstance(node, ast.Call))
     [loader_call] = (node for node in called if ast.unparse(node.func) == "DataLoader")

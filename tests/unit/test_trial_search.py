@@ -70,7 +70,7 @@ def unsteady(source: random.Random, step_ns: float = 1e7) -> Timing:
 def test_of_100_changes_that_change_nothing_five_seem_to_however_unsteady_runs_are(rounds: int) -> None:
     source = random.Random(rounds)
     found = [change([(unsteady(source), unsteady(source)) for _ in range(rounds)]) for _ in range(300)]
-    claims = sum(one.over_runs is not None and not one.over_runs[0] <= 0 <= one.over_runs[1] for one in found)
+    claims = sum(match.over_runs is not None and not match.over_runs[0] <= 0 <= match.over_runs[1] for match in found)
     assert claims <= 300 * 0.05 + 4 * math.sqrt(300 * 0.05 * 0.95)
 
 
@@ -408,7 +408,7 @@ def test_values_come_later_only_where_a_line_of_the_program_merely_shows_them(tm
     def fit(*reads: Reads) -> list[str]:
         facts = Facts(cuda=True, cpus=8, reads=reads)
         fitting, left_out = fits.candidates(facts, 1, ("late-item",), ())
-        return [one.change for one in fitting] + [left.reason for left in left_out]
+        return [item.change for item in fitting] + [left.reason for left in left_out]
 
     decides, shows = (Reads(site=Site(str(script), line), method="item", count=9) for line in (1, 2))
     of_library = Reads(site=Site(str(script), 2, "trainer"), method="item", count=9)

@@ -17,7 +17,7 @@ WIDTH, LENGTH, BATCH = o.size(512, 16), o.size(1500, 32), o.size(64, 2)
 spectra = [torch.randn(BATCH, 80, LENGTH) for _ in range(4)]
 words = [torch.randint(1000, (BATCH,)) for _ in range(4)]
 if o.cuda:
-    spectra, words = [one.pin_memory() for one in spectra], [word.pin_memory() for word in words]
+    spectra, words = [spectrum.pin_memory() for spectrum in spectra], [word.pin_memory() for word in words]
 model = nn.Sequential(
     nn.Conv1d(80, WIDTH, 3, stride=2, padding=1),
     nn.GELU(),

@@ -49,7 +49,7 @@ def options(*, steps: int, edits: tuple[str, ...] = ()) -> Options:
 
 
 def _edits(text: str) -> dict[str, str]:
-    parts = (one.partition("=") for one in text.split(",") if one)
+    parts = (item.partition("=") for item in text.split(",") if item)
     return {name: value for name, _, value in parts}
 
 
