@@ -183,10 +183,10 @@ def plant(text: str) -> Seed:
 
     launched = {event["args"]["correlation"] for event in parsed if event.get("cat") in ("cuda_runtime", "cuda_driver")}
     keep = [is_whole(event, launched) for event in parsed]
-    texts = [one for one, kept in zip(texts, keep, strict=True) if kept]
+    texts = [text for text, kept in zip(texts, keep, strict=True) if kept]
     parsed = [event for event, kept in zip(parsed, keep, strict=True) if kept]
-    once = [one for one, event in zip(texts, parsed, strict=True) if event.get("cat") in (None, "Trace")]
-    repeated = [one for one, event in zip(texts, parsed, strict=True) if event.get("cat") not in (None, "Trace")]
+    once = [text for text, event in zip(texts, parsed, strict=True) if event.get("cat") in (None, "Trace")]
+    repeated = [text for text, event in zip(texts, parsed, strict=True) if event.get("cat") not in (None, "Trace")]
     repeated += frames([op for op in ops if op["tid"] == main], python_frames)
     repeated += instants(ops, memory_events, python_frames + 1)
     events = [parse_event(item) for item in repeated]

@@ -34,12 +34,12 @@ GOAL_S = 1.0
 REPEATS = 5
 
 
-def entry_at(made: Entry, number: int, chance: random.Random) -> Entry:
+def entry_at(template: Entry, number: int, chance: random.Random) -> Entry:
     """The entry as of another time and commit, with other figures."""
-    origin = replace(made.origin, at_ns=made.origin.at_ns + number * EVERY_NS, commit=f"{number // 144:040x}")
-    figures = tuple(replace(figure, value=figure.value * chance.uniform(0.9, 1.1)) for figure in made.figures)
-    id = digest(origin, made.report, plain=made.plain)
-    return replace(made, id=id, origin=origin, figures=figures)
+    origin = replace(template.origin, at_ns=template.origin.at_ns + number * EVERY_NS, commit=f"{number // 144:040x}")
+    figures = tuple(replace(figure, value=figure.value * chance.uniform(0.9, 1.1)) for figure in template.figures)
+    id = digest(origin, template.report, plain=template.plain)
+    return replace(template, id=id, origin=origin, figures=figures)
 
 
 def seconds(work: Callable[[], Any]) -> float:

@@ -130,8 +130,8 @@ def _changes(
     series = [
         group(number, slow)
         if number == place
-        else group(number, of(mine[one])[metric], *((more, floor) if number > place else ()))
-        for number, one in enumerate(order)
+        else group(number, of(mine[row])[metric], *((more, floor) if number > place else ()))
+        for number, row in enumerate(order)
     ]
     return levels(series, more_is_better=METRICS[metric].more_is_better).changes
 
@@ -185,7 +185,7 @@ def _series(values: F64) -> list[Group]:
 # -- the page -----------------------------------------------------------------------------------------
 
 
-def alarm_rows(found: Iterable[Alarms]) -> list[list[str]]:
+def alarm_rows(alarms: Iterable[Alarms]) -> list[list[str]]:
     return [
         [
             match.program,
@@ -194,7 +194,7 @@ def alarm_rows(found: Iterable[Alarms]) -> list[list[str]]:
             f"{match.changes} of {match.orders * match.metrics:,}",
             f"{match.newest} of {match.orders * match.metrics:,}",
         ]
-        for match in found
+        for match in alarms
     ]
 
 

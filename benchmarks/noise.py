@@ -120,7 +120,7 @@ def repeat_rows(recordings: By) -> list[list[str]]:
     rows = []
     for program, mine in recordings.items():
         pairs = list(itertools.combinations(clean(mine), 2))
-        apart = sum(told_apart(one, other) for one, other in pairs)
+        apart = sum(told_apart(first, other) for first, other in pairs)
         steps = [recording.step_ms for recording in clean(mine)]
         sets = [", ".join(f"{recording.step_ms:.3f}" for recording in clean(mine, name)) for name in SETS]
         rows.append([program, *sets, f"{100 * (max(steps) / min(steps) - 1):.1f}%", f"{apart} of {len(pairs)}"])
@@ -160,8 +160,8 @@ def _outliers(recordings: By) -> str:
   {len(others)} recordings with a planted slowdown."""
 
 
-def _name(one: Recording) -> str:
-    return f"number {one.number} of the {one.set_name} set"
+def _name(recording: Recording) -> str:
+    return f"number {recording.number} of the {recording.set_name} set"
 
 
 def floors(recordings: By) -> str:
@@ -194,17 +194,21 @@ to {HOST_SHARE:.1f}. The second set is therefore not fully held out.
 # -- Slow parts -----------------------------------------------------------------------------------
 
 
-def alike(found: Sequence[Repeated]) -> str:
+def alike(measured_programs: Sequence[Repeated]) -> str:
     """Return the section on false failures of check and diff."""
-    pairs, failed = _summed(match.pairs for match in found), _summed(match.failed["default"] for match in found)
-    steps, ranges = (_summed(getattr(match, name) for match in found) for name in ("in_steps", "in_ranges"))
+    pairs, failed = (
+        _summed(match.pairs for match in measured_programs),
+        _summed(match.failed["default"] for match in measured_programs),
+    )
+    steps, ranges = (_summed(getattr(match, name) for match in measured_programs) for name in ("in_steps", "in_ranges"))
+    diffs = sum(match.diffs for match in measured_programs)
     return wrapped(f"""## False failures
 
 At default settings, over both sets:
 
 - `check --baseline` fails **{sum(failed)} of {sum(pairs)}** ordered pairs of recordings of the same program.
 - `diff` reports **{steps[0]} of {steps[1]:,}** figures of steps as beyond noise, in
-  {sum(m.diffs for m in found)} pairs, and {ranges[0]} of {ranges[1]:,} figures of ranges. A short range such as an
+  {diffs} pairs, and {ranges[0]} of {ranges[1]:,} figures of ranges. A short range such as an
   optimizer's step contains more or less of a copy, depending on when the host launches it.
 """)
 
@@ -278,11 +282,11 @@ budgets that fail: [noise.csv](noise.csv). Every recording: [noise-recordings.cs
 """)
 
 
-def stricter(found: Sequence[Repeated], rows: Sequence[Planted]) -> str:
+def stricter(measured_programs: Sequence[Repeated], rows: Sequence[Planted]) -> str:
     """Return the section on stricter settings and their price."""
-    whole, lines = _summed(match.pairs for match in found), []
+    whole, lines = _summed(match.pairs for match in measured_programs), []
     for name in SETTINGS:
-        wrong = _summed(match.failed[name] for match in found)
+        wrong = _summed(match.failed[name] for match in measured_programs)
         cells = [f"{bad} of {pairs}" for bad, pairs in zip(wrong, whole, strict=True)]
         tried = [[row for row in rows if (row.program, row.kind) == option] for option in TRIED]
         lines.append([name, *cells, *(_size(least_found(mine, name)) for mine in tried)])
@@ -332,9 +336,12 @@ PLANTED = (
 """Head of `everything`. A number in brackets counts failures of a budget where the check fails more often."""
 
 
-def opening(found: Sequence[Repeated], rows: Sequence[Planted]) -> str:
+def opening(measured_programs: Sequence[Repeated], rows: Sequence[Planted]) -> str:
     """Return the page's title and summary."""
-    pairs, failed = _summed(match.pairs for match in found), _summed(match.failed["default"] for match in found)
+    pairs, failed = (
+        _summed(match.pairs for match in measured_programs),
+        _summed(match.failed["default"] for match in measured_programs),
+    )
     kernels = [
         least_found([row for row in rows if (row.program, row.kind) == (name, "compute")], "default")
         for name in PROGRAMS
@@ -356,16 +363,16 @@ def page(folder: Path) -> tuple[str, dict[str, str]]:
     recordings = read(folder)
     with ProcessPoolExecutor() as pool:
         slow = pool.map(repeated, recordings.values()), pool.map(planted, recordings.values())
-        found, rows = list(slow[0]), list(itertools.chain.from_iterable(slow[1]))
+        measured_programs, rows = list(slow[0]), list(itertools.chain.from_iterable(slow[1]))
     text = "".join(
         [
-            opening(found, rows),
+            opening(measured_programs, rows),
             how(folder),
             repeats(recordings),
             floors(recordings),
-            alike(found),
+            alike(measured_programs),
             slowdowns(rows, recordings),
-            stricter(found, rows),
+            stricter(measured_programs, rows),
         ]
     )
     data = {"": csv_text(PLANTED, everything(rows)), "-recordings": csv_text(REPEAT, repeat_rows(recordings))}

@@ -125,14 +125,14 @@ def unpack(folder: Path) -> None:
 
 def read(folder: Path) -> dict[str, list[Recording]]:
     """All recordings of an unpacked archive, by program."""
-    found: dict[str, list[Recording]] = {program: [] for program in PROGRAMS}
+    by_program: dict[str, list[Recording]] = {program: [] for program in PROGRAMS}
     for name in SETS:
         for entry in index(folder, name)["recordings"]:
             # They were compressed each by itself when they were made.
             path = folder / "repeats" / name / entry["file"].removesuffix(".gz")
             same = {key: entry[key] for key in ("program", "variant", "kind", "number", "asked_pct", "planted_ms")}
-            found[entry["program"]].append(Recording(set_name=name, path=path, **same))
-    return found
+            by_program[entry["program"]].append(Recording(set_name=name, path=path, **same))
+    return by_program
 
 
 def index(folder: Path, name: str) -> dict[str, Any]:
@@ -180,7 +180,7 @@ def told_apart(before: Recording, after: Recording) -> bool:
 def floor_ms(recordings: Iterable[Recording], metric: str) -> float:
     """The noise floor of a metric that is a time, the median over all pairs."""
     pairs = itertools.combinations([recording.spent for recording in recordings], 2)
-    return statistics.median(noise_floor(METRICS[metric], one, other, 0.0, 0.0) for one, other in pairs) / 1e6
+    return statistics.median(noise_floor(METRICS[metric], first, other, 0.0, 0.0) for first, other in pairs) / 1e6
 
 
 def changes(node: object) -> Iterator[FigureChange]:
@@ -231,7 +231,7 @@ def repeated(recordings: Iterable[Recording]) -> Repeated:
 
 def _split(pairs: Sequence[tuple[Recording, Recording]]) -> tuple[int, int]:
     """Number of pairs within a set and across sets."""
-    same = sum(one.set_name == other.set_name for one, other in pairs)
+    same = sum(first.set_name == other.set_name for first, other in pairs)
     return same, len(pairs) - same
 
 
@@ -264,19 +264,19 @@ def planted(recordings: Sequence[Recording], *kinds: str) -> list[Planted]:
     return [_became(row, before) for row in chosen]
 
 
-def _became(one: Recording, before: Sequence[Recording]) -> Planted:
+def _became(recording: Recording, before: Sequence[Recording]) -> Planted:
     step_ms = statistics.median(other.mean_ms for other in before)
-    results = {name: [checked(other, one, name) for other in before] for name in SETTINGS}
+    results = {name: [checked(other, recording, name) for other in before] for name in SETTINGS}
     verdicts = [verdict for result in results["default"] for verdict in result.verdicts]
-    devices = [compared(other, one) for other in before]
+    devices = [compared(other, recording) for other in before]
     beyond = [_beyond_noise(device) for device in devices]
     return Planted(
-        program=one.program,
-        kind=one.kind,
-        asked_pct=one.asked_pct,
-        planted_ms=one.planted_ms,
-        planted_pct=None if one.planted_ms is None else 100 * one.planted_ms / step_ms,
-        grown_pct=100 * (one.mean_ms / step_ms - 1),
+        program=recording.program,
+        kind=recording.kind,
+        asked_pct=recording.asked_pct,
+        planted_ms=recording.planted_ms,
+        planted_pct=None if recording.planted_ms is None else 100 * recording.planted_ms / step_ms,
+        grown_pct=100 * (recording.mean_ms / step_ms - 1),
         comparisons=len(before),
         failed={name: sum(result.outcome == "fail" for result in mine) for name, mine in results.items()},
         budgets=Counter(verdict.metric for verdict in verdicts if verdict.status == "fail"),
@@ -294,9 +294,9 @@ def _beyond_noise(device: DeviceDiff) -> list[str]:
 
 def least_found(rows: Iterable[Planted], name: str) -> Planted | None:
     """Return the smallest size that is found in every comparison, as all larger ones are."""
-    found = None
+    smallest = None
     for row in sorted(rows, key=lambda row: -(row.asked_pct or 0.0)):
         if row.failed[name] < row.comparisons:
             break
-        found = row
-    return found
+        smallest = row
+    return smallest

@@ -57,7 +57,7 @@ def _goals(rows: Sequence[Recorded]) -> str:
     within = [abs(error) <= MEASURED_PCT for row in rows if (error := _measured_error_pct(row)) is not None]
     points = [abs(idle_points) <= IDLE_POINTS for row in rows if (idle_points := _idle_points(row)) is not None]
     saved = [_saved_pct(row, prediction) for row in rows for prediction in row.predicted]
-    apart = [abs(said - done) for said, done in saved if said is not None and done is not None]
+    apart = [abs(promised - done) for promised, done in saved if promised is not None and done is not None]
     before = [
         100 * (prediction.recorded_ns.high - prediction.recorded_ns.low) / prediction.recorded_ns.value
         for prediction in predicted
@@ -208,28 +208,28 @@ def _untold(row: Recorded) -> list[str]:
     ]
 
 
-def _pair(row: Recorded, one: Predicted) -> list[str]:
-    step_ns = one.step_ns
+def _pair(row: Recorded, predicted: Predicted) -> list[str]:
+    step_ns = predicted.step_ns
     return [
-        f"{_name(row)}: {', '.join(one.pair.edits)}",
-        ", ".join(f"`{name}`" for name in one.pair.interventions),
+        f"{_name(row)}: {', '.join(predicted.pair.edits)}",
+        ", ".join(f"`{name}`" for name in predicted.pair.interventions),
         milliseconds(row.truth.step_ns),
         milliseconds(step_ns.value) if step_ns else "",
         f"{milliseconds(step_ns.low)} to {milliseconds(step_ns.high)}" if step_ns else "",
-        milliseconds(one.measured_ns),
-        _signed(one.error_pct, WORST_PCT) if step_ns else f"not predicted: {clean(one.why_not)}",
-        "" if one.inside is None else _yes(one.inside),
-        *("" if saved is None else f"{saved:.1f}" for saved in _saved_pct(row, one)),
-        _signed(one.recorded_error_pct, float("inf")),
+        milliseconds(predicted.measured_ns),
+        _signed(predicted.error_pct, WORST_PCT) if step_ns else f"not predicted: {clean(predicted.why_not)}",
+        "" if predicted.inside is None else _yes(predicted.inside),
+        *("" if saved is None else f"{saved:.1f}" for saved in _saved_pct(row, predicted)),
+        _signed(predicted.recorded_error_pct, float("inf")),
     ]
 
 
-def _saved_pct(row: Recorded, one: Predicted) -> tuple[float | None, float | None]:
+def _saved_pct(row: Recorded, predicted: Predicted) -> tuple[float | None, float | None]:
     """Return the saved share of the recorded process's plain step, as predicted, and of the true one, as measured."""
-    said = None
-    if one.step_ns is not None and row.plain is not None:
-        said = 100 * (1 - one.step_ns.value / row.plain.step_ns)
-    return said, 100 * (1 - one.measured_ns / row.truth.step_ns)
+    predicted_pct = None
+    if predicted.step_ns is not None and row.plain is not None:
+        predicted_pct = 100 * (1 - predicted.step_ns.value / row.plain.step_ns)
+    return predicted_pct, 100 * (1 - predicted.measured_ns / row.truth.step_ns)
 
 
 def _signed(value: float | None, limit: float) -> str:

@@ -309,8 +309,8 @@ def _environment(program: Program | None, folder: Path) -> dict[str, str]:
     places = [str((folder / program.path).resolve())] if program and program.path else []
     places += [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     offline = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "WANDB_MODE": "disabled", "MPLBACKEND": "Agg"}
-    own = program.environment if program else {}
-    return os.environ | offline | own | {"PYTHONPATH": os.pathsep.join(places)}
+    program_environment = program.environment if program else {}
+    return os.environ | offline | program_environment | {"PYTHONPATH": os.pathsep.join(places)}
 
 
 def _machine() -> str:

@@ -76,18 +76,18 @@ def questions() -> tuple[Question, ...]:
 # -- asking ---------------------------------------------------------------------------------------------
 
 
-async def ask(made: Path) -> list[Asked]:
+async def ask(folder: Path) -> list[Asked]:
     """Ask one server that reads the bundled recordings and the made files of a directory."""
     server = StdioServerParameters(
         command=sys.executable,
-        args=["-m", "overlapscope", "mcp", str(TRACES), str(made)],
+        args=["-m", "overlapscope", "mcp", str(TRACES), str(folder)],
         env={"PYTHONPATH": str(ROOT)},
     )
     async with Client(server) as client:
-        return [await _ask(client, question, made) for question in questions()]
+        return [await _ask(client, question, folder) for question in questions()]
 
 
-async def _ask(client: Client, question: Question, made: Path) -> Asked:
+async def _ask(client: Client, question: Question, folder: Path) -> Asked:
     answers: list[str] = []
     wrong: list[str] = []
     for call in question.calls:
@@ -101,7 +101,7 @@ async def _ask(client: Client, question: Question, made: Path) -> Asked:
         if result.is_error:
             wrong.append(f"{tool} says: {answers[-1]}")
             break
-    expected = _expected(question, made)
+    expected = _expected(question, folder)
     return Asked(question, tuple(answers), expected, tuple(wrong or _wrong(question, answers, expected)))
 
 
@@ -125,17 +125,17 @@ def _wrong(question: Question, answers: list[str], expected: Any) -> Iterable[st
         yield "too many calls, or too long answers"
 
 
-def _holds(how: str, found: Any, expected: Any) -> bool:
+def _holds(how: str, value: Any, expected: Any) -> bool:
     match how:
         case "inside":
-            low, high = _ends(found)
+            low, high = _ends(value)
             return bool(low <= expected <= high)
         case "contains":
-            return any(expected in text for text in found)
+            return any(expected in text for text in value)
         case _:
-            if isinstance(found, float) and isinstance(expected, float):
-                return math.isclose(found, expected, rel_tol=1e-12)
-            return bool(found == expected)
+            if isinstance(value, float) and isinstance(expected, float):
+                return math.isclose(value, expected, rel_tol=1e-12)
+            return bool(value == expected)
 
 
 def _ends(interval: Mapping[str, int]) -> tuple[int, int]:
@@ -184,26 +184,26 @@ def of_at(answer: Mapping[str, Any], path: str) -> str | None:
     for name in reversed(path.split("/")):
         if name in ("recorded", "plain_step"):
             return name.removesuffix("_step")
-    said = [value["figures"] for value in _along(answer, path) if isinstance(value, dict) and "figures" in value][-1]
-    of = {of for words, of in _OF.items() if words in said}
+    figures = [value["figures"] for value in _along(answer, path) if isinstance(value, dict) and "figures" in value][-1]
+    of = {of for words, of in _OF.items() if words in figures}
     return "predicted" if "predicted" in of else of.pop() if len(of) == 1 else None
 
 
 # -- Expected values -----------------------------------------------------------------------------------------
 
 
-def _expected(question: Question, made: Path) -> Any:
+def _expected(question: Question, folder: Path) -> Any:
     how = question.expected
     if "raw" in how:
-        given = {name: _file(value, made) if name in ("file", "before") else value for name, value in how.items()}
+        given = {name: _file(value, folder) if name in ("file", "before") else value for name, value in how.items()}
         return truth.RAW[how["raw"]](given.pop("file"), **{name: given[name] for name in given if name != "raw"})
     if "command" in how:
         return at(json.loads(_printed(how["command"])), how["at"])
     return how["value"]
 
 
-def _file(name: str, made: Path) -> Path:
-    return next(path for path in (TRACES / name, made / name) if path.exists())
+def _file(name: str, folder: Path) -> Path:
+    return next(path for path in (TRACES / name, folder / name) if path.exists())
 
 
 def _printed(command: str) -> str:
@@ -246,7 +246,7 @@ assistant chooses among them. They were written together with the tools.
 COLUMNS = ("question", "calls", "answer", "known from", "bytes", "missing at first")
 
 
-def page(asked: list[Asked], made: Path) -> str:
+def page(asked: list[Asked], folder: Path) -> str:
     """Return the page."""
     sizes = list(map(_bytes, asked))
     ways = Counter(way for request in asked for way in request.question.expected)
@@ -260,7 +260,7 @@ def page(asked: list[Asked], made: Path) -> str:
         most_calls=max(len(request.answers) for request in asked),
         bytes=round(statistics.median(sizes)),
         most_bytes=max(sizes),
-        median_raw=size(round(statistics.median(_raw_bytes(request.question, made) for request in asked))),
+        median_raw=size(round(statistics.median(_raw_bytes(request.question, folder) for request in asked))),
         changed=sum(bool(request.question.changed) for request in asked),
     )
 
@@ -277,9 +277,9 @@ def _bytes(asked: Asked) -> int:
 def _row(asked: Asked, size: int) -> tuple[str, ...]:
     question = asked.question
     calls = ", then ".join(f"`{tool}`" for call in question.calls for tool in call)
-    said = f"**{'; '.join(asked.wrong)}**" if asked.wrong else _said(asked)
-    known = question.expected.get("because") or ("raw file" if "raw" in question.expected else "command line")
-    return question.question, calls, said, known, f"{size:,}"
+    outcome = f"**{'; '.join(asked.wrong)}**" if asked.wrong else _said(asked)
+    source = question.expected.get("because") or ("raw file" if "raw" in question.expected else "command line")
+    return question.question, calls, outcome, source, f"{size:,}"
 
 
 def _said(asked: Asked) -> str:
@@ -303,7 +303,7 @@ def _said(asked: Asked) -> str:
     return text if question.figures in ("none", "recorded") else f"{text} ({question.figures})"
 
 
-def _raw_bytes(question: Question, made: Path) -> int:
+def _raw_bytes(question: Question, folder: Path) -> int:
     """Return the unpacked size of a question's recordings."""
     names = {
         value
@@ -312,7 +312,7 @@ def _raw_bytes(question: Question, made: Path) -> int:
         for name, value in arguments.items()
         if name in ("path", "before", "after", "baseline")
     }
-    paths = [path for name in names for path in _recordings(_file(name, made))]
+    paths = [path for name in names for path in _recordings(_file(name, folder))]
     return sum(map(len, map(truth.unpacked, paths)))
 
 

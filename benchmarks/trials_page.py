@@ -75,8 +75,8 @@ def is_refused(measured: Measured, change: str) -> bool:
 
 
 def _share(met: Sequence[bool]) -> str:
-    said = f"{sum(met)} of {len(met)}"
-    return said if all(met) else f"**{said}**"
+    agreement = f"{sum(met)} of {len(met)}"
+    return agreement if all(met) else f"**{agreement}**"
 
 
 # -- tables ----------------------------------------------------------------------------------------
@@ -118,8 +118,8 @@ def _interval(value: float | None, bounds: tuple[float, float] | None) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterator[tuple[str, ...]] | map[tuple[str, ...]]) -> str:
-    said = [head, tuple("---" for _ in head), *rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in said)
+    table_rows = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in table_rows)
 
 
 # -- Data ------------------------------------------------------------------------------------------

@@ -155,13 +155,13 @@ def overhead(measured: Measured) -> StepChange:
     return change([(_timing(plain), _timing(watched)) for plain, watched in pairs])
 
 
-def _timing(one: Block) -> Timing:
-    return Timing(one.total_ns / one.steps, 0.0)
+def _timing(block: Block) -> Timing:
+    return Timing(block.total_ns / block.steps, 0.0)
 
 
-def page(found: Sequence[Measured]) -> str:
+def page(trainings: Sequence[Measured]) -> str:
     """The whole page."""
-    first = found[0]
+    first = trainings[0]
     return "\n".join(
         [
             "# Overhead of watching",
@@ -170,7 +170,7 @@ def page(found: Sequence[Measured]) -> str:
             f"{len(first.blocks)} blocks of {first.blocks[0].total_ns / 1e9:.0f} s. In every other block",
             f'`overlapscope.watch(every="{first.every_s:g}s", steps={first.steps_recorded})` is at work.',
             "",
-            *_table(("layers", "", "wanted", "measured"), (row for match in found for row in _goals(match))),
+            *_table(("layers", "", "wanted", "measured"), (row for match in trainings for row in _goals(match))),
             "",
             "The first figure compares the time per step of each watched block, recordings and the process that "
             "analyses them",
@@ -182,25 +182,25 @@ def page(found: Sequence[Measured]) -> str:
             "",
             *_table(
                 ("layers", "blocks", "steps", "mean step", "median step", "slowest step"),
-                (row for match in found for row in _steps(match)),
+                (row for match in trainings for row in _steps(match)),
             ),
             "",
             "The host runs ahead of the GPU and waits for it at every tenth step: the median is what launching takes.",
             "",
             "## Recordings",
             "",
-            *_table(("layers", "", "median", "most"), (row for match in found for row in _recordings(match))),
+            *_table(("layers", "", "median", "most"), (row for match in trainings for row in _recordings(match))),
             "",
         ]
     )
 
 
 def _goals(measured: Measured) -> Iterator[tuple[str, ...]]:
-    found, watched_ns = overhead(measured), sum(block.total_ns for block in measured.blocks if block.watched)
-    low, high = found.interval
-    interval = f"{low:+.2f}% to {high:+.2f}%" if found.over_runs else "too few blocks to tell an interval"
+    trainings, watched_ns = overhead(measured), sum(block.total_ns for block in measured.blocks if block.watched)
+    low, high = trainings.interval
+    interval = f"{low:+.2f}% to {high:+.2f}%" if trainings.over_runs else "too few blocks to tell an interval"
     wanted = f"under {WANTED_PCT:g}%"
-    yield _layers(measured), "longer time per step while watched", wanted, f"{found.pct:+.2f}% ({interval})"
+    yield _layers(measured), "longer time per step while watched", wanted, f"{trainings.pct:+.2f}% ({interval})"
     stood = 100 * sum(measured.stood_ns) / watched_ns
     what = f"time that {plural(len(measured.stood_ns), 'recording')} took, of {duration(watched_ns)}"
     yield _layers(measured), what, wanted, f"{stood:.2f}%"

@@ -194,17 +194,17 @@ def evaluate(asked: Sequence[Pair], others: Iterable[Path] = ()) -> Evaluation:
     with ProcessPoolExecutor(PROCESSES) as pool:
         answers = {
             (job.path, interventions): answer
-            for job, found in zip(jobs, pool.map(_answers, jobs), strict=True)
-            for interventions, answer in zip(job.asked, found, strict=True)
+            for job, outcome in zip(jobs, pool.map(_answers, jobs), strict=True)
+            for interventions, answer in zip(job.asked, outcome, strict=True)
         }
-    known = {asked: answer for asked, answer in answers.items() if not isinstance(answer, str)}
+    complete = {asked: answer for asked, answer in answers.items() if not isinstance(answer, str)}
     return Evaluation(
         rows=[
-            Row(pair, known[pair.before, pair.interventions][0], known[pair.after, ()][0])
+            Row(pair, complete[pair.before, pair.interventions][0], complete[pair.after, ()][0])
             for pair in asked
-            if (pair.before, pair.interventions) in known and (pair.after, ()) in known
+            if (pair.before, pair.interventions) in complete and (pair.after, ()) in complete
         ],
-        replayed={path: known[path, ()] for path in sorted(wanted) if (path, ()) in known},
+        replayed={path: complete[path, ()] for path in sorted(wanted) if (path, ()) in complete},
         failures=[
             f"{path}: {', '.join(interventions)}\n{answer}"
             for (path, interventions), answer in answers.items()

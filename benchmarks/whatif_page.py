@@ -60,7 +60,7 @@ def page(
 def data(built: Evaluation, further: Evaluation, second: Evaluation) -> dict[str, str]:
     """Return the text of each CSV file by the end of its name."""
     sets = {BUILT: built, "further": further, "second": second}
-    pairs = [pair_cells(name, row) for name, one in sets.items() for row in one.rows]
+    pairs = [pair_cells(name, row) for name, evaluation in sets.items() for row in evaluation.rows]
     return {
         "": csv_text(PAIR, pairs),
         "-unconnected": csv_text(("recordings", "why"), _unconnected()),
@@ -121,9 +121,9 @@ def _goals(*sets: Sequence[Row]) -> str:
         ("worst error", "at most", WORST_PCT, lambda rows: max(_errors(rows))),
         ("measured steps inside the interval", "at least", INSIDE_PCT, _inside_pct),
     ):
-        found = [measure(rows) for rows in sets]
-        met = [match <= limit if wanted == "at most" else match >= limit for match in found]
-        cells = [f"{one:.1f}%" if good else f"**{one:.1f}%**" for one, good in zip(found, met, strict=True)]
+        percentages = [measure(rows) for rows in sets]
+        met = [match <= limit if wanted == "at most" else match >= limit for match in percentages]
+        cells = [f"{value:.1f}%" if good else f"**{value:.1f}%**" for value, good in zip(percentages, met, strict=True)]
         lines.append(_goal(what, f"{wanted} {limit:.0f}%", cells))
     widths = [f"{_width_pct(rows):.0f}%" for rows in sets]
     lines.append(_goal("width of the interval, of the value (median)", "", widths))
@@ -146,8 +146,8 @@ def _errors(rows: Iterable[Row]) -> list[float]:
 
 
 def _inside_pct(rows: Iterable[Row]) -> float:
-    known = [row.inside for row in rows if row.inside is not None]
-    return 100 * sum(known) / len(known)
+    inside = [row.inside for row in rows if row.inside is not None]
+    return 100 * sum(inside) / len(inside)
 
 
 def _heading(experiment: str) -> str:
@@ -242,9 +242,9 @@ def _typical(errors_pct: Sequence[float]) -> str:
     )
 
 
-def _unexplained_pct(one: WhatIf) -> float:
+def _unexplained_pct(prediction: WhatIf) -> float:
     """Share of the steps behind the median."""
-    return 100 * one.replay.unexplained_ns / max(one.baseline_step_ns * max(one.steps, 1), 1)
+    return 100 * prediction.replay.unexplained_ns / max(prediction.baseline_step_ns * max(prediction.steps, 1), 1)
 
 
 def _worst(values: list[float], decimals: int) -> str:

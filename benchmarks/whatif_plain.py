@@ -60,7 +60,7 @@ def plain_rows(pairs: Sequence[Pair]) -> list[PlainRow]:
 
 def _plain_steps() -> dict[Path, int]:
     """Return the median step of each recorded variant without a profiler."""
-    found = {}
+    rows = {}
     place = TRACES / "laboratory"
     for experiment in store.read(place).experiments:
         for variant in experiment.variants:
@@ -68,8 +68,8 @@ def _plain_steps() -> dict[Path, int]:
                 plain_ns = round(variant.wall_ms.median * 1e6) if variant.wall_ms is not None else 0
                 low, high = (part * plain_ns for part in _ALIKE)
                 if analysis.step_ns is not None and low <= analysis.step_ns <= high:
-                    found[place / analysis.trace] = plain_ns
-    return found
+                    rows[place / analysis.trace] = plain_ns
+    return rows
 
 
 def summary(rows: Sequence[PlainRow]) -> str:

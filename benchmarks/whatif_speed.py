@@ -29,14 +29,14 @@ def measured_speed() -> str:
     each = [json.loads(run.stdout) for run in runs]
     seconds = {name: statistics.median(entry[name] for entry in each) for name in each[0]}
     wanted = {"replay": REPLAY_S, "prediction": PREDICTION_S}
-    told = {
+    rows = {
         name: f"{seconds[name]:.1f} s (wanted: {limit} s, {'met' if seconds[name] <= limit else '**missed**'})"
         for name, limit in wanted.items()
     }
     return (
         f"A made-up trace of {OPS:,} GPU ops and as many launches ({hardware()}): building the graph takes "
-        f"{seconds['graph']:.1f} s, replaying it {told['replay']}, and a whole prediction of `{CHANGE}`, with its "
-        f"interval and its assumptions, {told['prediction']} and {max(run.peak_mb for run in runs) / 1000:.1f} GB; its "
+        f"{seconds['graph']:.1f} s, replaying it {rows['replay']}, and a whole prediction of `{CHANGE}`, with its "
+        f"interval and its assumptions, {rows['prediction']} and {max(run.peak_mb for run in runs) / 1000:.1f} GB; its "
         f"timeline, made on request, takes {seconds['timeline']:.1f} s more."
     )
 

@@ -183,8 +183,10 @@ def _cell(text: str) -> str:
 def _tables() -> Iterator[str]:
     for table in TABLES.values():
         rows = (f"| `{column.name}` | {column.type} | {_cell(with_units(column))} |" for column in table.columns)
-        said = f"A row is {table.rows}. Figures are {OF[table.figures]}."
-        yield "\n".join([f"## {table.name}", "", said, "", "| column | type | meaning |", "|---|---|---|", *rows, ""])
+        summary = f"A row is {table.rows}. Figures are {OF[table.figures]}."
+        yield "\n".join(
+            [f"## {table.name}", "", summary, "", "| column | type | meaning |", "|---|---|---|", *rows, ""]
+        )
 
 
 # -- schemas --------------------------------------------------------------------------------------
@@ -201,9 +203,9 @@ def _structures() -> Iterator[str]:
 def _structure(kind: str, name: str, structure: Mapping[str, Any]) -> str:
     fields = structure.get("properties", {})
     rows = (f"| `{field}` | {_type(kind, shape)} |" for field, shape in fields.items())
-    said = markdown.escape(" ".join(structure.get("description", "").split()))
+    description = markdown.escape(" ".join(structure.get("description", "").split()))
     table = ["| field | type |", "|---|---|", *rows, ""] if fields else []
-    return "\n".join([f"### {name} {{#{kind}-{name.lower()}}}", "", said, "", *table])
+    return "\n".join([f"### {name} {{#{kind}-{name.lower()}}}", "", description, "", *table])
 
 
 def _type(kind: str, shape: Mapping[str, Any]) -> str:

@@ -49,20 +49,20 @@ def dashboard() -> Iterator[Served]:
 def serve_traces(profile: BrowserContext) -> Iterator[Serve]:
     """Start a server of the given traces and options, unless it runs already. It ends the previous server. All have
     one port, as for a user: the browser has compiled the scripts of that address."""
-    known: tuple[tuple[str, ...], bool] | None = None
+    running_arguments: tuple[tuple[str, ...], bool] | None = None
     served: Served | None = None
     with contextlib.ExitStack() as running:
 
         def start(*arguments: str | Path, loaded: bool = True) -> Served:
-            nonlocal known, served
+            nonlocal running_arguments, served
             asked = tuple(map(str, arguments)), loaded
-            if served is None or known != asked or served.process.poll() is not None:
+            if served is None or running_arguments != asked or served.process.poll() is not None:
                 port = 0 if served is None else served.port
                 for page in profile.pages:
                     if served is not None and page.url.startswith(served.base):
                         page.goto("about:blank")
                 running.close()
-                known, served = asked, running.enter_context(serve(*arguments, port=port, loaded=loaded))
+                running_arguments, served = asked, running.enter_context(serve(*arguments, port=port, loaded=loaded))
             return served
 
         yield start

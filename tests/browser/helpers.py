@@ -146,12 +146,12 @@ def check_accessible(page: Page, *, colors_alone: bool = False) -> None:
         page.evaluate(AXE_SCRIPT)
     rules = ["color-contrast", "link-in-text-block"] if colors_alone else ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
     violations = page.evaluate("rules => axe.run({ runOnly: rules, resultTypes: ['violations'] })", rules)
-    told = [
+    sentences = [
         f"{violation['id']}: {node['html']}: {node['failureSummary']}"
         for violation in violations["violations"]
         for node in violation["nodes"]
     ]
-    assert told == [], f"{page.url}: {told}"
+    assert sentences == [], f"{page.url}: {sentences}"
 
 
 def drop(page: Page, *files: Path) -> None:

@@ -23,14 +23,14 @@ BREAKOUT = "</script><img src=x onerror=window.hacked=1>"
 @pytest.fixture(scope="module")
 def write(tmp_path_factory: pytest.TempPathFactory) -> Write:
     """Writes the report of a trace; once for all tests that ask for the same."""
-    folder, known = tmp_path_factory.mktemp("reports"), dict[str, Path]()
+    folder, written = tmp_path_factory.mktemp("reports"), dict[str, Path]()
 
     def once(trace: Path) -> Path:
-        if str(trace) not in known:
-            target = folder / f"{len(known)}.html"
+        if str(trace) not in written:
+            target = folder / f"{len(written)}.html"
             assert main(["analyze", str(trace), "--format", "html", "--output", str(target)]) == 0
-            known[str(trace)] = target
-        return known[str(trace)]
+            written[str(trace)] = target
+        return written[str(trace)]
 
     return once
 

@@ -112,12 +112,12 @@ def test_what_cannot_be_compared_is_reported(page: Page, dashboard: Served) -> N
 
 
 def test_one_trace_alone_says_how_to_open_more(page: Page, serve_traces: Serve) -> None:
-    said = {
+    messages = {
         "compare": "A comparison needs two",
         "ranks": "Open the folder",
         "laboratory": "overlapscope scenarios run --all",
     }
-    for name, sentence in said.items():
+    for name, sentence in messages.items():
         visit(page, serve_traces(TRACES / "gpt2_train.json.gz"), name)
         expect(page.locator("#content")).to_contain_text(sentence)
 

@@ -139,11 +139,11 @@ WITHOUT_GPU = {"pin_cost/pin_memory"}
 
 def recordings() -> dict[str, Path]:
     """The trace, or the directory of ranks, of each variant."""
-    found = {}
+    paths = {}
     for experiment in LABORATORY.iterdir():
         for path in experiment.iterdir() if experiment.is_dir() else ():
-            found[f"{experiment.name}/{path.name.partition('.')[0]}"] = path
-    return found
+            paths[f"{experiment.name}/{path.name.partition('.')[0]}"] = path
+    return paths
 
 
 def result(name: str) -> CheckResult:
@@ -168,10 +168,10 @@ def test_what_is_healthy_passes(name: str) -> None:
 def test_what_is_broken_fails_with_the_right_rule(name: str) -> None:
     assert failed(name) >= BROKEN[name]
     assert result(name).exit_code == 1
-    told = {verdict.metric: verdict for verdict in result(name).verdicts}
+    verdicts = {verdict.metric: verdict for verdict in result(name).verdicts}
     for rule in BROKEN[name]:
-        assert told[rule].reasons
-        assert all(reason.rule == rule and reason.advice for reason in told[rule].reasons)
+        assert verdicts[rule].reasons
+        assert all(reason.rule == rule and reason.advice for reason in verdicts[rule].reasons)
 
 
 @pytest.mark.parametrize("name", sorted(name for name, rules in BROKEN.items() if len(rules) == 1))

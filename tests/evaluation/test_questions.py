@@ -20,15 +20,15 @@ TOOLS = {
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("made")
     make(directory)
     return directory
 
 
 @pytest.fixture(scope="module")
-def asked(made: Path) -> list[Asked]:
-    return asyncio.run(ask(made))
+def asked(folder: Path) -> list[Asked]:
+    return asyncio.run(ask(folder))
 
 
 def test_all_questions_are_answered(asked: list[Asked]) -> None:

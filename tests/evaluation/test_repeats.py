@@ -48,8 +48,8 @@ def shortest_and_longest(mine: list[Recording]) -> tuple[Recording, Recording]:
 
 
 def variant(mine: list[Recording], name: str) -> Recording:
-    (one,) = (row for row in mine if row.variant == name)
-    return one
+    (recording,) = (row for row in mine if row.variant == name)
+    return recording
 
 
 def apart(mine: list[Recording]) -> Iterator[tuple[Recording, Recording]]:

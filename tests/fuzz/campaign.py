@@ -101,7 +101,7 @@ def run(first: int, files: int | None, *, jobs: int, seconds: float | None, out:
         _Worker(number, first + number * each, min(first + (number + 1) * each, last or 1 << 62), out)
         for number in range(jobs)
     ]
-    tally, began, told = Tally(), time.monotonic(), 0.0
+    tally, began, reported_s = Tally(), time.monotonic(), 0.0
     for worker in workers:
         worker.start()
     try:
@@ -110,8 +110,8 @@ def run(first: int, files: int | None, *, jobs: int, seconds: float | None, out:
             for end in wait(list(by_end), timeout=1.0):
                 by_end[end].heard(tally)  # type: ignore[index]
             elapsed = time.monotonic() - began
-            if elapsed - told > _REPORT_S:
-                told = elapsed
+            if elapsed - reported_s > _REPORT_S:
+                reported_s = elapsed
                 print(_progress(tally, workers, elapsed), flush=True)
             if seconds is not None and elapsed > seconds:
                 break
@@ -149,7 +149,7 @@ class _Worker:
     def heard(self, tally: Tally) -> None:
         """Handle the process's messages, or its end."""
         try:
-            seed, found, rss, growth = self.end.recv()
+            seed, findings, rss, growth = self.end.recv()
         except EOFError:
             self._ended(tally)
             return
@@ -157,7 +157,7 @@ class _Worker:
         self.done += seed + 1 - self._next
         self._next = seed + 1
         tally.rss_bytes, tally.growth_bytes = max(tally.rss_bytes, rss), max(tally.growth_bytes, growth)
-        for match in found:
+        for match in findings:
             self._keep(tally, seed, match)
 
     def _ended(self, tally: Tally) -> None:
@@ -183,15 +183,15 @@ class _Worker:
         self._process.kill()
         self._process.join()
 
-    def _keep(self, tally: Tally, seed: int, found: Found) -> None:
-        tally.found[found.kind] += 1
-        if tally.found[found.kind] > KEPT:
+    def _keep(self, tally: Tally, seed: int, finding: Found) -> None:
+        tally.found[finding.kind] += 1
+        if tally.found[finding.kind] > KEPT:
             return
         case = make(seed)
-        slug = re.sub(r"[^A-Za-z0-9]+", "-", found.kind).strip("-")[:80]
+        slug = re.sub(r"[^A-Za-z0-9]+", "-", finding.kind).strip("-")[:80]
         (self._out / f"{slug}-{case.name}").write_bytes(case.data)
-        line = f"seed {seed}: {found.kind}\n  {case.origin.name}, {', '.join(case.how) or 'unchanged'}\n"
-        detail = "".join(f"  {line}\n" for line in found.detail.splitlines())
+        line = f"seed {seed}: {finding.kind}\n  {case.origin.name}, {', '.join(case.how) or 'unchanged'}\n"
+        detail = "".join(f"  {line}\n" for line in finding.detail.splitlines())
         with (self._out / "found.txt").open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line + detail)
         print(line, end="", flush=True)
@@ -199,7 +199,7 @@ class _Worker:
 
 def _work(at: Any, first: int, last: int, end: Connection, log: Path, parent: int) -> None:
     """Judge a range of seeds in this process; say what was found, and once in a while how far it is."""
-    settled, said, begun = 0, time.monotonic(), first
+    settled, last_message_s, begun = 0, time.monotonic(), first
     with judging() as folder, log.open("w") as file:
         faulthandler.enable(file)
         for seed in range(first, last):
@@ -210,8 +210,8 @@ def _work(at: Any, first: int, last: int, end: Connection, log: Path, parent: in
             faulthandler.cancel_dump_traceback_later()
             if seed - begun == SETTLED:
                 settled = _resident_bytes()
-            if result or time.monotonic() - said > 1.0 or seed == last - 1:
-                said, rss = time.monotonic(), _resident_bytes()
+            if result or time.monotonic() - last_message_s > 1.0 or seed == last - 1:
+                last_message_s, rss = time.monotonic(), _resident_bytes()
                 growth = rss - settled if settled else 0
                 if growth > GROWTH_BYTES:
                     result.append(Found("the process grows", f"{growth >> 20} MiB after {seed - begun} files"))
@@ -230,9 +230,9 @@ def _resident_bytes() -> int:
     return pages * resource.getpagesize()
 
 
-def _innermost(said: str) -> str:
+def _innermost(traceback: str) -> str:
     """The innermost line of the package in a traceback of faulthandler's."""
-    match = re.search(r'File "[^"]*/(overlapscope/[^"]+)", line \d+ in (\w+)', said)
+    match = re.search(r'File "[^"]*/(overlapscope/[^"]+)", line \d+ in (\w+)', traceback)
     return f"{match[1]} {match[2]}" if match else "outside the package"
 
 
@@ -245,10 +245,10 @@ def _progress(tally: Tally, workers: list[_Worker], elapsed: float) -> str:
 
 
 def _summary(tally: Tally, first: int, jobs: int, elapsed: float) -> str:
-    found = "nothing found" if not tally.found else f"{tally.found.total()} findings of {len(tally.found)} kinds"
+    summary = "nothing found" if not tally.found else f"{tally.found.total()} findings of {len(tally.found)} kinds"
     kinds = "".join(f"\n  {count:,} x {kind}" for kind, count in tally.found.most_common())
     return (
         f"{tally.files:,} files from seed {first} in {elapsed:.0f} s by {jobs} jobs ({tally.files / elapsed:.0f} a "
-        f"second): {found}. A process takes {tally.rss_bytes >> 20} MiB at most, and grew by "
+        f"second): {summary}. A process takes {tally.rss_bytes >> 20} MiB at most, and grew by "
         f"{tally.growth_bytes >> 20} MiB at most after its first {SETTLED:,} files.{kinds}"
     )

@@ -135,7 +135,7 @@ def text(document: Any, **style: Any) -> bytes:
     """The document as JSON, markers resolved."""
     data = json.dumps(document, **style).encode("utf-8", "surrogatepass")
     if b"@raw:" in data:
-        data = _MARKED.sub(lambda found: json.loads(b'"' + found[1] + b'"').encode("utf-8", "surrogatepass"), data)
+        data = _MARKED.sub(lambda match: json.loads(b'"' + match[1] + b'"').encode("utf-8", "surrogatepass"), data)
     return _TWINS.sub(b'":', data) if b"@twin" in data else data
 
 
@@ -174,14 +174,14 @@ def _events(document: Document) -> list[Event]:
     return [event for event in events if isinstance(event, dict)] if isinstance(events, list) else []
 
 
-def _some(rng: random.Random, found: list[Any]) -> list[Any]:
+def _some(rng: random.Random, events: list[Any]) -> list[Any]:
     """One of them, several, or all."""
-    if not found:
+    if not events:
         return []
     how = rng.randrange(4)
     if how < 2:
-        return [rng.choice(found)]
-    return rng.sample(found, rng.randint(1, len(found))) if how == 2 else found
+        return [rng.choice(events)]
+    return rng.sample(events, rng.randint(1, len(events))) if how == 2 else events
 
 
 def _of(document: Document, *categories: str) -> list[Event]:
@@ -239,9 +239,9 @@ def numbers_of_metadata(rng: random.Random, document: Document) -> None:
 def _slots(value: Any) -> Iterator[tuple[Any, Any]]:
     """Every place inside a value: what holds it, and under which key or index."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in inside:
+    for key, inner in inside:
         yield value, key
-        yield from _slots(one)
+        yield from _slots(inner)
 
 
 def own_metadata(rng: random.Random, document: Document) -> None:
@@ -300,9 +300,9 @@ def swap_values(rng: random.Random, document: Document) -> None:
     if not events:
         return
     for _ in range(rng.randint(1, 4)):
-        one, key = rng.choice(events), rng.choice(KEYS)
-        other, second = (one, rng.choice(KEYS)) if rng.random() < 0.5 else (rng.choice(events), key)
-        one[key], other[second] = other.get(second), one.get(key)
+        event, key = rng.choice(events), rng.choice(KEYS)
+        other, second = (event, rng.choice(KEYS)) if rng.random() < 0.5 else (rng.choice(events), key)
+        event[key], other[second] = other.get(second), event.get(key)
 
 
 def wrong_types(rng: random.Random, document: Document) -> None:
@@ -341,8 +341,8 @@ def no_events(rng: random.Random, document: Document) -> None:
     strange = rng.choice((1, "x", None, [], {}, [[1]], True, [{"ph": "X"}], {"a": 1}, "@deep"))
     times = rng.choice((1, 3, 200))
     for _ in range(times):
-        one = raw(_deep(rng)) if strange == "@deep" else strange
-        events.insert(rng.randrange(len(events) + 1), one)
+        written = raw(_deep(rng)) if strange == "@deep" else strange
+        events.insert(rng.randrange(len(events) + 1), written)
 
 
 def _deep(rng: random.Random) -> str:
@@ -391,7 +391,7 @@ def other_top(rng: random.Random, document: Document) -> None:
     events = _events(document)
     how = rng.randrange(7)
     if how == 0:
-        document["traceEvents"] = {str(number): one for number, one in enumerate(events)}
+        document["traceEvents"] = {str(number): event for number, event in enumerate(events)}
     elif how == 1:
         document["traceEvents"] = _value(rng)
     elif how == 2:
@@ -582,11 +582,11 @@ def collectives(rng: random.Random, document: Document) -> None:
     """Kernels become collectives that say something of themselves."""
     for event in _some(rng, _of(document, "kernel")):
         event["name"] = rng.choice(NAMES[21:23])
-        said = {"Collective name": "allreduce", "Group size": 2, "Process Group Name": "0", "Seq": rng.randrange(5)}
-        said |= {"Process Group Ranks": "[0, 1]", "dtype": "Float", "In msg nelems": 10, "Out msg nelems": 10}
+        notes = {"Collective name": "allreduce", "Group size": 2, "Process Group Name": "0", "Seq": rng.randrange(5)}
+        notes |= {"Process Group Ranks": "[0, 1]", "dtype": "Float", "In msg nelems": 10, "Out msg nelems": 10}
         if rng.random() < 0.3:
-            said[rng.choice(list(said))] = _value(rng)
-        _args(event).update(said)
+            notes[rng.choice(list(notes))] = _value(rng)
+        _args(event).update(notes)
 
 
 def graphs(rng: random.Random, document: Document) -> None:
@@ -614,11 +614,11 @@ def multiplied(rng: random.Random, document: Document) -> None:
     """Repeat the events at other times or on other lanes, so that work that is not linear shows."""
     events = [event for event in _events(document) if _is_number(event.get("ts")) and event.get("ph") == "X"]
     period, lane = rng.choice((0.0, 5.0, 4000.0)), rng.choice(("stream", "device", "tid", "", ""))
-    own = rng.choice((("correlation", "External id", "Ev Idx"), ()))
+    identifiers = rng.choice((("correlation", "External id", "Ev Idx"), ()))
     for number in range(1, rng.choice((10, 30, 100))):
         for event in events:
             args = dict(_args(event))
-            for key in (*own, lane):
+            for key in (*identifiers, lane):
                 if isinstance(args.get(key), int):
                     args[key] += number if key == lane else 100_000 * number
             moved = event | {"ts": event["ts"] + period * number, "args": args}
@@ -804,7 +804,7 @@ def make(seed: int) -> Case:
         if rng.random() < 0.5:
             _apply(rng, case, document, shuffled)
     else:
-        functions, weights = [one for _, one in _OF_DOCUMENTS], [weight for weight, _ in _OF_DOCUMENTS]
+        functions, weights = [mutator for _, mutator in _OF_DOCUMENTS], [weight for weight, _ in _OF_DOCUMENTS]
         for choice in rng.choices(functions, weights, k=rng.choice((0, 1, 1, 1, 2, 2, 3, 5))):
             _apply(rng, case, document, choice)
         if rng.randrange(_RARELY) == 0:
@@ -853,10 +853,12 @@ def _other_case(rng: random.Random, seed: int) -> Case:
     return Case(seed, origin, data, ".sqlite" if database else ".xplane.pb", applied, {OTHER})
 
 
-def _apply(rng: random.Random, case: Case, document: Document, one: Callable[[random.Random, Document], None]) -> None:
-    case.how.append(one.__name__)
+def _apply(
+    rng: random.Random, case: Case, document: Document, mutator: Callable[[random.Random, Document], None]
+) -> None:
+    case.how.append(mutator.__name__)
     # An earlier mutator may have left something unexpected here.
-    one(rng, document)
+    mutator(rng, document)
 
 
 def _copies_are_launched(document: Document) -> bool:

@@ -82,14 +82,14 @@ def smallest(case: Case, kind: str) -> Case:
     except (ValueError, TypeError, KeyError, RecursionError):
         whole = False
     if not whole:
-        return replace(case, data=bytes(_without(list(data), lambda left: still(bytes(left)))))
+        return replace(case, data=bytes(_without(list(data), lambda kept: still(bytes(kept)))))
     top = [key for key in document if key != "traceEvents"]
 
     def text(events: list[Any], keys: list[str]) -> bytes:
         return json.dumps({key: document[key] for key in keys} | {"traceEvents": events}).encode()
 
-    events = _without(events, lambda left: still(text(left, top)))
-    top = _without(top, lambda left: still(text(events, left)))
+    events = _without(events, lambda kept: still(text(kept, top)))
+    top = _without(top, lambda kept: still(text(events, kept)))
     return replace(case, data=text(events, top))
 
 
@@ -98,9 +98,9 @@ def _without(items: list[Any], still: Callable[[list[Any]], bool]) -> list[Any]:
     for size in _halves(len(items)):
         at = 0
         while at < len(items):
-            left = items[:at] + items[at + size :]
-            if still(left):
-                items = left
+            kept = items[:at] + items[at + size :]
+            if still(kept):
+                items = kept
             else:
                 at += size
     return items

@@ -97,29 +97,29 @@ class Found(msgspec.Struct, frozen=True):
 def examine(case: Case, path: Path) -> Iterator[Found]:
     """Everything that is found with the case's file, which lies at the path."""
     rng = random.Random(case.seed)
-    found: list[Found] = []
+    defects: list[Found] = []
 
     def tried(what: str, work: Callable[[], Any]) -> Any:
         try:
             return work()
         except OverlapscopeError as error:
             if not str(error).strip():
-                found.append(Found(f"{what}: an error that says nothing", repr(error)))
+                defects.append(Found(f"{what}: an error that says nothing", repr(error)))
         except Wrong as error:
-            found.append(Found(f"{what}: {error.args[0]}", " ".join(map(str, error.args))))
+            defects.append(Found(f"{what}: {error.args[0]}", " ".join(map(str, error.args))))
         except (Exception, SystemExit) as error:
-            found.append(Found(f"{what}: {_place(error)}", traceback.format_exc(limit=-8)))
+            defects.append(Found(f"{what}: {_place(error)}", traceback.format_exc(limit=-8)))
         return None
 
     if rng.random() < 0.01:
         tried("check command", lambda: _command(case, path))
     if SETTINGS in case.tells:
         tried("settings", lambda: _settings_that_are_no_file(case, path))
-        yield from found
+        yield from defects
         return
     if OTHER in case.tells:
         tried("other source", lambda: _of_other_source(path))
-        yield from found
+        yield from defects
         return
     if SAVED in case.tells:
         tried("read baseline", lambda: _against(path))
@@ -127,13 +127,13 @@ def examine(case: Case, path: Path) -> Iterator[Found]:
         if report is not None:
             for what, work in _of_saved(report):
                 tried(what, work)
-        yield from found
+        yield from defects
         return
     trace = tried("load", lambda: kineto.read(path, limit_bytes=LIMIT_BYTES, progress=False))
     if trace is not None:
         for what, work in _stages(case, rng, trace, tried):
             tried(what, work)
-    yield from found
+    yield from defects
 
 
 Tried = Callable[[str, Callable[[], Any]], Any]
@@ -203,7 +203,7 @@ def _figures(trace: Trace, analysis: TraceAnalysis) -> None:
 
 def _extent(trace: Trace, device: int) -> tuple[int, int]:
     ops = trace.gpu_ops
-    mine = [row for row, one in enumerate(ops.device.tolist()) if one == device]
+    mine = [row for row, number in enumerate(ops.device.tolist()) if number == device]
     return min(int(ops.start_ns[row]) for row in mine), max(int(ops.end_ns[row]) for row in mine)
 
 
@@ -237,13 +237,13 @@ def _adds_up(figures: Device | Period) -> None:
 
 def _narrowed(rng: random.Random, trace: Trace, analysis: TraceAnalysis) -> None:
     """One step or range alone, whose figures are sums over its occurrences."""
-    found = [
+    names = [
         *(("step", step.name) for device in analysis.result.devices for step in device.steps),
         *(("range", named_range.name) for device in analysis.result.devices for named_range in device.ranges),
     ]
-    if not found:
+    if not names:
         return
-    kind, name = rng.choice(found)
+    kind, name = rng.choice(names)
     part = analyze_trace(trace, step=name) if kind == "step" else analyze_trace(trace, range=name)
     for device in part.devices:
         windows = list(zip(device.windows.starts.tolist(), device.windows.ends.tolist(), strict=True))
@@ -533,8 +533,8 @@ def _whatif(rng: random.Random, trace: Trace) -> None:
 
 def _ranks(origin: Origin, trace: Trace) -> None:
     joined = Joined()
-    for number, one in enumerate((trace, trace_of(origin))):
-        outcome = reduce(replace(one, rank=number if trace.rank is None else one.rank))
+    for number, lanes_trace in enumerate((trace, trace_of(origin))):
+        outcome = reduce(replace(lanes_trace, rank=number if trace.rank is None else lanes_trace.rank))
         for rank in (outcome,) if isinstance(outcome, Unreadable) else outcome:
             joined.add(rank)
     report = joined.report()

@@ -12,12 +12,12 @@ Edges = list[tuple[int, int, int]]
 
 def edges(ops: GpuOps, device: int) -> Edges:
     """Return the times at which ops of the device begin and end."""
-    found: Edges = []
+    edges: Edges = []
     columns = zip(ops.device.tolist(), ops.kind.tolist(), ops.start_ns.tolist(), ops.end_ns.tolist(), strict=True)
     for one, kind, start, end in columns:
         if one == device and end > start:
-            found += ((start, kind, 1), (end, kind, -1))
-    return sorted(found)
+            edges += ((start, kind, 1), (end, kind, -1))
+    return sorted(edges)
 
 
 def lengths(edges: Edges, windows: Iterable[tuple[int, int]]) -> list[dict[str, int]]:

@@ -693,8 +693,8 @@ def test_of_the_laboratorys_programs_just_the_wrong_ones_are_accused(name: str) 
                 whole.close()
 
         kinds[f"{name}/{variant.name}"] = {hazard.kind for hazard in watch(program).hazards}
-    assert {variant: found for variant, found in kinds.items() if found} == {
-        variant: found for variant, found in WRONG.items() if variant.startswith(f"{name}/")
+    assert {variant: reports for variant, reports in kinds.items() if reports} == {
+        variant: reports for variant, reports in WRONG.items() if variant.startswith(f"{name}/")
     }
 
 

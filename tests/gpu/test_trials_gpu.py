@@ -107,8 +107,8 @@ def races(train: Train, *changes: Setting) -> list[str]:
     return [describe(hazard) for hazard in checker.hazards]
 
 
-def apart(one: RankResults, other: RankResults) -> float:
-    return max(map(distance, one.sketches, other.sketches))
+def apart(first: RankResults, other: RankResults) -> float:
+    return max(map(distance, first.sketches, other.sketches))
 
 
 UPLOADS = [

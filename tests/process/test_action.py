@@ -32,7 +32,7 @@ def job(tmp_path: Path) -> Job:
 def test_it_is_a_composite_action_that_says_what_it_takes_and_gives() -> None:
     assert ACTION["runs"]["using"] == "composite"
     assert all(item["description"] for item in (*ACTION["inputs"].values(), *ACTION["outputs"].values()))
-    assert [name for name, one in ACTION["inputs"].items() if one["required"]] == ["traces"]
+    assert [name for name, properties in ACTION["inputs"].items() if properties["required"]] == ["traces"]
     assert all(item["required"] or item["default"] == "" for item in ACTION["inputs"].values())
     assert all(step["shell"] == "bash" for step in STEPS if "run" in step)
 

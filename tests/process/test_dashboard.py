@@ -246,9 +246,9 @@ def test_a_trace_without_timed_steps_has_no_other_program() -> None:
 
 def test_an_instant_is_found_in_the_other_timeline_by_the_ops_around_it(timed: Opened) -> None:
     recorded, plain = timed.analysis.trace, timed.of(None).analysis.trace
-    known = {place: row for row, place in enumerate(plain.gpu_ops.place.tolist())}
+    row_of = {place: row for row, place in enumerate(plain.gpu_ops.place.tolist())}
     for row in range(0, len(recorded.gpu_ops), 97):
-        there = known[int(recorded.gpu_ops.place[row])]
+        there = row_of[int(recorded.gpu_ops.place[row])]
         window, expected = (
             Window(start_ns=int(ops.start_ns[at]), end_ns=int(ops.end_ns[at]))
             for ops, at in ((recorded.gpu_ops, row), (plain.gpu_ops, there))

@@ -141,18 +141,18 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> FlaskClient:
 def posts(client: FlaskClient) -> list[dict[str, Any]]:
     """Return the post of a browser for each callback."""
     document = json.loads(client.get("/_dash-dependencies", headers=KNOWN).data)
-    made = [as_post(entry) for entry in document if entry["clientside_function"] is None]
-    assert len(made) > 20
-    return made
+    posts = [as_post(entry) for entry in document if entry["clientside_function"] is None]
+    assert len(posts) > 20
+    return posts
 
 
 def as_post(callback: dict[str, Any]) -> dict[str, Any]:
-    def part(one: dict[str, Any]) -> dict[str, Any]:
-        name, id = one["id"], one["id"]
+    def part(reference: dict[str, Any]) -> dict[str, Any]:
+        name, id = reference["id"], reference["id"]
         if name.startswith("{"):
             id = json.loads(name) | {"index": "0-0"}
             name = id["type"]
-        return {"id": id, "property": one["property"], "value": VALUES[f"{name}.{one['property']}"]}
+        return {"id": id, "property": reference["property"], "value": VALUES[f"{name}.{reference['property']}"]}
 
     inputs = [part(item) for item in callback["inputs"]]
     output = callback["output"]

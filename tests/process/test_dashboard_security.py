@@ -189,15 +189,15 @@ def test_the_redirect_stays_on_this_server(local: Served) -> None:
 
 def test_a_body_is_stored_only_for_who_has_the_token_and_where_one_is_due(local: Served) -> None:
     """Once its head has come: nothing of the body is sent here."""
-    known = {"Authorization": f"token {local.token}"}
+    headers = {"Authorization": f"token {local.token}"}
     asked = [
         ("/api/upload?name=x.json", {}, b"401"),
         ("/_dash-update-component", {}, b"401"),
         ("/api/upload?name=x.json", {"Expect": "100-continue"}, b"401"),
-        ("/_dash-update-component", known, b"413"),
-        ("/api/upload?name=x.json", known, b"413"),
-        ("/api/upload?name=x.json", known | {"Sec-Fetch-Site": "cross-site"}, b"403"),
-        ("/api/upload?name=x.json", known | {"Content-Length": "40000", "Expect": "100-continue"}, b"100"),
+        ("/_dash-update-component", headers, b"413"),
+        ("/api/upload?name=x.json", headers, b"413"),
+        ("/api/upload?name=x.json", headers | {"Sec-Fetch-Site": "cross-site"}, b"403"),
+        ("/api/upload?name=x.json", headers | {"Content-Length": "40000", "Expect": "100-continue"}, b"100"),
     ]
     for path, more, status in asked:
         head = {"Host": "localhost", "Content-Length": "1000000000", **more}

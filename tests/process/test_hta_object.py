@@ -65,18 +65,18 @@ def read(files: dict[int, Path], **options: Any) -> Pair:
 def assert_same_frames(pair: Pair) -> None:
     assert pair.ours.t.get_ranks() == pair.own.t.get_ranks()
     for rank in pair.own.t.get_ranks():
-        own, ours = pair.own.t.get_trace(rank), pair.ours.t.get_trace(rank)
-        assert ours.index.equals(own.index)
-        assert set(ours.columns) <= set(own.columns)
+        theirs, ours = pair.own.t.get_trace(rank), pair.ours.t.get_trace(rank)
+        assert ours.index.equals(theirs.index)
+        assert set(ours.columns) <= set(theirs.columns)
         host = ours["pid"] == HOST_PID
-        assert set(own["pid"][~host]).isdisjoint(own["pid"][host])
-        assert (own["pid"][~host] == ours["pid"][~host]).all()
+        assert set(theirs["pid"][~host]).isdisjoint(theirs["pid"][host])
+        assert (theirs["pid"][~host] == ours["pid"][~host]).all()
         for column in set(ours.columns) - {"pid"} - _COLLECTIVES:
-            left, right = own[column], ours[column]
+            left, right = theirs[column], ours[column]
             if column in ("name", "cat"):
                 left, right = (
-                    rows[column].map(dict(enumerate(one.t.symbol_table.get_sym_table())))
-                    for one, rows in ((pair.own, own), (pair.ours, ours))
+                    rows[column].map(dict(enumerate(analysis.t.symbol_table.get_sym_table())))
+                    for analysis, rows in ((pair.own, theirs), (pair.ours, ours))
                 )
             elif column != "tid":
                 assert left.dtype == right.dtype, column
@@ -157,8 +157,8 @@ def test_the_straggler_is_the_same(tmp_path: Path) -> None:
 
     pair = read({rank: rewritten(name, tmp_path, change=older(rank)) for rank, name in enumerate(DDP)})
     assert_same_results(pair, "stragglers")
-    ((_, found),) = results(pair.ours, "stragglers")
-    assert isinstance(found, pd.DataFrame) and set(found["rank"]) == {0, 1}
+    ((_, frame),) = results(pair.ours, "stragglers")
+    assert isinstance(frame, pd.DataFrame) and set(frame["rank"]) == {0, 1}
 
 
 def test_counters_are_read_by_hta_itself(tmp_path: Path) -> None:
@@ -214,13 +214,13 @@ def test_what_is_found_is_drawn_into_the_same_events(name: str, mark: str, recor
 def test_what_our_recorder_noted_fills_in_what_cuda_does_not_say() -> None:
     path = TRACES / "recorder" / "overlapscope.trace.json.gz"
     pair = read({0: path})
-    own, ours = pair.own.t.get_trace(0), pair.ours.t.get_trace(0)
-    left_out = own.drop(index=ours.index)
+    theirs, ours = pair.own.t.get_trace(0), pair.ours.t.get_trace(0)
+    left_out = theirs.drop(index=ours.index)
     names = pair.own.t.symbol_table.get_sym_table()
     assert all(names[name].startswith("overlapscope::") for name in left_out["name"])
-    known = ours["wait_on_stream"] >= 0
-    assert known.sum() >= (own["wait_on_stream"] >= 0).sum()
-    assert (own.loc[ours.index, "ts"] == ours["ts"]).all()
+    waits = ours["wait_on_stream"] >= 0
+    assert waits.sum() >= (theirs["wait_on_stream"] >= 0).sum()
+    assert (theirs.loc[ours.index, "ts"] == ours["ts"]).all()
 
 
 def test_kernels_say_what_collective_they_are() -> None:
@@ -230,9 +230,9 @@ def test_kernels_say_what_collective_they_are() -> None:
     named = rows[rows["collective_name"] != ""]
     assert set(named["collective_name"]) == {"allreduce"} and (named["group_size"] == 2).all()
     events = document("ddp/rank0")["traceEvents"]
-    for place, said in named[["collective_name", "in_msg_nelems", "msg_dtype"]].iterrows():
+    for place, notes in named[["collective_name", "in_msg_nelems", "msg_dtype"]].iterrows():
         args = events[place]["args"]
-        assert (args["Collective name"], args["In msg nelems"], args["dtype"]) == tuple(said)
+        assert (args["Collective name"], args["In msg nelems"], args["dtype"]) == tuple(notes)
 
 
 # -- traces of a job

@@ -29,13 +29,13 @@ def give_up_rights() -> None:
         raise OSError(ctypes.get_errno(), "capset")
 
 
-def as_user(line: str, *, said: Path) -> int:
+def as_user(line: str, *, log: Path) -> int:
     """The exit code of a command in a process of an ordinary user."""
     process = os.fork()
     if not process:
         try:
             for number in (1, 2):
-                os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666), number)
+                os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666), number)
             sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
             if os.geteuid() == 0:
                 give_up_rights()
@@ -96,13 +96,13 @@ def test_what_needs_no_writing_works(line: str, closed: Path, tmp_path: Path) ->
     if line == "analyze .":
         # A directory that everyone can read.
         (closed / "secret.json").unlink()
-    assert as_user(line, said=tmp_path / "said") == 0
+    assert as_user(line, log=tmp_path / "said") == 0
     assert "Traceback" not in (tmp_path / "said").read_text()
     assert not list((closed / "cache").iterdir())
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("analyze good.json.gz -o new.txt", "is not writable"),
         ("analyze good.json.gz -o report.txt --force", "is not writable"),
@@ -122,10 +122,10 @@ def test_what_needs_no_writing_works(line: str, closed: Path, tmp_path: Path) ->
     ],
 )
 def test_what_cannot_be_read_or_written_is_reported_in_a_sentence(
-    line: str, told: str, closed: Path, tmp_path: Path
+    line: str, message: str, closed: Path, tmp_path: Path
 ) -> None:
     before = {path: path.read_bytes() for path in closed.rglob("*") if path.is_file()}
-    assert as_user(line, said=tmp_path / "said") == 2
+    assert as_user(line, log=tmp_path / "said") == 2
     text = (tmp_path / "said").read_text()
-    assert told in text and "overlapscope: error:" in text and "Traceback" not in text
+    assert message in text and "overlapscope: error:" in text and "Traceback" not in text
     assert {path: path.read_bytes() for path in closed.rglob("*") if path.is_file()} == before

@@ -71,14 +71,14 @@ def unreadable(outcomes: Iterable[Outcome]) -> list[Unreadable]:
 
 def readers() -> list[psutil.Process]:
     """The processes that read traces for this one."""
-    found = []
+    outcomes = []
     for child in psutil.Process().children(recursive=True):
         try:
             if "--multiprocessing-fork" in child.cmdline():
-                found.append(child)
+                outcomes.append(child)
         except psutil.Error:
             continue
-    return found
+    return outcomes
 
 
 def deadly(folder: Path, megabytes: int) -> Path:
@@ -114,13 +114,13 @@ def test_processes_report_what_one_process_would_and_name_what_cannot_be_read(jo
 
 def test_killed_processes_lose_nothing(job: Path) -> None:
     outcomes = reduce_all(expand_urls(job), workers=2)
-    found = [next(outcomes)]
+    read = [next(outcomes)]
     killed = readers()
     for process in killed:
         process.kill()
-    found += outcomes
+    read += outcomes
     assert len(killed) == 2
-    assert numbers(found) == list(range(RANKS))
+    assert numbers(read) == list(range(RANKS))
     assert not readers()
 
 
@@ -134,12 +134,12 @@ def test_results_that_are_lost_with_their_processes_are_worked_out_again(job: Pa
         return worked() - before < 0.1
 
     outcomes = reduce_all(expand_urls(job), workers=2)
-    found = [next(outcomes)]
+    read = [next(outcomes)]
     wait_until(idle, "all files in hand are read")
     for process in readers():
         process.kill()
-    found += outcomes
-    assert numbers(found) == list(range(RANKS))
+    read += outcomes
+    assert numbers(read) == list(range(RANKS))
 
 
 def test_a_process_that_dies_while_it_starts_is_started_again(job: Path) -> None:
@@ -183,9 +183,9 @@ def test_a_cluster_that_is_there_reports_the_same(
     cluster: Scheduler, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     assert main(["ranks", str(DDP), "--scheduler", cluster.address, "--format", "json"]) == 0
-    output, said = capfdbinary.readouterr()
+    output, errors = capfdbinary.readouterr()
     assert from_json(output) == in_this_process(expand_urls(DDP))
-    assert said == b""
+    assert errors == b""
 
 
 def test_what_workers_cannot_see_is_named_with_where_it_was_looked_for(cluster: Scheduler, tmp_path: Path) -> None:
@@ -226,9 +226,9 @@ def test_a_lost_scheduler_is_an_error_and_not_a_report(job: Path, tmp_path: Path
 @pytest.mark.parametrize("address", ["nonsense", "nonsense://127.0.0.1:8786"])
 def test_where_no_scheduler_is_the_address_is_named(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ranks", str(DDP), "--scheduler", address]) == 2
-    output, said = capsys.readouterr()
-    assert output == "" and said.startswith(f"overlapscope: error: {address}: no Dask scheduler answers there")
-    assert said.count("\n") == 1
+    output, errors = capsys.readouterr()
+    assert output == "" and errors.startswith(f"overlapscope: error: {address}: no Dask scheduler answers there")
+    assert errors.count("\n") == 1
 
 
 # The command
@@ -286,8 +286,8 @@ def test_a_report_of_ranks_is_not_taken_for_one_of_traces(tmp_path: Path, capsys
 def test_nothing_readable_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "rank0.json").write_text("{}")
     assert main(["ranks", str(tmp_path)]) == 2
-    output, said = capsys.readouterr()
-    assert output == "" and said.startswith("overlapscope: error: 1 trace could not be read; ")
+    output, errors = capsys.readouterr()
+    assert output == "" and errors.startswith("overlapscope: error: 1 trace could not be read; ")
 
 
 @pytest.mark.parametrize(

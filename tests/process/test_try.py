@@ -66,7 +66,9 @@ def test_a_change_that_pays_is_measured_and_recommended(script: Path) -> None:
     assert workers["measured_low_pct"] <= workers["measured_pct"] <= workers["measured_high_pct"] < -25
     assert (fused["after"], fused["verdict"], fused["kept"]) == (["workers (2)"], "no more than noise", False)
     assert outcome["best"] == 0
-    assert {left["change"]: left["reason"] for left in outcome["left_out"]}["graph"] == "The program uses no GPU."
+    assert {omitted["change"]: omitted["reason"] for omitted in outcome["left_out"]}[
+        "graph"
+    ] == "The program uses no GPU."
     assert outcome["baseline_runs"] == workers["runs"] >= 3
     assert outcome["repeatable"] is True
     assert (outcome["interrupted"], outcome["recordings"]) == (False, {"before": None, "after": None})
@@ -192,13 +194,13 @@ def test_a_signal_ends_the_program_and_ctrl_c_shows_what_is_known(script: Path, 
     while time.monotonic() < until and not (script.parent / "hanging.txt").exists():
         time.sleep(0.05)
     process.send_signal(number)
-    out, said = process.communicate(timeout=PATIENCE_S)
+    out, errors = process.communicate(timeout=PATIENCE_S)
     with pytest.raises(ProcessLookupError):
         os.kill(int((script.parent / "hanging.txt").read_text()), 0)
     assert process.returncode == 128 + number
     if number == signal.SIGTERM:
         return
-    assert "Interrupted." in said
+    assert "Interrupted." in errors
     document = json.loads(out)
     assert (document["interrupted"], document["changes"], document["baseline_runs"]) == (True, [], 1)
 

@@ -35,13 +35,13 @@ def on_gpu(mib: int) -> torch.Tensor:
 
 def work(size: int = 4096, count: int = 4, dtype: torch.dtype = torch.float32) -> Step:
     """Some milliseconds of matrix multiplications that need no input from the host."""
-    left = torch.randn(size, size, device="cuda", dtype=dtype)
+    factor = torch.randn(size, size, device="cuda", dtype=dtype)
     right = torch.randn(size, size, device="cuda", dtype=dtype)
-    out = torch.empty_like(left)
+    out = torch.empty_like(factor)
 
     def run() -> torch.Tensor:
         for _ in range(count):
-            torch.mm(left, right, out=out)
+            torch.mm(factor, right, out=out)
         return out
 
     return run

@@ -151,8 +151,8 @@ def recommender(way: str) -> Step:
 
     @torch.no_grad()
     def step() -> torch.Tensor:
-        found = [functional.embedding(rows, table) for rows, table in zip(there(), tables, strict=True)]
-        result: torch.Tensor = torch.sigmoid(top(torch.cat(found, dim=1)))
+        rows_found = [functional.embedding(rows, table) for rows, table in zip(there(), tables, strict=True)]
+        result: torch.Tensor = torch.sigmoid(top(torch.cat(rows_found, dim=1)))
         return result
 
     return step

@@ -59,8 +59,8 @@ def unpacked(path: Path) -> bytes:
 @cache
 def ops(path: Path) -> tuple[Op, ...]:
     """The GPU ops of a Chrome trace of PyTorch, of one of JAX, or of an exported report of Nsight Systems."""
-    found = {".sqlite": _of_nsys, ".pb": _of_jax}.get(path.suffix, _of_kineto)(path)
-    return tuple(sorted(found, key=lambda op: (op.start, op.end)))
+    events = {".sqlite": _of_nsys, ".pb": _of_jax}.get(path.suffix, _of_kineto)(path)
+    return tuple(sorted(events, key=lambda op: (op.start, op.end)))
 
 
 def _of_kineto(path: Path) -> Iterator[Op]:
@@ -112,9 +112,7 @@ def _kind(name: str, *, copy: bool) -> Kind:
 
 def _events(path: Path, categories: frozenset[str]) -> Iterator[dict[str, Any]]:
     return (
-        event
-        for event in document(path)["traceEvents"]
-        if event.get("cat") in categories and event.get("ph") == "X"
+        event for event in document(path)["traceEvents"] if event.get("cat") in categories and event.get("ph") == "X"
     )
 
 
@@ -167,10 +165,10 @@ def rate(path: Path, kind: str) -> float:
 
 def longest_gap(path: Path) -> int:
     """The longest time between two ops in which nothing runs."""
-    found, end = 0, ops(path)[0].end
+    longest, end = 0, ops(path)[0].end
     for op in ops(path):
-        found, end = max(found, op.start - end), max(op.end, end)
-    return found
+        longest, end = max(longest, op.start - end), max(op.end, end)
+    return longest
 
 
 def longest_copy(path: Path, memory: str) -> str:
@@ -288,8 +286,8 @@ def measured(path: Path, experiment: str, variant: str) -> int:
 
 
 RAW: Final[dict[str, Callable[..., Any]]] = {
-    made.__name__: made
-    for made in (
+    function.__name__: function
+    for function in (
         *(bucket, longest, total, rate, longest_gap, longest_copy, lead_in, calls, line, exposed_line),
         *(median_step, timed_step, slower_by, straggler, size, measured),
     )

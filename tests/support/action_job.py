@@ -40,7 +40,7 @@ class Job:
     def step(self, name: str, /, **inputs: str) -> subprocess.CompletedProcess[str]:
         """Run a step with the given inputs, and the others as they are when they are not given."""
         [step] = [step for step in STEPS if step["name"] == name]
-        given = {key: str(one.get("default", "")) for key, one in ACTION["inputs"].items()}
+        given = {key: str(properties.get("default", "")) for key, properties in ACTION["inputs"].items()}
         given |= {key.replace("_", "-"): value for key, value in inputs.items()}
         script = self.temp / "step.sh"
         script.write_text(step["run"])

@@ -33,19 +33,19 @@ def change(
     before: float | None, after: float | None, *, name: str = "", unit: Unit = "ns", noise: float | None = 10_000
 ) -> FigureChange:
     """Return a change with an interval of twice `noise`, or without an interval if `noise` is None."""
-    known = before is not None and after is not None
+    both_known = before is not None and after is not None
     by = after - before if before is not None and after is not None else None
-    told = by is not None and noise is not None
+    beyond_known = by is not None and noise is not None
     return FigureChange(
         name=name,
         unit=unit,
         before=before,
         after=after,
-        change=by if known else None,
+        change=by if both_known else None,
         noise_floor=2 * (noise or 0),
         low=by - noise if by is not None and noise is not None else None,
         high=by + noise if by is not None and noise is not None else None,
-        beyond_noise=abs(by) > 2 * noise if told and by is not None and noise is not None else None,
+        beyond_noise=abs(by) > 2 * noise if beyond_known and by is not None and noise is not None else None,
     )
 
 
@@ -57,14 +57,14 @@ def figures(
 ) -> Figures:
     """Figures with these buckets; all exposed copy is `same-stream`, all idle time `host-sync`."""
 
-    def time(name: str, one: float, other: float) -> FigureChange:
-        return change(one, other, name=name, noise=noise)
+    def time(name: str, before: float, other: float) -> FigureChange:
+        return change(before, other, name=name, noise=noise)
 
     buckets = ("compute", "exposed comm", "exposed copy", "exposed other", "idle")
     exposed, idle = (before[2], after[2]), (before[4], after[4])
     return Figures(
         span=time("span", sum(before), sum(after)),
-        buckets=tuple(time(name, one, other) for name, one, other in zip(buckets, before, after, strict=True)),
+        buckets=tuple(time(name, first, other) for name, first, other in zip(buckets, before, after, strict=True)),
         exposed_copy_by_cause=tuple(
             time(name, *(exposed if name == "same-stream" else (0, 0))) for name in COPY_CAUSES
         ),

@@ -33,11 +33,11 @@ class Block(Struct, frozen=True):
 
 def blocks(page: Path) -> Iterator[Block]:
     text = page.read_text(encoding="utf-8")
-    for found in re.finditer(
+    for match in re.finditer(
         r"(?:<!-- not run: (.*?) -->\n\n?)?^( *)```(\w*)\n(.*?)^\2```$", text, re.DOTALL | re.MULTILINE
     ):
-        inner = re.sub(rf"^{found[2]}", "", found[4], flags=re.MULTILINE)
-        yield Block(page, text.count("\n", 0, found.start()) + 1, found[3], inner, found[1] or "")
+        inner = re.sub(rf"^{match[2]}", "", match[4], flags=re.MULTILINE)
+        yield Block(page, text.count("\n", 0, match.start()) + 1, match[3], inner, match[1] or "")
 
 
 def lines(text: str) -> Iterator[str]:

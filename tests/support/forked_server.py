@@ -30,8 +30,8 @@ class Stash:
     def keep(self) -> None:
         """Note what has been loaded since the last stage."""
         names = {name for stage in self.stages for name in stage}
-        loaded = {name: one for name, one in sys.modules.items() if name.partition(".")[0] in HIDDEN}
-        self.stages.append({name: one for name, one in loaded.items() if name not in names})
+        loaded = {name: module for name, module in sys.modules.items() if name.partition(".")[0] in HIDDEN}
+        self.stages.append({name: module for name, module in loaded.items() if name not in names})
 
     def hide(self) -> None:
         for stage in self.stages:

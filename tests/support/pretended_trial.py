@@ -45,8 +45,8 @@ def record(command: list[str], *, races: bool) -> None:
     """Leave the files and messages of `overlapscope run` for a program on a GPU."""
     shutil.copy(os.environ["PRETENDED_TRACE"], command[command.index("--output") + 1])
     if "--check-hazards" in command:
-        said = "2 data races found." if races else "no data races found in what could be checked."
-        print(f"overlapscope: {said}", file=sys.stderr)
+        races_line = "2 data races found." if races else "no data races found in what could be checked."
+        print(f"overlapscope: {races_line}", file=sys.stderr)
 
 
 def main(like: list[str]) -> None:
@@ -72,7 +72,7 @@ def main(like: list[str]) -> None:
         time.sleep(1000)
     wanted = task["warmup_steps"] + task["steps"] + 1
     looked_at_badly = "fails-when-looked-at" in like and task["survey"]
-    made = min([wanted - looked_at_badly, *(int(word) for word in like if word.isdecimal())])
+    steps = min([wanted - looked_at_badly, *(int(word) for word in like if word.isdecimal())])
     step_ns = 10_000_000
     for change in (*changes, *edited):
         step_ns = int(step_ns * TRUTH[change])
@@ -83,9 +83,9 @@ def main(like: list[str]) -> None:
     told = {
         "rank": 0,
         "ranks": 1,
-        "all_steps": made,
-        "complete": made == wanted,
-        "host_ns": [step_ns + source.randrange(200_000) for _ in range(made - task["warmup_steps"] - 1)],
+        "all_steps": steps,
+        "complete": steps == wanted,
+        "host_ns": [step_ns + source.randrange(200_000) for _ in range(steps - task["warmup_steps"] - 1)],
         "results": {"digest": digest, "sketches": [], "loss": 1.0 if digest == "same" else 2.0},
         "facts": facts(gpu="gpu" in like) if task["survey"] else None,
         "made": dict.fromkeys(changes, 1),

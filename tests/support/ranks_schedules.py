@@ -47,7 +47,7 @@ def made_rank(
         max((kernel.end for kernel in kernels), default=0),
     )
     bare = [(kernel.start, kernel.end) for kernel in kernels] if exposed is None else exposed
-    alone = union([one for one, _ in bare], [one for _, one in bare])
+    alone = union([one for one, _ in bare], [start for _, start in bare])
     comm_ns = int((alone.ends - alone.starts).sum())
 
     def column(values: Sequence[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

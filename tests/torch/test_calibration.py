@@ -86,8 +86,8 @@ def test_the_shipped_calibration_knows_everything() -> None:
 def test_the_shipped_calibration_agrees_with_the_bundled_recordings(name: str) -> None:
     shipped, seen = calibration.shipped().constants, observe(trace_of(TRACES / "known_causes" / f"{name}.json.gz"))
     assert seen.h2d
-    for known, copies in ((shipped.h2d, seen.h2d), (shipped.d2h, seen.d2h)):
-        best = max(entry.bytes / entry.duration_ns for entry in known)
+    for built_in, copies in ((shipped.h2d, seen.h2d), (shipped.d2h, seen.d2h)):
+        best = max(entry.bytes / entry.duration_ns for entry in built_in)
         assert [copy.bytes / copy.duration_ns for copy in copies] == pytest.approx([best] * len(copies), rel=0.02)
 
 

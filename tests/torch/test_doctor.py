@@ -33,8 +33,8 @@ def doctor(code: int, place: Path, **environment: str) -> dict[str, Any]:
     return document
 
 
-def statuses(found: dict[str, Any]) -> dict[str, str]:
-    return {check["id"]: check["status"] for check in found["checks"]}
+def statuses(diagnosis: dict[str, Any]) -> dict[str, str]:
+    return {check["id"]: check["status"] for check in diagnosis["checks"]}
 
 
 def test_it_names_the_versions_and_every_part(tmp_path: Path) -> None:

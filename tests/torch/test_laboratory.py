@@ -149,8 +149,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Comp
 
 
 def variants(directory: Path, experiment: str) -> dict[str, VariantResult]:
-    [found] = [result for result in store.read(directory).experiments if result.name == experiment]
-    return {variant.name: variant for variant in found.variants}
+    [match] = [result for result in store.read(directory).experiments if result.name == experiment]
+    return {variant.name: variant for variant in match.variants}
 
 
 # -- run ------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def test_variants_that_fail_are_reported_and_the_rest_go_on(
     place, done = ran
     assert done.returncode == 1, done.stderr
     result = variants(place / "overlapscope-laboratory", "mine")
-    assert {name: one.status for name, one in result.items()} == {
+    assert {name: variant.status for name, variant in result.items()} == {
         "first": "ok",
         "memory": "failed",
         "exit": "failed",
@@ -170,7 +170,7 @@ def test_variants_that_fail_are_reported_and_the_rest_go_on(
         "not_prepared": "failed",
         "last": "ok",
     }
-    errors = {name: one.error or "" for name, one in result.items()}
+    errors = {name: variant.error or "" for name, variant in result.items()}
     assert re.fullmatch(
         r"OutOfMemoryError: CUDA out of memory. Tried to allocate 5 GiB \(mine.py:\d+ in step\)", errors["memory"]
     )
@@ -256,14 +256,14 @@ def test_ctrl_c_keeps_what_is_done_and_leaves_no_process(tmp_path: Path) -> None
 
 def test_a_worker_ends_when_the_process_that_started_it_is_killed(tmp_path: Path) -> None:
     path = scenario(tmp_path, "quick", QUICK.replace("return lambda: time.sleep(seconds)", "time.sleep(600)"))
-    told = tmp_path / "worker"
+    pid_file = tmp_path / "worker"
     with started("scenarios", "run", path, until="preparing", cwd=tmp_path) as (running, _stderr):
-        while not (told.exists() and told.read_text()):
+        while not (pid_file.exists() and pid_file.read_text()):
             assert running.poll() is None
             time.sleep(0.02)
         running.kill()
         running.wait()
-    worker = int(told.read_text())
+    worker = int(pid_file.read_text())
     for _ in range(3000):
         if not _alive(worker):
             break

@@ -44,14 +44,14 @@ def test_an_edited_program_computes_what_it_did(
 
 
 def test_edits_stand_for_interventions_that_exist() -> None:
-    known = set(INTERVENTIONS)
+    interventions = set(INTERVENTIONS)
     asked = {
         intervention.split()[0]
         for program in PROGRAMS.values()
         for pair in program.pairs
         for intervention in pair.interventions
     }
-    assert asked <= known
+    assert asked <= interventions
 
 
 def test_a_program_is_timed_in_a_process_without_overlapscope_and_only_once(tmp_path: Path) -> None:

@@ -61,11 +61,11 @@ class TestOptions:
         ],
     )
     def test_a_trace_has_a_name_that_no_other_has_and_that_any_file_system_takes(self, nodeid: str, name: str) -> None:
-        found = _file_name(nodeid)
-        assert found.startswith(name)
-        assert (found == name) == (not name.endswith("-"))
-        assert _file_name(nodeid + "_") != found
-        assert re.fullmatch(r"[\w.-]{1,150}", found, re.ASCII)
+        file_name = _file_name(nodeid)
+        assert file_name.startswith(name)
+        assert (file_name == name) == (not name.endswith("-"))
+        assert _file_name(nodeid + "_") != file_name
+        assert re.fullmatch(r"[\w.-]{1,150}", file_name, re.ASCII)
 
 
 @pytest.mark.parametrize("as_what", ["path", "text", "trace", "report", "json"])

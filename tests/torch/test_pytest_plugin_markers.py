@@ -45,10 +45,10 @@ class TestMarkers:
         )
         result = pytester.runpytest(*OPTIONS, "-rfP")
         result.assert_outcomes(failed=1, passed=2)
-        first, all_three, own = output(result).split("overlapscope dashboard")[:3]
+        first, all_three, by_itself = output(result).split("overlapscope dashboard")[:3]
         assert "efficiency_pct >= 99.9%" in first and "idle" not in first
         assert "efficiency_pct >= 10%" in all_three and "idle_" not in all_three
-        assert "efficiency_pct >= 20%" in own and "idle_pct <= 100%" in own
+        assert "efficiency_pct >= 20%" in by_itself and "idle_pct <= 100%" in by_itself
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

@@ -152,8 +152,8 @@ def test_a_program_does_what_it_does_alone_and_leaves_its_trace(name: str, tmp_p
     assert (recorded.returncode, recorded.stdout, theirs) == (alone.returncode, alone.stdout, alone.stderr)
     assert program.said in ours
     trace = tmp_path / "recorded" / TRACE
-    left = {path.name for path in (tmp_path / "recorded").iterdir()} - {"program.py"}
-    assert left == (set() if program.steps is None else {TRACE})
+    files = {path.name for path in (tmp_path / "recorded").iterdir()} - {"program.py"}
+    assert files == (set() if program.steps is None else {TRACE})
     if program.steps is not None:
         assert steps(trace) == program.steps
         assert not program.op or load(trace).cpu_ops.named(program.op.__eq__).any()

@@ -144,7 +144,7 @@ with ov.record(path, active=2) as rec:
 
 class TestThreads:
     def test_another_thread_cannot_step_or_end(self, path: Path) -> None:
-        said: list[str] = []
+        messages: list[str] = []
 
         def other() -> None:
             rec.step()
@@ -152,14 +152,14 @@ class TestThreads:
             try:
                 rec.end()
             except UsageError as error:
-                said.append(str(error))
+                messages.append(str(error))
 
         with ov.record(path) as rec:
             thread = threading.Thread(target=other)
             thread.start()
             thread.join()
             rec.step()
-        assert said and "the thread that began it" in said[0]
+        assert messages and "the thread that began it" in messages[0]
         assert steps(path) == [0]
 
     def test_steps_that_are_marked_on_another_thread_only_are_reported(self, path: Path) -> None:

@@ -44,14 +44,14 @@ class TestSeveralProcesses:
         with ov.record(path, plain_steps=0) as rec:
             work("mine")
         (tmp_path / "go").touch()
-        said, _ = other.communicate()
+        output, _ = other.communicate()
         if when == "while":
             assert rec.path == path and rec.notes == ()
             where = path.with_name(f"x.pid{other.pid}.trace.json.gz")
-            assert said.startswith(f"{where} {path}: belongs to another process")
+            assert output.startswith(f"{where} {path}: belongs to another process")
             assert "aten::mul" in names(where, "cpu_op")
         else:
-            assert said == f"{path}\n"
+            assert output == f"{path}\n"
             assert rec.path == path.with_name(f"x.pid{os.getpid()}.trace.json.gz")
             assert rec.notes == (f"{path}: belongs to another process, so this trace is {rec.path.name}.",)
             # It has ended, and its file is old.

@@ -27,7 +27,7 @@ class TestPlainSteps:
     SCHEDULE: ClassVar[dict[str, int]] = {"warmup": 1, "active": 2, "plain_steps": 3}
 
     @pytest.mark.parametrize(
-        ("made", "recorded", "warm_up", "before", "after"),
+        ("total", "recorded", "warm_up", "before", "after"),
         [
             (0, [], 0, 0, 0),
             (1, [0], 0, 0, 0),
@@ -43,11 +43,11 @@ class TestPlainSteps:
         ],
     )
     def test_what_is_in_the_file_of_a_program_of_so_many_steps(
-        self, made: int, recorded: list[int], warm_up: int, before: int, after: int, path: Path
+        self, total: int, recorded: list[int], warm_up: int, before: int, after: int, path: Path
     ) -> None:
         lengths: list[float] = []
         with ov.record(path, **self.SCHEDULE) as rec:  # type: ignore[arg-type]
-            for _ in range(made):
+            for _ in range(total):
                 begin = time.perf_counter_ns()
                 work()
                 rec.step()
@@ -59,11 +59,11 @@ class TestPlainSteps:
         assert plain.before.device_ns == plain.after.device_ns == ()
         assert all(0 < item < sum(lengths) for item in (*plain.before.host_ns, *plain.after.host_ns))
         assert [file.name for file in path.parent.iterdir()] == [path.name]
-        if made >= 11 or made == 0:
+        if total >= 11 or total == 0:
             assert rec.notes == ()
         else:
             (note,) = rec.notes
-            assert f"only {made} of the 16 steps needed" in note and "--plain-steps 0 needs 3" in note
+            assert f"only {total} of the 16 steps needed" in note and "--plain-steps 0 needs 3" in note
 
     def test_the_trace_is_written_at_once_and_amended_when_all_steps_are_timed(self, path: Path) -> None:
         with ov.record(path, **self.SCHEDULE) as rec:  # type: ignore[arg-type]
@@ -191,11 +191,11 @@ class TestPuttingOff:
         assert not profiler_running()
         return recording
 
-    @pytest.mark.parametrize(("made", "recorded"), [(1, []), (2, [1]), (3, [1]), (4, [3]), (5, [3, 4]), (9, [3, 4])])
+    @pytest.mark.parametrize(("total", "recorded"), [(1, []), (2, [1]), (3, [1]), (4, [3]), (5, [3, 4]), (9, [3, 4])])
     def test_it_starts_with_the_end_of_the_first_step(
-        self, made: int, recorded: list[int], recorder: WindowRecorder, path: Path
+        self, total: int, recorded: list[int], recorder: WindowRecorder, path: Path
     ) -> None:
-        for _ in range(made):
+        for _ in range(total):
             recorder.step()
         if recorder.running:
             recorder.finish()

@@ -125,4 +125,4 @@ def test_has_every_variant(name: str) -> None:
 @every_scenario
 def test_variants_differ(name: str) -> None:
     parameters = [variant.parameters for variant in variants(name)]
-    assert all(one not in parameters[:number] for number, one in enumerate(parameters))
+    assert all(parameter not in parameters[:number] for number, parameter in enumerate(parameters))

@@ -20,9 +20,9 @@ PROGRAMS = trials_runs.programs()
 EDITED = [name for name in PROGRAMS if (SCRIPTS / "by_hand" / f"{name}.py").exists()]
 
 
-def printed(script: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *told: str) -> str:
+def printed(script: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *options: str) -> str:
     """The last line that a script prints after two steps on the CPU."""
-    patch.setattr(sys, "argv", [str(script), "--device", "cpu", "--steps", "2", *told])
+    patch.setattr(sys, "argv", [str(script), "--device", "cpu", "--steps", "2", *options])
     runpy.run_path(str(script), run_name="__main__")
     return capsys.readouterr().out.splitlines()[-1]
 

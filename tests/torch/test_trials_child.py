@@ -111,7 +111,7 @@ def outcome(directory: Path, rank: int = 0) -> RankOutcome:
     return msgspec.json.decode((directory / f"rank{rank}.json").read_bytes(), type=RankOutcome)
 
 
-def told(text: str, directory: Path, /, **options: Any) -> RankOutcome:
+def outcome_of(text: str, directory: Path, /, **options: Any) -> RankOutcome:
     """Return the outcome of a program that ends once all its steps are made."""
     done = run(text, directory, **options)
     assert (done.returncode, done.stderr) == (0, "")
@@ -120,14 +120,14 @@ def told(text: str, directory: Path, /, **options: Any) -> RankOutcome:
 
 
 def results(text: str, directory: Path, /, **options: Any) -> RankResults:
-    computed = told(text, directory, **options).results
+    computed = outcome_of(text, directory, **options).results
     assert computed is not None
     return computed
 
 
 @pytest.fixture(scope="module")
 def unchanged(tmp_path_factory: pytest.TempPathFactory) -> RankOutcome:
-    return told(TRAIN, tmp_path_factory.mktemp("unchanged"))
+    return outcome_of(TRAIN, tmp_path_factory.mktemp("unchanged"))
 
 
 class TestSteps:
@@ -151,7 +151,7 @@ class TestSteps:
             "    if number % 3 == 0: step(torch.ones(4, 8), torch.zeros(4, dtype=torch.int64))\n"
             "    overlapscope.step()\n"
         )
-        assert told(program, tmp_path).all_steps == 14
+        assert outcome_of(program, tmp_path).all_steps == 14
 
     def test_are_reported_by_a_recording_with_the_programs_own_profiler(self, tmp_path: Path) -> None:
         program = MODEL + (
@@ -179,7 +179,7 @@ class TestSteps:
         assert len(list(tmp_path.glob("rank*"))) == 2
 
     def test_of_a_program_that_marks_none_are_the_calls_of_its_model_from_the_first_on(self, tmp_path: Path) -> None:
-        seen = told(UNMARKED, tmp_path, survey=True)
+        seen = outcome_of(UNMARKED, tmp_path, survey=True)
         assert seen.steps_by == Steps(kind="FORWARD", name="Model.forward", each=1, label="calls of Model.forward")
         assert seen.facts is not None
         assert [module.name for module in seen.facts.modules] == ["Model"]
@@ -188,7 +188,7 @@ class TestSteps:
         for changes in ([], [Setting("workers", "2")]):
             place = tmp_path / str(len(changes))
             place.mkdir()
-            run = told(UNMARKED, place, changes=changes, steps_by=seen.steps_by)
+            run = outcome_of(UNMARKED, place, changes=changes, steps_by=seen.steps_by)
             assert (run.all_steps, len(run.host_ns)) == (14, 10)
             computed.append(run.results)
         assert computed[0] is not None and computed[0] == computed[1]
@@ -202,12 +202,12 @@ class TestSteps:
             "    model(torch.ones(4)).sum().backward()\n"
             "    model.zero_grad()\n"
         )
-        seen = told(program, tmp_path, survey=True)
+        seen = outcome_of(program, tmp_path, survey=True)
         assert seen.steps_by is not None and seen.steps_by.kind == "BACKWARD"
         assert seen.complete
         place = tmp_path / "timed"
         place.mkdir()
-        assert told(program, place, steps_by=seen.steps_by).complete
+        assert outcome_of(program, place, steps_by=seen.steps_by).complete
 
     def test_of_an_optimizer_come_before_those_of_the_model_that_it_trains(self, tmp_path: Path) -> None:
         model = UNMARKED.partition("with torch.no_grad")[0]
@@ -217,7 +217,7 @@ class TestSteps:
             "    if number > 20: step(model, optimizer)\n"
             "    else: model(torch.ones(4))\n"
         )
-        seen = told(program, tmp_path, survey=True)
+        seen = outcome_of(program, tmp_path, survey=True)
         assert (seen.steps_by, seen.all_steps) == (None, 14)
 
 
@@ -252,7 +252,7 @@ class TestPrograms:
             "    for x, y in DataLoader(Numbers(), batch_size=4, num_workers=2, multiprocessing_context='fork'):\n"
             "        assert torch.isfinite(model(x)).all()",
         )
-        assert told(program, tmp_path, survey=True, warmup_steps=3, steps=20).facts is not None
+        assert outcome_of(program, tmp_path, survey=True, warmup_steps=3, steps=20).facts is not None
 
     def test_one_that_ends_for_no_exception_is_ended_in_its_next_step(self, tmp_path: Path) -> None:
         program = MODEL + (
@@ -326,7 +326,7 @@ class TestResults:
 class TestWorkers:
     def test_load_the_same_batches(self, unchanged: RankOutcome, tmp_path: Path) -> None:
         program = TRAIN.replace("return torch.sin", "assert torch.utils.data.get_worker_info(); return torch.sin")
-        changed = told(program, tmp_path, changes=[Setting("workers", "2")])
+        changed = outcome_of(program, tmp_path, changes=[Setting("workers", "2")])
         assert changed.results == unchanged.results
         assert changed.effects == {"workers": 1}
 
@@ -387,7 +387,7 @@ class TestWorkers:
 
 
 def test_a_fused_optimizer_computes_the_same_but_for_rounding(unchanged: RankOutcome, tmp_path: Path) -> None:
-    changed = told(TRAIN, tmp_path, changes=[Setting("fused")])
+    changed = outcome_of(TRAIN, tmp_path, changes=[Setting("fused")])
     assert changed.effects == {"fused": 1}
     assert changed.results is not None
     assert unchanged.results is not None
@@ -434,14 +434,14 @@ PATCHED: list[tuple[Any, str]] = [
 
 
 def test_facts_name_the_lines_of_the_program(tmp_path: Path) -> None:
-    facts = told(TRAIN, tmp_path, survey=True).facts
+    facts = outcome_of(TRAIN, tmp_path, survey=True).facts
     assert facts is not None
     assert not facts.cuda
     assert facts.cpus >= 1
     lines = TRAIN.splitlines()
 
     def line(text: str) -> int:
-        return next(number for number, one in enumerate(lines, 1) if text in one)
+        return next(number for number, line in enumerate(lines, 1) if text in line)
 
     (loader,), (optimizer,), (module,) = facts.loaders, facts.optimizers, facts.modules
     assert (loader.site.line, loader.loop and loader.loop.line) == (line("loader ="), line("for x, y in"))
@@ -457,7 +457,7 @@ def test_facts_name_the_library_that_does_it(tmp_path: Path) -> None:
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("import torch\ndef make(data): return torch.utils.data.DataLoader(data)\n")
     program = TRAIN.replace("DataLoader(Numbers(), batch_size=4, shuffle=True)", "trainer.make(Numbers())")
-    facts = told(
+    facts = outcome_of(
         f"import sys; sys.path.append({str(package.parent)!r}); import trainer\n" + program, tmp_path, survey=True
     )
     assert isinstance(facts.facts, Facts)

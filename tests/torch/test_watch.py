@@ -118,7 +118,7 @@ def waited(ready: Callable[[list[Status]], bool]) -> list[Status]:
 
 
 def stepping(count: int = 1) -> list[Status]:
-    return waited(lambda found: len(found) == count and all(match.steps > 5 for match in found))
+    return waited(lambda watched: len(watched) == count and all(match.steps > 5 for match in watched))
 
 
 def steps_of(trace: Path) -> list[str]:
@@ -149,16 +149,16 @@ def test_a_training_is_recorded_again_and_again_and_goes_on(started: Callable[..
     (status,) = stepping()
     assert status.recorded_at_ns is not None and status.plain_step_ns is not None and not status.recording
     (tmp_path / "enough").touch()
-    printed, told = training.communicate(timeout=PATIENCE_S)
+    printed, errors = training.communicate(timeout=PATIENCE_S)
     assert training.returncode == 0 and printed == "trained torch.Size([1, 100])\n"
-    assert told == f"overlapscope: `overlapscope record {training.pid}` records this program while it goes on.\n"
+    assert errors == f"overlapscope: `overlapscope record {training.pid}` records this program while it goes on.\n"
     assert statuses() == []
 
 
 def test_a_server_without_steps_is_recorded_by_time(started: Callable[..., Started], tmp_path: Path) -> None:
     server = started(SERVER)
     written = tmp_path / "port"
-    waited(lambda found: len(found) == 1 and written.exists() and written.read_text() != "")
+    waited(lambda watched: len(watched) == 1 and written.exists() and written.read_text() != "")
     port = written.read_text()
     with Asking(server.pid, RecordingRequest(path=str(tmp_path / "x.trace.json.gz"), seconds=0.5)) as asked:
         begun: list[int] = []
@@ -197,7 +197,7 @@ def test_closing_the_connection_withdraws_the_request(started: Callable[..., Sta
         assert client.poll() is None
     client.kill()
     client.communicate()
-    waited(lambda found: not found[0].recording)
+    waited(lambda watched: not watched[0].recording)
     assert not (tmp_path / "x.json").exists()
     with Asking(training.pid, RecordingRequest(path=str(tmp_path / "y.json"), steps=1)) as asked:
         assert asked.outcome(lambda step: None, until_begun_s=PATIENCE_S).failure == ""
@@ -210,7 +210,7 @@ def test_a_process_that_is_killed_leaves_neither_half_a_file_nor_a_socket(
     training = started(TRAINING)
     stepping()
     with Asking(training.pid, RecordingRequest(path=str(tmp_path / "x.json"), steps=100_000)) as asked:
-        waited(lambda found: found[0].recording)
+        waited(lambda watched: watched[0].recording)
         training.send_signal(signal.SIGKILL)
         outcome = asked.outcome(lambda step: None, until_begun_s=PATIENCE_S)
     assert outcome.failure == f"Process {training.pid} ended before its recording was complete."
@@ -247,7 +247,7 @@ def test_a_program_that_ends_meanwhile_leaves_what_was_recorded_and_says_so(
     with pytest.raises(UsageError, match=f"process {gone.pid} ended or cannot be asked"):
         record([status, gone], RecordingRequest(path=str(tmp_path / "x.json")), lambda item, step: None)
     with Asking(training.pid, RecordingRequest(path=str(tmp_path / "x.json"), steps=100_000, plain_steps=0)) as asked:
-        waited(lambda found: found[0].recording)
+        waited(lambda watched: watched[0].recording)
         (tmp_path / "enough").touch()
         outcome = asked.outcome(lambda step: None, until_begun_s=PATIENCE_S)
     assert outcome.failure == "" and outcome.path == str(tmp_path / "x.json")
@@ -256,17 +256,17 @@ def test_a_program_that_ends_meanwhile_leaves_what_was_recorded_and_says_so(
 
 
 def test_what_the_program_records_itself_takes_precedence(started: Callable[..., Started], tmp_path: Path) -> None:
-    own = TRAINING.replace(
+    self_watching = TRAINING.replace(
         "for number in range(100_000):",
         "import overlapscope\nfor number in range(100_000):\n"
         "    if __import__('os').path.exists('own'):\n"
         "        __import__('os').remove('own')\n"
         "        with overlapscope.record('own.json') as recording: torch.ones(3) * 3; recording.step()",
     )
-    training = started(own)
+    training = started(self_watching)
     stepping()
     with Asking(training.pid, RecordingRequest(path=str(tmp_path / "x.json"), steps=100_000)) as asked:
-        waited(lambda found: found[0].recording)
+        waited(lambda watched: watched[0].recording)
         (tmp_path / "own").touch()
         outcome = asked.outcome(lambda step: None, until_begun_s=PATIENCE_S)
     assert outcome.failure == "The program began a recording of its own, which takes precedence."

@@ -209,10 +209,10 @@ except Interrupted:
 
 
 class TestASlowStep:
-    def program(self, clock: FakeClock, path: Path, *, made: int = 200, **options: int) -> Recording:
+    def program(self, clock: FakeClock, path: Path, *, steps: int = 200, **options: int) -> Recording:
         """Make steps of 2 ms each, except for step 100, which takes 2 s."""
         with ov.record(path, slow_step=100, **options) as rec:  # type: ignore[arg-type]
-            for number in range(made):
+            for number in range(steps):
                 work()
                 clock.wait(ms=2000 if number == 100 else 2)
                 rec.step()

@@ -448,7 +448,7 @@ def test_a_number_of_a_million_digits_costs_its_own_event_at_most(tmp_path: Path
         "dur": "1",
         key: number,
     }
-    trace = read(tmp_path, around("{" + ", ".join(f'"{one}": {value}' for one, value in keys.items()) + "}"))
+    trace = read(tmp_path, around("{" + ", ".join(f'"{key}": {value}' for key, value in keys.items()) + "}"))
     assert {"first", "last"} <= set(names(trace))
     assert trace.damage != CLEAN or key in ("pid", "tid")
 
@@ -467,10 +467,10 @@ def test_arguments_of_a_million_digits_are_as_good_as_none(tmp_path: Path, categ
 @pytest.mark.parametrize("number", [*HUGE, '"--5"', '"\u00b2"', '"' + "9" * 9999 + '"'])
 def test_metadata_of_a_million_digits_says_nothing(tmp_path: Path, number: str) -> None:
     keys = ("schemaVersion", "baseTimeNanoseconds", "with_stack", "cuda_runtime_version")
-    own = f'"overlapscope": {{"warm_up_steps": {number}, "plain_steps": {{"before": {{"host_ns": [{number}]}}}}}}'
+    metadata = f'"overlapscope": {{"warm_up_steps": {number}, "plain_steps": {{"before": {{"host_ns": [{number}]}}}}}}'
     ranks = f'"distributedInfo": {{"rank": {number}, "world_size": {number}}}'
     devices = f'"deviceProperties": [{{"id": {number}, "name": "gpu"}}]'
-    around_events = ", ".join((*(f'"{key}": {number}' for key in keys), own, ranks, devices))
+    around_events = ", ".join((*(f'"{key}": {number}' for key in keys), metadata, ranks, devices))
     for text in (
         around().replace('"schemaVersion": 1', around_events),
         around().replace('"traceName": "t"', around_events),

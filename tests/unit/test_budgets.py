@@ -213,9 +213,9 @@ def test_a_direction_has_its_own_copies() -> None:
     [device] = read_report([OFFLOAD]).devices
     samples = of_steps(device)
     whole, up, down = (series(samples, METRICS["copy_time"], way).numbers for way in (None, "h2d", "d2h"))
-    for together, one, other in zip(whole, up, down, strict=True):
-        assert max(one, other) <= together <= one + other
-        assert one > 0 and other > 0
+    for together, upload, other in zip(whole, up, down, strict=True):
+        assert max(upload, other) <= together <= upload + other
+        assert upload > 0 and other > 0
 
 
 def test_bandwidth_of_steps_and_of_the_window_agree() -> None:

@@ -59,13 +59,13 @@ def kept(cache: Cache, path: Path) -> Trace | None:
     return None if opening is None else opening.find(progress=False)
 
 
-def assert_equal(one: Trace, other: Trace) -> None:
+def assert_equal(first: Trace, other: Trace) -> None:
     for field in fields(Trace):
-        mine, theirs = getattr(one, field.name), getattr(other, field.name)
+        mine, theirs = getattr(first, field.name), getattr(other, field.name)
         if not isinstance(mine, TraceTable):
             assert mine == theirs, field.name
             continue
-        assert type(mine) is type(theirs) and mine.names is one.names
+        assert type(mine) is type(theirs) and mine.names is first.names
         for column in fields(mine):
             if column.name != "names":
                 values, expected = getattr(mine, column.name), getattr(theirs, column.name)
@@ -575,11 +575,11 @@ def test_cache_info_and_clear(
     ov.load(large)
     precious = users_folder.path / "precious.columns"
     precious.write_bytes(b"x")
-    found = info()
-    assert found["folder"] == str(users_folder.path)
-    assert found["entries"] == 1
-    assert found["bytes"] == sum(file.bytes for file in users_folder.held()) > 1000
-    assert found["limit_bytes"] == 5 << 30
+    state = info()
+    assert state["folder"] == str(users_folder.path)
+    assert state["entries"] == 1
+    assert state["bytes"] == sum(file.bytes for file in users_folder.held()) > 1000
+    assert state["limit_bytes"] == 5 << 30
     monkeypatch.setenv("OVERLAPSCOPE_CACHE_SIZE", "1 GiB")
     assert main(["cache", "info"]) == 0
     text = capsys.readouterr().out

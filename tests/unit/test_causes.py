@@ -32,13 +32,13 @@ def share(causes: dict[str, int], cause: str) -> float:
     return causes[cause] / sum(causes.values())
 
 
-@pytest.mark.parametrize("name", [name for name, known in TRUTH.items() if "exposed_copy" in known])
+@pytest.mark.parametrize("name", [name for name, truth in TRUTH.items() if "exposed_copy" in truth])
 def test_exposed_copies_of_recordings(name: str) -> None:
     truth = TRUTH[name]["exposed_copy"]
     assert share(recorded(DATA / name).exposed_copy_by_cause, truth["cause"]) >= truth["least_share"]
 
 
-@pytest.mark.parametrize("name", [name for name, known in TRUTH.items() if "idle" in known])
+@pytest.mark.parametrize("name", [name for name, truth in TRUTH.items() if "idle" in truth])
 def test_idle_time_of_recordings(name: str) -> None:
     truth = TRUTH[name]["idle"]
     for device in analysis_of(DATA / f"{name}.json.gz").result.devices:
@@ -353,7 +353,7 @@ def moved(trace: Trace, ns: int) -> Trace:
 
 
 @pytest.mark.parametrize("skew", [-9 * US, 9 * US, 12 * US, 30 * US])
-@pytest.mark.parametrize("name", [name for name, known in TRUTH.items() if "idle" in known])
+@pytest.mark.parametrize("name", [name for name, truth in TRUTH.items() if "idle" in truth])
 def test_skewed_clocks_change_no_cause(name: str, skew: int) -> None:
     """Host and device clocks are matched to some 10 us only."""
     truth = TRUTH[name]["idle"]
@@ -475,8 +475,8 @@ def test_threads_are_not_looked_for_one_by_one_in_all_calls() -> None:
             return np.asarray(self) == other
 
     ops = [
-        Op(Kind.COMPUTE, at + 20 * US, at + 30 * US, launch=(at, at + 2 * US), thread=1 + one)
-        for one, at in enumerate(range(0, 30 * MS, 100 * US))
+        Op(Kind.COMPUTE, at + 20 * US, at + 30 * US, launch=(at, at + 2 * US), thread=1 + number)
+        for number, at in enumerate(range(0, 30 * MS, 100 * US))
     ]
     trace = make_trace(ops)
     calls = replace(trace.runtime_calls, thread=trace.runtime_calls.thread.view(Counted))

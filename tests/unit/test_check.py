@@ -45,13 +45,13 @@ def trace(tmp_path: Path) -> str:
     return write_steps(tmp_path / "trace.json")
 
 
-def judge(sources: str | list[str], text: str = "", *budgets: str, **known: Any) -> CheckResult:
+def judge(sources: str | list[str], text: str = "", *budgets: str, **options: Any) -> CheckResult:
     """Check traces by a configuration and by expressions."""
     settings = config.from_mapping(tomllib.loads(text), "test.toml")
     settings = replace(settings, budgets=(*settings.budgets, *map(config.expression, budgets)))
-    strict = {name: known.pop(name) for name in ("strict_env", "fail_level") if name in known}
+    strict = {name: options.pop(name) for name in ("strict_env", "fail_level") if name in options}
     report = read_report([sources] if isinstance(sources, str) else sources)
-    return check(report, replace(settings, **strict), **{"today": TODAY, **known})
+    return check(report, replace(settings, **strict), **{"today": TODAY, **options})
 
 
 def only(result: CheckResult) -> BudgetVerdict:
@@ -145,7 +145,7 @@ def test_a_failure_outweighs_what_is_unknown(trace: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "budget", "why"),
+    ("options", "budget", "why"),
     [
         ({"copy_us": 0}, "exposed_copy_time <= 3 ms", "there are no copies between host and device"),
         ({"copy_us": 0}, "hidden_copy_pct >= 10%", "there are no copies between host and device"),
@@ -159,8 +159,8 @@ def test_a_failure_outweighs_what_is_unknown(trace: str) -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_is_missing_is_unknown(made: dict[str, Any], budget: str, why: str, tmp_path: Path) -> None:
-    verdict = only(judge(write_steps(tmp_path / "t.json", **made), "", budget))
+def test_what_is_missing_is_unknown(options: dict[str, Any], budget: str, why: str, tmp_path: Path) -> None:
+    verdict = only(judge(write_steps(tmp_path / "t.json", **options), "", budget))
     assert verdict.status == "unknown"
     assert verdict.value is None
     assert why in verdict.message
@@ -410,8 +410,8 @@ def test_a_forbidden_rule_names_the_rank_and_gives_the_largest_first(tmp_path: P
     assert (verdict.status, verdict.value, verdict.subject.rank) == ("fail", 2, 1)
     assert verdict.message == ("There are 2 findings of same-stream; the largest costs at most 3.20 ms, on rank 1.")
     assert [reason.title[:8] for reason in verdict.reasons] == ["rank 1: ", "rank 0: "]
-    one = only(judge(write_steps(tmp_path / "one.json", rank=0), "forbid = ['same-stream']"))
-    assert one.message == "There is 1 finding of same-stream, which costs at most 1.60 ms."
+    first = only(judge(write_steps(tmp_path / "one.json", rank=0), "forbid = ['same-stream']"))
+    assert first.message == "There is 1 finding of same-stream, which costs at most 1.60 ms."
 
 
 def test_absent_ranks_are_warned_of_beside_a_failure(tmp_path: Path) -> None:
@@ -424,12 +424,12 @@ def test_absent_ranks_are_warned_of_beside_a_failure(tmp_path: Path) -> None:
     assert judge(many).warnings[8:] == ("At least 72 more ranks were not given.",)
 
 
-@pytest.mark.parametrize(("rank", "told"), [(None, "name no rank"), (0, "are all of rank 0")])
-def test_traces_that_hardly_belong_together_are_warned_of(rank: int | None, told: str, tmp_path: Path) -> None:
-    known: dict[str, Any] = {} if rank is None else {"rank": rank, "world_size": 1}
-    first, second = traces = [write_steps(tmp_path / name, **known) for name in ("a.json", "b.json")]
+@pytest.mark.parametrize(("rank", "message"), [(None, "name no rank"), (0, "are all of rank 0")])
+def test_traces_that_hardly_belong_together_are_warned_of(rank: int | None, message: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {} if rank is None else {"rank": rank, "world_size": 1}
+    first, second = traces = [write_steps(tmp_path / name, **options) for name in ("a.json", "b.json")]
     rest = "and are judged as one job; check traces of different jobs separately."
-    assert judge(traces).warnings == (f"{first} and {second} {told}, {rest}",)
+    assert judge(traces).warnings == (f"{first} and {second} {message}, {rest}",)
     assert judge(first).warnings == ()
 
 

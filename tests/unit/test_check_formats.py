@@ -313,9 +313,9 @@ def test_a_trace_that_means_harm_comes_through(form: str) -> None:
 def of_many(count: int) -> CheckResult:
     """A job of very many ranks, all of them bad, with names as long as they may be shown."""
     verdicts = [
-        one(subject=Subject(source="<|&@" * 50 + str(rank), rank=rank, device=0), **changes)
+        base(subject=Subject(source="<|&@" * 50 + str(rank), rank=rank, device=0), **changes)
         for rank in range(count)
-        for one, changes in ((verdict, {"message": "<|&@" * 500}), (passed, {}), (unknown, {}))
+        for base, changes in ((verdict, {"message": "<|&@" * 500}), (passed, {}), (unknown, {}))
     ]
     return result(*verdicts, warnings=("<|&@" * 500,) * 50)
 
@@ -407,10 +407,10 @@ def test_junit_carries_figures_and_reasons() -> None:
     assert case is not None
     written = str(case.findtext("system-out")).split("\n")
     assert {"[[PROPERTY|value=61.25]]", "[[PROPERTY|limit=80.0]]", "[[PROPERTY|unit=pct]]"} <= set(written)
-    told = str(case.findtext("failure"))
-    assert told.startswith(verdict().message)
-    for said in ("pageable-memory, 6.2 ms a step", "train.py:42 in step", "overlapscope explain pageable-memory"):
-        assert said in told
+    failure = str(case.findtext("failure"))
+    assert failure.startswith(verdict().message)
+    for excerpt in ("pageable-memory, 6.2 ms a step", "train.py:42 in step", "overlapscope explain pageable-memory"):
+        assert excerpt in failure
 
 
 # -- GitLab -------------------------------------------------------------------------------------------
@@ -521,8 +521,8 @@ def test_markdown_has_a_row_for_each_verdict_and_reasons_behind_a_click() -> Non
     assert len(rows) == 9 + 2
     assert text.index("| FAIL |") < text.index("| unknown |") < text.index("| pass |")
     shown_text = text_of(tokens)
-    for said in ("61.2%", "≥ 80%", "10.5 ms", "≤ 12 ms", "pageable-memory, 6.2 ms a step", "Accepted until"):
-        assert said in shown_text.replace("\\", ""), said
+    for excerpt in ("61.2%", "≥ 80%", "10.5 ms", "≤ 12 ms", "pageable-memory, 6.2 ms a step", "Accepted until"):
+        assert excerpt in shown_text.replace("\\", ""), excerpt
 
 
 @given(st.text(st.characters(blacklist_characters="@#/.\n"), min_size=1, max_size=40))
@@ -540,7 +540,7 @@ def test_markdown_mentions_no_user_and_links_nowhere() -> None:
 def test_the_page_says_what_the_check_says() -> None:
     page = read_html(as_html(every_kind()))
     text = " ".join(page.text.split())
-    for said in (
+    for excerpt in (
         "2 of 9 budgets failed.",
         "The baseline was made on NVIDIA A100",
         "efficiency_pct >= 80%",
@@ -554,7 +554,7 @@ def test_the_page_says_what_the_check_says() -> None:
         "2 passed",
         "does not count",
     ):
-        assert said in text, said
+        assert excerpt in text, excerpt
 
 
 @given(st.text(min_size=1, max_size=40))
@@ -569,8 +569,8 @@ def test_openmetrics_are_in_base_units() -> None:
     samples = read_openmetrics(openmetrics.render(result(verdict(), passed(), unknown(value=55.5))))
 
     def one(name: str) -> tuple[dict[str, str], float]:
-        [found] = samples[name]
-        return found
+        [sample] = samples[name]
+        return sample
 
     labels, value = one("overlapscope_budget_value_ratio")
     assert value == pytest.approx(0.6125)

@@ -36,20 +36,20 @@ def again(trace: Trace, path: Path) -> Trace:
     return ov.load(path)
 
 
-def assert_same(one: Trace, other: Trace) -> None:
+def assert_same(first: Trace, other: Trace) -> None:
     for field in fields(Trace):
-        value, expected = getattr(one, field.name), getattr(other, field.name)
+        value, expected = getattr(first, field.name), getattr(other, field.name)
         if isinstance(expected, TraceTable):
             assert len(value) == len(expected), field.name
             for column in fields(expected):
                 if column.name not in ("names", "place"):
-                    mine, theirs = told(value, column.name), told(expected, column.name)
+                    mine, theirs = texts_of(value, column.name), texts_of(expected, column.name)
                     assert mine.dtype == theirs.dtype and np.array_equal(mine, theirs), (field.name, column.name)
         elif field.name not in ("source", "names", "unpacked_bytes"):
             assert value == expected, field.name
 
 
-def told(table: TraceTable, column: str) -> Any:
+def texts_of(table: TraceTable, column: str) -> Any:
     values = getattr(table, column)
     return np.array([table.names[i] if i >= 0 else "" for i in values.tolist()]) if column in OF_A_TEXT else values
 

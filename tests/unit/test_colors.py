@@ -21,9 +21,9 @@ def _linear(color: str) -> np.ndarray:
     return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
 
 
-def _contrast(one: str, other: str) -> float:
+def _contrast(first: str, other: str) -> float:
     """The contrast ratio of WCAG 2."""
-    light, dark = sorted((float(_linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (one, other)), reverse=True)
+    light, dark = sorted((float(_linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (first, other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
@@ -66,9 +66,9 @@ def test_text_can_be_read(dark: bool, ground: str, name: str) -> None:
 @pytest.mark.parametrize("eyes", _SEEN)
 def test_the_main_kinds_stay_apart(dark: bool, eyes: str) -> None:
     colors = palette(dark)
-    for one, other in combinations(APART, 2):
-        seen = [_lab(_SEEN[eyes] @ _linear(colors[name])) for name in (one, other)]
-        assert np.linalg.norm(seen[0] - seen[1]) > 15, (one, other)
+    for first, other in combinations(APART, 2):
+        seen = [_lab(_SEEN[eyes] @ _linear(colors[name])) for name in (first, other)]
+        assert np.linalg.norm(seen[0] - seen[1]) > 15, (first, other)
 
 
 @BOTH

@@ -159,16 +159,16 @@ def test_a_replay_that_fails_does_not_cost_the_analysis(
 
 def test_views_say_how_a_cost_is_known() -> None:
     pages = {name: Page(build([analysed(name)])) for name in ("ddp/rank0", SLOW_ON_THE_HOST)}
-    said = {
+    costs = {
         (name, finding.rule): cost(section_of(page, finding), finding)
         for name, page in pages.items()
         for finding in page.report.findings
     }
-    assert said["ddp/rank0", "launch-bound"].startswith("saves about 2")
-    assert said["ddp/rank0", "launch-bound"].endswith("%), knock-on effects included")
-    assert said["ddp/rank0", "host-compute"].startswith("saves at most 4.")
-    assert said[SLOW_ON_THE_HOST, "one-way-copies"] == "saves nothing by itself, by replay"
-    assert said[SLOW_ON_THE_HOST, "streams-without-overlap"] == ""
+    assert costs["ddp/rank0", "launch-bound"].startswith("saves about 2")
+    assert costs["ddp/rank0", "launch-bound"].endswith("%), knock-on effects included")
+    assert costs["ddp/rank0", "host-compute"].startswith("saves at most 4.")
+    assert costs[SLOW_ON_THE_HOST, "one-way-copies"] == "saves nothing by itself, by replay"
+    assert costs[SLOW_ON_THE_HOST, "streams-without-overlap"] == ""
     (section,) = pages["ddp/rank0"].sections()
     assert "Fixing launch-bound would save about 2" in verdict.judge(section).text
 

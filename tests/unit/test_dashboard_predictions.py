@@ -58,49 +58,49 @@ class Made:
 
 
 @pytest.fixture
-def made(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> Made:
-    made = Made(opened.analysis.trace)
-    monkeypatch.setattr("overlapscope.dashboard.opened.predict", made)
-    return made
+def predictor(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> Made:
+    predictor = Made(opened.analysis.trace)
+    monkeypatch.setattr("overlapscope.dashboard.opened.predict", predictor)
+    return predictor
 
 
 def asked(*interventions: str) -> WhatIfRequest:
     return WhatIfRequest(0, interventions)
 
 
-def test_what_takes_long_is_asked_for_again_and_made_once(opened: Opened, made: Made) -> None:
+def test_what_takes_long_is_asked_for_again_and_made_once(opened: Opened, predictor: Made) -> None:
     predictions = Predictions()
-    made.may_go_on.clear()
+    predictor.may_go_on.clear()
     assert [predictions.get(opened, asked("pin")) for _ in range(3)] == [None] * 3
-    made.may_go_on.set()
+    predictor.may_go_on.set()
     first = predictions.get(opened, asked("pin"), wait_s=30)
     assert isinstance(first, DrawnPrediction)
     assert predictions.get(opened, asked("pin")) is first
-    assert made.asked == [("pin",)]
+    assert predictor.asked == [("pin",)]
 
 
-def test_what_was_asked_for_last_comes_first(opened: Opened, made: Made) -> None:
+def test_what_was_asked_for_last_comes_first(opened: Opened, predictor: Made) -> None:
     predictions = Predictions()
-    made.may_go_on.clear()
+    predictor.may_go_on.clear()
     for name in ("a", "b", "c"):
         predictions.get(opened, asked(name), wait_s=0.05)
-    made.may_go_on.set()
+    predictor.may_go_on.set()
     assert predictions.get(opened, asked("b"), wait_s=30) is not None
-    assert made.asked[:2] == [("a",), ("b",)]
+    assert predictor.asked[:2] == [("a",), ("b",)]
 
 
-def test_what_cannot_be_predicted_says_why_each_time(opened: Opened, made: Made) -> None:
+def test_what_cannot_be_predicted_says_why_each_time(opened: Opened, predictor: Made) -> None:
     predictions = Predictions()
     for _ in range(2):
         with pytest.raises(UsageError, match="nonsense"):
             predictions.get(opened, asked("nonsense"), wait_s=30)
         with pytest.raises(OverlapscopeError, match="ZeroDivisionError: by zero; please report"):
             predictions.get(opened, asked("broken"), wait_s=30)
-    assert len(made.asked) == 2
+    assert len(predictor.asked) == 2
 
 
 def test_only_so_many_are_kept_and_none_of_a_trace_that_was_read_again(
-    opened: Opened, made: Made, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, predictor: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("overlapscope.dashboard.opened.MOST_KEPT", 3)
     predictions = Predictions()

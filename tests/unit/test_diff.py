@@ -96,22 +96,22 @@ def figures(device: DeviceDiff) -> list[FigureChange]:
 
 
 def every_change(device: DeviceDiff) -> list[FigureChange]:
-    found = figures(device)
+    changes = figures(device)
     for copy in device.copies:
-        found += [copy.count, copy.bytes, copy.time, copy.exposed, copy.bandwidth]
+        changes += [copy.count, copy.bytes, copy.time, copy.exposed, copy.bandwidth]
     for stall in device.host_stalls:
-        found += [stall.host_wait, stall.idle_caused]
+        changes += [stall.host_wait, stall.idle_caused]
     for kernel in device.kernels:
-        found += [kernel.count, kernel.time]
+        changes += [kernel.count, kernel.time]
     for op in device.ops:
-        found += [op.count, op.time]
+        changes += [op.count, op.time]
     for each in device.ranges:
         if each.figures:
-            found += [each.figures.span, *each.figures.buckets]
-    return found
+            changes += [each.figures.span, *each.figures.buckets]
+    return changes
 
 
-def check_sums(own: Figures) -> None:
+def check_sums(own_figures: Figures) -> None:
     for side in ("before", "after", "change"):
 
         def value(change: FigureChange, side: str = side) -> int:
@@ -119,16 +119,19 @@ def check_sums(own: Figures) -> None:
             assert isinstance(number, int)
             return number
 
-        buckets = {change.name: value(change) for change in own.buckets}
-        assert sum(buckets.values()) == value(own.span)
-        assert sum(value(change) for change in own.exposed_copy_by_cause) == buckets["exposed copy"]
-        assert sum(value(change) for change in own.idle_by_cause) == buckets["idle"]
-        overlap = {change.name: change for change in own.overlap}
+        buckets = {change.name: value(change) for change in own_figures.buckets}
+        assert sum(buckets.values()) == value(own_figures.span)
+        assert sum(value(change) for change in own_figures.exposed_copy_by_cause) == buckets["exposed copy"]
+        assert sum(value(change) for change in own_figures.idle_by_cause) == buckets["idle"]
+        overlap = {change.name: change for change in own_figures.overlap}
         exposed = [value(overlap[name]) for name in ("exposed H2D", "exposed D2H", "exposed at once")]
         assert exposed[0] + exposed[1] - exposed[2] == buckets["exposed copy"]
         assert value(overlap["hidden copy"]) + buckets["exposed copy"] == value(overlap["copy"])
         if side != "change":
-            assert min(value(change) for change in (*own.buckets, *own.overlap[3:], *own.engines)) >= 0
+            assert (
+                min(value(change) for change in (*own_figures.buckets, *own_figures.overlap[3:], *own_figures.engines))
+                >= 0
+            )
 
 
 @settings(max_examples=15)
@@ -155,11 +158,11 @@ def test_a_report_does_not_differ_from_itself(steps: list[Any]) -> None:
     assert {host_stall.standing for host_stall in device.host_stalls} <= {"both"}
 
 
-def mirrored(one: FigureChange, other: FigureChange) -> None:
-    assert (one.before, one.after) == (other.after, other.before)
-    assert one.beyond_noise == other.beyond_noise
-    assert one.noise_floor == pytest.approx(other.noise_floor)
-    for mine, theirs in ((one.change, other.change), (one.low, other.high), (one.high, other.low)):
+def mirrored(first: FigureChange, other: FigureChange) -> None:
+    assert (first.before, first.after) == (other.after, other.before)
+    assert first.beyond_noise == other.beyond_noise
+    assert first.noise_floor == pytest.approx(other.noise_floor)
+    for mine, theirs in ((first.change, other.change), (first.low, other.high), (first.high, other.low)):
         assert (mine is None) == (theirs is None)
         if mine is not None and theirs is not None:
             assert mine == pytest.approx(-theirs, abs=1e-6)
@@ -171,19 +174,19 @@ OPPOSITE |= {there: here for here, there in OPPOSITE.items()}
 
 def check_mirrored(there: Diff, back: Diff) -> None:
     assert len(there.devices) == len(back.devices)
-    for one, other in zip(there.devices, back.devices, strict=True):
-        for mine, theirs in zip(figures(one), figures(other), strict=True):
+    for first, other in zip(there.devices, back.devices, strict=True):
+        for mine, theirs in zip(figures(first), figures(other), strict=True):
             mirrored(mine, theirs)
         copies = {(c.direction, c.source_kind, c.target_kind, c.stream): c for c in other.copies}
-        for copy in one.copies:
+        for copy in first.copies:
             partner = copies[copy.direction, copy.source_kind, copy.target_kind, copy.stream]
             assert partner.standing == OPPOSITE.get(copy.standing, copy.standing)
             mirrored(copy.time, partner.time)
             mirrored(copy.bandwidth, partner.bandwidth)
-        assert sorted(OPPOSITE.get(k.standing, k.standing) for k in one.kernels) == sorted(
+        assert sorted(OPPOSITE.get(k.standing, k.standing) for k in first.kernels) == sorted(
             k.standing for k in other.kernels
         )
-        assert sorted((f.rule, OPPOSITE.get(f.standing, f.standing)) for f in one.findings) == sorted(
+        assert sorted((f.rule, OPPOSITE.get(f.standing, f.standing)) for f in first.findings) == sorted(
             (f.rule, f.standing) for f in other.findings
         )
         assert {d.id for d in there.doubts} == {d.id for d in back.doubts}
@@ -192,8 +195,8 @@ def check_mirrored(there: Diff, back: Diff) -> None:
 @settings(max_examples=15)
 @given(step_lists, step_lists, st.sampled_from(("gemm", "other_gemm")))
 def test_a_diff_mirrors_the_diff_the_other_way_round(before: list[Any], after: list[Any], kernel: str) -> None:
-    one, other = reported(before), reported(after, kernel=kernel)
-    check_mirrored(diff(one, other), diff(other, one))
+    first, other = reported(before), reported(after, kernel=kernel)
+    check_mirrored(diff(first, other), diff(other, first))
 
 
 # -- steps and noise ------------------------------------------------------------------------------
@@ -206,10 +209,10 @@ def test_the_warm_up_and_the_last_step_are_left_out_of_means() -> None:
     (device,) = ov.analyze(loop(steps)).devices
     assert compared(device) == tuple(range(1, 9))
     assert averaged(device) == tuple(range(1, 8))
-    (found,) = diff(reported(EVEN), reported(steps)).devices
-    assert (found.steps_before, found.steps_after) == (7, 7)
-    assert (found.left_out_before, found.left_out_after) == (1, 2)
-    assert found.figures.span.change == 0
+    (changes,) = diff(reported(EVEN), reported(steps)).devices
+    assert (changes.steps_before, changes.steps_after) == (7, 7)
+    assert (changes.left_out_before, changes.left_out_after) == (1, 2)
+    assert changes.figures.span.change == 0
 
 
 def test_few_steps_keep_their_last_one() -> None:
@@ -296,25 +299,25 @@ def test_a_kernel_that_another_op_launches_is_the_same_kernel() -> None:
 
 
 def test_kernels_of_other_names_and_ops_are_new_and_gone() -> None:
-    found = kernels(reported(EVEN), reported(EVEN, kernel="conv", op="aten::conv2d"))
-    assert sorted(found) == [("gone", "gemm", None), ("new", "conv", None)]
+    changes = kernels(reported(EVEN), reported(EVEN, kernel="conv", op="aten::conv2d"))
+    assert sorted(changes) == [("gone", "gemm", None), ("new", "conv", None)]
 
 
 # -- what cannot be compared ----------------------------------------------------------------------
 
 
 def test_another_gpu_torch_and_number_of_steps_are_reported_and_what_still_holds() -> None:
-    one = reported(EVEN, device_names={0: "NVIDIA H200"}, versions={"torch": "2.11.0"})
+    first = reported(EVEN, device_names={0: "NVIDIA H200"}, versions={"torch": "2.11.0"})
     other = reported(EVEN + EVEN, device_names={0: "NVIDIA A100"}, versions={"torch": "2.13.0"})
-    doubts = {doubt.id: doubt for doubt in diff(one, other).doubts}
+    doubts = {doubt.id: doubt for doubt in diff(first, other).doubts}
     assert set(doubts) == {"gpu", "torch", "steps"}
     assert "NVIDIA H200 before, NVIDIA A100 after" in doubts["gpu"].detail
     assert all(doubt.holds for doubt in doubts.values())
 
 
 def test_what_one_side_does_not_say_is_not_a_difference() -> None:
-    one, other = reported(EVEN, versions={"torch": "2.11.0"}), reported(EVEN)
-    assert diff(one, other).doubts == ()
+    first, other = reported(EVEN, versions={"torch": "2.11.0"}), reported(EVEN)
+    assert diff(first, other).doubts == ()
 
 
 def test_an_unusable_trace_is_not_compared() -> None:

@@ -43,24 +43,24 @@ def of_device(device: DeviceDiff, *, verbose: bool) -> list[Table]:
     return [tables.buckets(device), *tables.causes(device, verbose=verbose), *tables.details(device, verbose=verbose)]
 
 
-def of_table(found: Diff, title: str, *, verbose: bool = False) -> list[list[str]]:
-    shown = of_device(found.devices[0], verbose=verbose)
+def of_table(result: Diff, title: str, *, verbose: bool = False) -> list[list[str]]:
+    shown = of_device(result.devices[0], verbose=verbose)
     return [row for table in shown if table.title == title for row in table.texts()]
 
 
 def as_text(
-    found: Diff, *, width: int, verbose: bool = False, encoding: str = "utf-8", color: str | None = None
+    result: Diff, *, width: int, verbose: bool = False, encoding: str = "utf-8", color: str | None = None
 ) -> str:
-    return terminal.render(document(found, verbose=verbose), width=width, encoding=encoding, color=color)
+    return terminal.render(document(result, verbose=verbose), width=width, encoding=encoding, color=color)
 
 
-def as_comment(found: Diff, *, verbose: bool = False) -> str:
-    whole = document(found, verbose=verbose, room=Room(markdown.lines, COMMENT_CHARACTERS))
+def as_comment(result: Diff, *, verbose: bool = False) -> str:
+    whole = document(result, verbose=verbose, room=Room(markdown.lines, COMMENT_CHARACTERS))
     return markdown.render(whole if verbose else brief(whole))
 
 
-def as_page(found: Diff, *, verbose: bool = False) -> str:
-    return html.render(document(found, verbose=verbose))
+def as_page(result: Diff, *, verbose: bool = False) -> str:
+    return html.render(document(result, verbose=verbose))
 
 
 # -- words ----------------------------------------------------------------------------------------
@@ -193,10 +193,10 @@ def test_copies_that_are_new_are_neither_better_nor_worse() -> None:
 
 def test_ten_kernels_are_shown_and_the_rest_counted() -> None:
     many = tuple(kernel(f"kernel_{number}", MS, 2 * MS) for number in range(25))
-    found = sample(devices=(device(kernels=many),))
-    assert len(of_table(found, "Kernels that changed")) == 10
-    assert len(of_table(found, "Kernels that changed", verbose=True)) == 25
-    assert "15 more kernels" in as_text(found, width=100)
+    result = sample(devices=(device(kernels=many),))
+    assert len(of_table(result, "Kernels that changed")) == 10
+    assert len(of_table(result, "Kernels that changed", verbose=True)) == 25
+    assert "15 more kernels" in as_text(result, width=100)
 
 
 def test_a_renamed_kernel_says_what_it_was() -> None:
@@ -204,8 +204,8 @@ def test_a_renamed_kernel_says_what_it_was() -> None:
 
 
 def test_without_steps_noise_is_reported_as_unknown() -> None:
-    found = sample(devices=(device(shown=figures(noise=None), basis="window"),))
-    [table] = [item for item in of_device(found.devices[0], verbose=False) if item.title == "Where the time goes"]
+    result = sample(devices=(device(shown=figures(noise=None), basis="window"),))
+    [table] = [item for item in of_device(result.devices[0], verbose=False) if item.title == "Where the time goes"]
     assert "whole windows" in table.note
     assert "interval" not in {column.title for column in table.columns}
     assert table.texts()[-1][-1] == "?"
@@ -273,11 +273,11 @@ def test_markdown_tables_are_rectangular_and_fit_a_comment(before: str, after: s
 
 
 def test_devices_that_do_not_fit_a_comment_are_named() -> None:
-    found = sample(devices=tuple(device(rank=rank, names="x" * 150) for rank in range(250)))
-    shown = as_comment(found)
+    result = sample(devices=tuple(device(rank=rank, names="x" * 150) for rank in range(250)))
+    shown = as_comment(result)
     assert len(shown) < 65_536
     assert re.search(r"Left out for lack of space: rank \d+, .* and \d+ more\.", shown)
-    assert len(as_comment(found, verbose=True)) > 65_536
+    assert len(as_comment(result, verbose=True)) > 65_536
 
 
 # -- html -----------------------------------------------------------------------------------------

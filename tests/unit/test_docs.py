@@ -55,7 +55,7 @@ LANGUAGES = {"sh", "console", "python", "toml", "text", "json", "yaml", "groovy"
 
 
 @cache
-def made() -> set[Path]:
+def generated_pages() -> set[Path]:
     """Return the pages that follow from the code."""
     return {DOCS / path for path in pages()}
 
@@ -72,7 +72,7 @@ def _of(*languages: str) -> pytest.MarkDecorator:
 def test_every_link_and_picture_is_there(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:|#)([^)\s#]+)", page.read_text(encoding="utf-8"))
     wanted = {target: (page.parent / target).resolve() for target in targets}
-    assert {target for target, path in wanted.items() if not path.exists() and path not in made()} == set()
+    assert {target for target, path in wanted.items() if not path.exists() and path not in generated_pages()} == set()
 
 
 def test_every_page_stands_in_the_navigation_once() -> None:
@@ -85,7 +85,7 @@ def test_every_page_stands_in_the_navigation_once() -> None:
             listed.append(entry)
 
     walk(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
-    there = {*DOCS.rglob("*.md")} | made()
+    there = {*DOCS.rglob("*.md")} | generated_pages()
     assert sorted(listed) == sorted(str(path.relative_to(DOCS)) for path in there)
 
 
@@ -205,17 +205,17 @@ def test_quoted_outputs_are_those_of_the_commands(
     block: Block, place: Path, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capsys.readouterr()
-    said = ""
+    quoted = ""
     for line in re.findall(r"^\$ (.*)$", block.text, re.MULTILINE):
         command, _, most = line.partition(" | head -n ")
         _run(command)
         printed = capsys.readouterr().out.splitlines()
         shown = "\n".join(item.rstrip() for item in (printed[: int(most)] if most else printed))
-        said += f"$ {line}\n{shown}\n"
+        quoted += f"$ {line}\n{shown}\n"
     if request.config.getoption("--update-golden"):
         text = block.page.read_text()
-        block.page.write_text(text.replace(f"```console\n{block.text}```", f"```console\n{said}```"))
-    assert said == block.text, "look at it, then --update-golden"
+        block.page.write_text(text.replace(f"```console\n{block.text}```", f"```console\n{quoted}```"))
+    assert quoted == block.text, "look at it, then --update-golden"
 
 
 def test_the_readme_quotes_what_its_commands_print(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

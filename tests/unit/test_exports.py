@@ -65,9 +65,9 @@ def test_a_span_that_makes_no_sense_is_left_out(client: FlaskClient, span: dict[
 
 
 def test_one_device_can_be_exported_alone(client: FlaskClient) -> None:
-    one, both = export(client, trace="two", device=1), Parsed(export(client, trace="two")).text
+    single, both = export(client, trace="two", device=1), Parsed(export(client, trace="two")).text
     assert "device 0" in both and "device 1" in both
-    assert "trace-0-1" in one and "trace-0-0" not in one
+    assert "trace-0-1" in single and "trace-0-0" not in single
 
 
 def test_the_name_of_the_file_is_safe(client: FlaskClient) -> None:

@@ -60,15 +60,15 @@ def test_every_word_of_a_report_is_explained(golden: Path) -> None:
 
 
 def test_a_cause_leads_to_its_rule_its_interventions_and_its_metrics() -> None:
-    said = told("same-stream")
-    assert "Found by rule same-stream." in said
-    assert "`--side-stream`" in said
-    assert "exposed_copy_pct" in said
+    text = told("same-stream")
+    assert "Found by rule same-stream." in text
+    assert "`--side-stream`" in text
+    assert "exposed_copy_pct" in text
 
 
 def test_a_word_with_several_meanings_is_explained_with_all_of_them() -> None:
-    said = told("host-sync")
-    assert all(kind in said for kind in ("(rule, warning)", "(cause of exposed copies)", "(cause of idle time)"))
+    text = told("host-sync")
+    assert all(kind in text for kind in ("(rule, warning)", "(cause of exposed copies)", "(cause of idle time)"))
 
 
 @pytest.mark.parametrize("spelled", ["exposed copy", "exposed-copy", "exposed_copy_ns", "Exposed Copy"])

@@ -54,14 +54,14 @@ def test_a_point_knows_its_report_and_a_change_since_when_it_is() -> None:
 
 
 def test_a_year_is_thinned_and_its_levels_are_those_of_all() -> None:
-    found = course("step_time", groups(52_560, 40_000), "report")
+    result = course("step_time", groups(52_560, 40_000), "report")
     chosen = f"{20_001:032x}"
-    points, _, level, ring = chart(found, False, [chosen])["data"]
+    points, _, level, ring = chart(result, False, [chosen])["data"]
     assert len(points["x"]) < 1300
     assert chosen in [item[0] for item in points["customdata"]] and len(ring["x"]) == 1
     last = [item for item in level["x"] if item is not None]
     assert len(last) == 4 and last[0] == "2025-06-15T15:06:40"
-    assert min(points["y"]) == min(group.value for group in found.levels.groups) / 1e6
+    assert min(points["y"]) == min(group.value for group in result.levels.groups) / 1e6
 
 
 def test_names_and_percentages_are_reported_as_they_are() -> None:

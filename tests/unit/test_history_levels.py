@@ -53,16 +53,16 @@ NOISES: dict[str, tuple[Noise, float]] = {
 def test_noise_alone_is_hardly_ever_reported_as_a_change(name: str, count: int) -> None:
     noise, most = NOISES[name]
     random = np.random.default_rng(count)
-    told = [bool(levels(series(noise(random, count)), more_is_better=True).changes) for _ in range(150)]
-    assert fmean(told) <= most
+    alarms = [bool(levels(series(noise(random, count)), more_is_better=True).changes) for _ in range(150)]
+    assert fmean(alarms) <= most
 
 
 @pytest.mark.parametrize("name", ["normal", "heavy tails", "following"])
 def test_a_newest_value_like_the_others_is_hardly_ever_called_worse(name: str) -> None:
     noise, _ = NOISES[name]
     random = np.random.default_rng(3)
-    told = [newest(series(noise(random, 20)), more_is_better=False, of=5).status != "same" for _ in range(150)]
-    assert fmean(told) <= 0.02
+    alarms = [newest(series(noise(random, 20)), more_is_better=False, of=5).status != "same" for _ in range(150)]
+    assert fmean(alarms) <= 0.02
 
 
 @pytest.mark.parametrize("name", ["normal", "heavy tails", "outliers"])
@@ -153,9 +153,9 @@ def test_levels_cover_the_values_and_are_their_medians(values: list[float], floo
 
 @given(VALUES)
 def test_what_is_upside_down_has_the_same_levels(values: list[float]) -> None:
-    one, other = (levels(series([sign * value for value in values]), more_is_better=True) for sign in (1, -1))
-    assert [change.first for change in one.changes] == [change.first for change in other.changes]
-    assert [change.worse for change in one.changes] == [not change.worse for change in other.changes]
+    risen, other = (levels(series([sign * value for value in values]), more_is_better=True) for sign in (1, -1))
+    assert [change.first for change in risen.changes] == [change.first for change in other.changes]
+    assert [change.worse for change in risen.changes] == [not change.worse for change in other.changes]
 
 
 def test_reports_are_put_together_by_commit_and_hour() -> None:

@@ -86,11 +86,11 @@ QUERIES = st.builds(
 )
 
 
-def meant(one: Entry, query: Query) -> bool:
-    origin = one.origin
-    equal = [(query.job, origin.job), (query.branch, origin.branch), (query.host, origin.host), (query.gpu, one.gpu)]
+def meant(entry: Entry, query: Query) -> bool:
+    origin = entry.origin
+    equal = [(query.job, origin.job), (query.branch, origin.branch), (query.host, origin.host), (query.gpu, entry.gpu)]
     return (
-        all(asked is None or asked == is_ for asked, is_ in [*equal, (query.plain, one.plain)])
+        all(asked is None or asked == is_ for asked, is_ in [*equal, (query.plain, entry.plain)])
         and (query.commit is None or (origin.commit or "").startswith(query.commit))
         and query.labels.items() <= origin.labels.items()
         and (query.since_ns is None or origin.at_ns >= query.since_ns)
@@ -106,14 +106,14 @@ def test_what_was_added_is_found_as_a_search_through_all_entries_finds_it(entrie
     different = {entry.id: entry for entry in entries}
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "h") as store:
         assert [store.add(entry) for entry in entries] == [
-            one.id not in {before.id for before in entries[:number]} for number, one in enumerate(entries)
+            entry.id not in {before.id for before in entries[:number]} for number, entry in enumerate(entries)
         ]
         first = {entry.id: entry for entry in reversed(entries)}
         ordered = sorted((first[id] for id in different), key=lambda item: (item.origin.at_ns, item.id))
-        found = [entry for entry in ordered if meant(entry, query)]
+        matches = [entry for entry in ordered if meant(entry, query)]
         assert store.rows(query) == [
             HistoryRow(id=match.id, origin=match.origin, plain=match.plain, gpu=match.gpu, outcome=None)
-            for match in found
+            for match in matches
         ]
         assert store.rows(query, most=2) == store.rows(query)[-2:]
         for metric in ("step_time", "efficiency_pct", "idle_time/host-sync", "no_such"):
@@ -130,24 +130,24 @@ def test_what_was_added_is_found_as_a_search_through_all_entries_finds_it(entrie
                     *(each.rank, each.device, each.value, each.spread, each.samples, each.floor),
                     match.plain,
                 )
-                for match in found
+                for match in matches
                 for each in sorted(
                     match.figures, key=lambda each: (-1 if each.rank is None else each.rank, each.device)
                 )
                 if each.metric == metric and query.rank in (None, each.rank) and query.device in (None, each.device)
             ]
         assert all(store.entry(entry.id) == entry for entry in ordered)
-        assert store.delete([match.id for match in found]) == len(found)
+        assert store.delete([match.id for match in matches]) == len(matches)
         store.compact()
-        assert [row.id for row in store.rows()] == [entry.id for entry in ordered if entry not in found]
+        assert [row.id for row in store.rows()] == [entry.id for entry in ordered if entry not in matches]
         assert store.ids() == {row.id for row in store.rows()}
 
 
 def test_an_entry_is_found_by_the_beginning_of_its_id(tmp_path: Path) -> None:
-    one = made(10)
+    tenth = made(10)
     with Store.open(tmp_path / "h") as store:
-        store.add(one)
-        assert store.entry(one.id[:6]) == one
+        store.add(tenth)
+        assert store.entry(tenth.id[:6]) == tenth
         for asked in ("", "zz", "%"):
             with pytest.raises(NotInTrace, match=r"no entry begins|several"):
                 store.entry(asked)
@@ -194,12 +194,12 @@ def test_a_recording_without_steps_has_shares_of_its_window_and_no_times(tmp_pat
     document["traceEvents"] = [event for event in events if "ProfilerStep" not in event.get("name", "")]
     (tmp_path / "stepless.json").write_text(json.dumps(document))
     report = build([analyze_trace(load(tmp_path / "stepless.json", cache=False, periodic=False))])
-    found = {figure.metric: figure for figure in figures(report)}
-    assert "idle_pct" in found and found["idle_pct"].samples == 1 and found["idle_pct"].spread is None
-    assert not [name for name in found if "_time" in name]
+    by_metric = {figure.metric: figure for figure in figures(report)}
+    assert "idle_pct" in by_metric and by_metric["idle_pct"].samples == 1 and by_metric["idle_pct"].spread is None
+    assert not [name for name in by_metric if "_time" in name]
     [device] = report.devices
     assert device.judged is not None
-    assert found["efficiency_pct"].value == device.judged.overlap.efficiency_pct
+    assert by_metric["efficiency_pct"].value == device.judged.overlap.efficiency_pct
 
 
 def test_predictions_and_recordings_of_two_jobs_are_no_entry() -> None:
@@ -447,11 +447,11 @@ def test_what_unpacks_to_too_much_is_left_out(tmp_path: Path, monkeypatch: pytes
 
 def test_a_url_is_a_drop_too(tmp_path: Path) -> None:
     pytest.importorskip("fsspec")
-    one = made(7)
-    put(one, "memory://history-drop/inner")
+    entry = made(7)
+    put(entry, "memory://history-drop/inner")
     with Store.open(tmp_path / "h") as store:
         assert pull(store, "memory://history-drop/inner/").added == 1
-        assert store.entry(one.id) == one
+        assert store.entry(entry.id) == entry
         with pytest.raises(UsageError, match="cannot be listed"):
             pull(store, "memory://history-drop/none")
 
@@ -491,8 +491,13 @@ def test_ci_tells_commit_and_branch_before_git_is_asked(monkeypatch: pytest.Monk
     monkeypatch.setenv("GITHUB_HEAD_REF", "feature")
     monkeypatch.setenv("GITHUB_REF_NAME", "7/merge")
     monkeypatch.setattr(sys, "argv", ["/a/b/train.py", "--fast"])
-    found = origin(labels={"model": "gpt2"})
-    assert (found.commit, found.branch, found.job, found.labels) == ("c0ffee", "feature", "train.py", {"model": "gpt2"})
+    result = origin(labels={"model": "gpt2"})
+    assert (result.commit, result.branch, result.job, result.labels) == (
+        "c0ffee",
+        "feature",
+        "train.py",
+        {"model": "gpt2"},
+    )
 
 
 def test_a_report_without_a_named_job_is_refused() -> None:

@@ -23,9 +23,9 @@ SPANS = st.tuples(st.integers(0, 60), st.integers(1, 30))
 
 
 def use(trace: Trace) -> HostUse:
-    found = describe_host(trace)
-    assert found is not None
-    return found
+    host_time = describe_host(trace)
+    assert host_time is not None
+    return host_time
 
 
 def stepped(lengths: list[int]) -> list[Host]:
@@ -47,7 +47,7 @@ def test_every_nanosecond_of_a_step_is_in_one_part(
     steps = stepped(lengths)
     loading = [Host(NEXT, start, start + length) for start, length in loads]
     events = [Host(name, start, start + length, thread) for (start, length), name, thread in ops]
-    found = use(make_trace(cpu_ops=events, annotations=[*steps, *loading]))
+    host_time = use(make_trace(cpu_ops=events, annotations=[*steps, *loading]))
 
     def inside(some: list[Host], ns: int, thread: int = 1) -> bool:
         return any(row.start <= ns < row.end for row in some if row.thread == thread)
@@ -58,21 +58,21 @@ def test_every_nanosecond_of_a_step_is_in_one_part(
     *others, last = steps
     if any(map(working, others)) and not any(inside([*events, *loading], ns) for ns in range(last.start, last.end)):
         steps = others
-    for step, shown in zip(steps, found.steps, strict=True):
+    for step, shown in zip(steps, host_time.steps, strict=True):
         each = range(step.start, step.end)
         assert shown.span_ns == shown.loading_ns + shown.ops_ns + shown.rest_ns == len(each)
         assert shown.loading_ns == sum(inside(loading, ns) for ns in each)
         assert shown.ops_ns == sum(inside(events, ns) and not inside(loading, ns) for ns in each)
-    assert sum(op.time_ns for op in found.ops) == sum(step.ops_ns for step in found.steps)
+    assert sum(op.time_ns for op in host_time.ops) == sum(step.ops_ns for step in host_time.steps)
     # The op that began first, and is the longest of these, gets the time that it covers.
     total = sum(step.end - step.start for step in steps)
     order = sorted((event for event in events if event.thread == 1), key=lambda event: (event.start, -event.end))
     owners = [next((item.name for item in order if item.start <= ns < item.end), None) for ns in range(total)]
-    mine = {op.op: op.time_ns for op in found.ops}
+    mine = {op.op: op.time_ns for op in host_time.ops}
     for name in "abc":
         expected = sum(owner == name and not inside(loading, ns) for ns, owner in enumerate(owners))
         assert mine.get(name, 0) == expected
-    busy = {thread.thread: thread.busy_ns for thread in found.threads}
+    busy = {thread.thread: thread.busy_ns for thread in host_time.threads}
     for thread in {event.thread for event in events}:
         assert busy[thread] == sum(inside(events, ns, thread) for ns in range(total))
 
@@ -84,9 +84,11 @@ def test_who_makes_the_batches_is_reported(name: str, loader: str) -> None:
 
 
 def test_without_steps_the_whole_recording_is_looked_at() -> None:
-    found = use(make_trace(cpu_ops=[Host("aten::mm", 10, 20), Host("aten::add", 30, 35), Host("x", 0, 90, thread=2)]))
-    assert not found.by_steps
-    assert [(step.span_ns, step.ops_ns) for step in found.steps] == [(90, 15)]
+    host_time = use(
+        make_trace(cpu_ops=[Host("aten::mm", 10, 20), Host("aten::add", 30, 35), Host("x", 0, 90, thread=2)])
+    )
+    assert not host_time.by_steps
+    assert [(step.span_ns, step.ops_ns) for step in host_time.steps] == [(90, 15)]
 
 
 def test_warm_up_steps_are_left_out() -> None:
@@ -185,8 +187,8 @@ def test_a_program_that_used_a_gpu_is_held_to_none_of_them(tmp_path: Path) -> No
     content = json.loads(Path(write(tmp_path / "cpu.json", loading_ms=2)).read_text())
     kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 20.5, "dur": -3.0, "pid": 0, "tid": 7}
     launch = kernel | {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "dur": 3.0}
-    for left in (kernel, launch):
-        (tmp_path / "lost.json").write_text(json.dumps(content | {"traceEvents": [*content["traceEvents"], left]}))
+    for remaining in (kernel, launch):
+        (tmp_path / "lost.json").write_text(json.dumps(content | {"traceEvents": [*content["traceEvents"], remaining]}))
         assert main(["check", str(tmp_path / "lost.json"), "--budget", "host_step_time <= 100 s"]) == 3
 
 

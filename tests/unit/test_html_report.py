@@ -218,12 +218,12 @@ def drawn_in(tile: str) -> set[tuple[int, int]]:
     raw = gzip.decompress(base64.b64decode(tile))
     (length,) = struct.unpack_from("<I", raw)
     header = json.loads(raw[4 : 4 + length])
-    found = set()
+    drawn_ops = set()
     for lane in header["lanes"]:
         count, at = lane["ops"]["count"], lane["ops"]["at"]
         rows = np.frombuffer(raw, "<u4", count, 4 + length + at + 8 * count)
-        found |= {(lane["lane"], row) for row in rows.tolist()}
-    return found
+        drawn_ops |= {(lane["lane"], row) for row in rows.tolist()}
+    return drawn_ops
 
 
 def prepared(name: str) -> list[Lanes]:
@@ -231,23 +231,23 @@ def prepared(name: str) -> list[Lanes]:
 
 
 def test_with_room_enough_every_op_is_drawn_singly_somewhere() -> None:
-    [pyramid] = pyramids(known := prepared("pipeline_3stream.json.gz"), [[]], 10**9)
+    [pyramid] = pyramids(lanes_known := prepared("pipeline_3stream.json.gz"), [[]], 10**9)
     drawn = set().union(*map(drawn_in, pyramid["tiles"]))
     least_ns = DRAWN_COLUMNS * LEAST_COLUMN_NS * 4
-    for lane in known[0].lanes:
+    for lane in lanes_known[0].lanes:
         long = np.flatnonzero(lane.end_ns - lane.start_ns >= least_ns)
         assert {(lane.id, row) for row in long.tolist()} <= drawn, lane.label
 
 
 @pytest.mark.parametrize("budget", [0, 50_000, 400_000])
 def test_tiles_keep_to_their_budget_and_begin_with_the_whole(budget: int) -> None:
-    known = prepared("ddp")
-    result = pyramids(known, [[], []], budget)
+    lanes_known = prepared("ddp")
+    result = pyramids(lanes_known, [[], []], budget)
     first = [len(base64.b64decode(entry["tiles"][0])) for entry in result]
     spent = sum(len(base64.b64decode(tile)) for entry in result for tile in entry["tiles"])
     assert spent <= max(budget, sum(first))
-    for one, trace in zip(result, known, strict=True):
-        header = header_of(one["tiles"][0])
+    for pyramid, trace in zip(result, lanes_known, strict=True):
+        header = header_of(pyramid["tiles"][0])
         assert header["start"] <= trace.start_ns and header["end"] >= trace.end_ns
 
 
@@ -258,9 +258,9 @@ def test_no_trace_is_zoomed_into_much_further_than_another() -> None:
 
 
 def test_an_example_has_a_tile_of_its_own_around_it() -> None:
-    known = prepared("gpt2_train.json.gz")
+    lanes_known = prepared("gpt2_train.json.gz")
     example = TimeSpan(1_000_000, 1_050_000)
-    [pyramid] = pyramids(known, [[example]], 100_000)
+    [pyramid] = pyramids(lanes_known, [[example]], 100_000)
     spans = [(header["start"], header["end"]) for header in map(header_of, pyramid["tiles"])]
     assert any(start <= example.start_ns and end >= example.end_ns and end - start < 5 * 50_000 for start, end in spans)
 

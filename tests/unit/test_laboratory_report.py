@@ -212,8 +212,8 @@ def test_without_a_name_each_variant_has_a_line(
         variant.name for experiment in store.read(SAMPLES / "laboratory").experiments for variant in experiment.variants
     ]
     verdicts = ("good", "fair", "poor", "n/a")
-    told = [line.split()[0] for line in lines if line.startswith("  ") and line.split()[-1] in verdicts]
-    assert told == names and len(lines) < len(names) + 60
+    variants = [line.split()[0] for line in lines if line.startswith("  ") and line.split()[-1] in verdicts]
+    assert variants == names and len(lines) < len(names) + 60
     assert "`overlapscope scenarios report NAME` shows one experiment in full." in lines
     store.write(made_results(), tmp_path)
     assert main(["scenarios", "report", "--results", str(tmp_path)]) == 0
@@ -301,12 +301,12 @@ def test_the_shipped_results_are_shown_and_not_written_to(
     assert main(["scenarios", "report"]) == 0
     assert "one_stream is faster than three_streams" in " ".join(capsys.readouterr().out.split())
     assert [file.name for file in shipped.iterdir()] == ["results.json"]
-    own = tmp_path / "overlapscope-laboratory"
-    own.mkdir()
-    store.write(Results(experiments=(experiment(name="mine"),)), own)
+    user_results = tmp_path / "overlapscope-laboratory"
+    user_results.mkdir()
+    store.write(Results(experiments=(experiment(name="mine"),)), user_results)
     assert main(["scenarios", "report"]) == 0
     assert "\nmine\n" in capsys.readouterr().out
-    assert (own / "report.md").exists()
+    assert (user_results / "report.md").exists()
 
 
 def test_a_directory_without_results_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

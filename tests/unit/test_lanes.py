@@ -62,7 +62,7 @@ def read(data: bytes) -> tuple[dict[str, Any], dict[int, Drawn]]:
         values: NDArray[Any] = np.frombuffer(payload, kind, count, at)
         return values.tolist(), at + -(-values.nbytes // 4) * 4
 
-    found = {}
+    by_lane = {}
     for lane in header["lanes"]:
         fill = {CATEGORIES[item["category"]]: column(item["at"], header["columns"], "u1")[0] for item in lane["fill"]}
         at, count = lane["ops"]["at"], lane["ops"]["count"]
@@ -71,7 +71,7 @@ def read(data: bytes) -> tuple[dict[str, Any], dict[int, Drawn]]:
             values, at = column(at, count, kind)
             columns.append(values)
         start, length, row, name, category = columns
-        found[lane["lane"]] = Drawn(
+        by_lane[lane["lane"]] = Drawn(
             fill,
             start,
             length,
@@ -79,7 +79,7 @@ def read(data: bytes) -> tuple[dict[str, Any], dict[int, Drawn]]:
             [None if item < 0 else header["names"][item] for item in name],
             [CATEGORIES[item] for item in category],
         )
-    return header, found
+    return header, by_lane
 
 
 def built(trace: Trace) -> Lanes:
@@ -153,19 +153,19 @@ def test_every_op_wide_enough_is_drawn_by_itself(trace: Trace, asked: tuple[int,
     drawn = built(trace)
     _, found = read(lanes.view(drawn, start, end, columns, range(len(drawn.lanes))))
     for lane in drawn.lanes:
-        one, ops = found[lane.id], ops_of(lane)
+        view, ops = found[lane.id], ops_of(lane)
         wide = [
             row
             for row, (begin, stop, _, _) in enumerate(ops)
             if (stop - begin) * columns >= WIDE * span and begin < end and stop > start
         ]
-        assert one.row == wide
+        assert view.row == wide
         for place, row in enumerate(wide):
             begin, stop, category, name = ops[row]
             left, right = max(begin - start, -span), min(stop - start, 2 * span)
-            assert (one.start[place], one.length[place]) == (left, right - left)
-            assert one.category[place] == category
-            assert one.name[place] == (name if (stop - begin) * columns >= NAMED * span else None)
+            assert (view.start[place], view.length[place]) == (left, right - left)
+            assert view.category[place] == category
+            assert view.name[place] == (name if (stop - begin) * columns >= NAMED * span else None)
 
 
 @given(traces())
@@ -244,10 +244,10 @@ def test_search_steps_through_all_matches_in_the_order_of_time(trace: Trace, tex
         return
     first = next((i for i, match in enumerate(expected) if match[0] > after), 0)
     last = next((i for i in reversed(range(len(expected))) if expected[i][0] < after), len(expected) - 1)
-    for found, place in ((following, first), (preceding, last)):
-        assert found["number"] == place + 1
-        assert (found["match"]["start"], found["match"]["lane"], found["match"]["row"]) == expected[place]
-        assert text.lower() in found["match"]["title"].lower()
+    for function, place in ((following, first), (preceding, last)):
+        assert function["number"] == place + 1
+        assert (function["match"]["start"], function["match"]["lane"], function["match"]["row"]) == expected[place]
+        assert text.lower() in function["match"]["title"].lower()
 
 
 @given(traces(), st.sampled_from(("op", "CUDA", "idle", "e")), st.data())
@@ -258,7 +258,7 @@ def test_search_goes_on_from_any_op_to_every_match(trace: Trace, text: str, data
     if not every:
         return
     here = data.draw(st.sampled_from(every))
-    first = next((i for i, one in enumerate(expected) if one > here), 0)
+    first = next((i for i, end in enumerate(expected) if end > here), 0)
     last = next((i for i in reversed(range(len(expected))) if expected[i] < here), len(expected) - 1)
     for direction, begin in ((1, first), (-1, last)):
         after = lanes.LaneRow(*here[1:])
@@ -298,14 +298,14 @@ def test_everything_can_be_asked_of_every_op(trace: Trace) -> None:
         check_ranking(drawn, kind)
 
 
-def check_arrows(drawn: Lanes, told: dict[str, Any]) -> None:
+def check_arrows(drawn: Lanes, facts: dict[str, Any]) -> None:
     """Each end of an arrow is at an op.
 
     A launch's arrow joins a call and an op that it launched; an event wait's joins two ops, or the calls that
     recorded the event and waited for it.
     """
     calls = drawn.analysis.trace.runtime_calls
-    for arrow in told["arrows"]:
+    for arrow in facts["arrows"]:
         source, target = (drawn.lanes[arrow[end]["lane"]] for end in ("from", "to"))
         begin, end = arrow["from"]["row"], arrow["to"]["row"]
         assert arrow["to"]["at"] == target.start_ns[end]
@@ -362,20 +362,20 @@ def test_recordings_can_be_drawn(path: Path) -> None:
 
     middle = (drawn.start_ns + drawn.end_ns) // 2
     for start, end in ((0, drawn.end_ns), (middle, middle + 20_000), (-1_000, 10), (drawn.end_ns, drawn.end_ns + 1)):
-        _, found = read(lanes.view(drawn, start, end, 700, range(len(drawn.lanes))))
+        _, views = read(lanes.view(drawn, start, end, 700, range(len(drawn.lanes))))
         for lane in drawn.lanes:
-            assert len(found[lane.id].row) <= MOST
-            check_fill(lane, found[lane.id], start, end)
+            assert len(views[lane.id].row) <= MOST
+            check_fill(lane, views[lane.id], start, end)
 
     for device in analysis.result.devices:
         (overlap,) = [lane for lane in drawn.lanes if lane.kind == "overlap" and lane.device == device.device]
         check_partition(drawn, overlap, device, analysis)
-    for told in some_of_each_lane(drawn):
-        check_arrows(drawn, told)
-        assert all(isinstance(text, str) for fact in told["facts"] for text in fact)
+    for facts in some_of_each_lane(drawn):
+        check_arrows(drawn, facts)
+        assert all(isinstance(text, str) for fact in facts["facts"] for text in fact)
 
 
-def check_fill(lane: TimelineLane, one: Drawn, start: int, end: int) -> None:
+def check_fill(lane: TimelineLane, drawn_lane: Drawn, start: int, end: int) -> None:
     """Against the interval algebra, which knows neither grids nor prefix sums."""
     cuts = np.array([start + (end - start) * k // 700 for k in range(701)])
     last = np.maximum(cuts[1:], cuts[:-1] + 1)
@@ -386,7 +386,7 @@ def check_fill(lane: TimelineLane, one: Drawn, start: int, end: int) -> None:
         if ran.any():
             share = np.where(ran == last - cuts[:-1], 255, -(-254 * ran // (last - cuts[:-1])))
             expected[CATEGORIES[category]] = share.tolist()
-    assert one.fill == expected
+    assert drawn_lane.fill == expected
 
 
 def some_of_each_lane(drawn: Lanes) -> Iterator[dict[str, Any]]:
@@ -609,9 +609,9 @@ def test_of_too_many_ops_the_longest_are_drawn() -> None:
     ops = [Op(Kind.COMPUTE, 10 * i, 10 * i + (8 if i % 2 else 4)) for i in range(2 * MOST + 200)]
     drawn = built(make_trace(ops))
     (stream,) = [lane for lane in drawn.lanes if lane.kind == "stream"]
-    _, found = read(lanes.view(drawn, 0, drawn.end_ns, drawn.end_ns, [stream.id]))
-    assert len(found[stream.id].row) == MOST
-    assert all(row % 2 for row in found[stream.id].row)
+    _, views = read(lanes.view(drawn, 0, drawn.end_ns, drawn.end_ns, [stream.id]))
+    assert len(views[stream.id].row) == MOST
+    assert all(row % 2 for row in views[stream.id].row)
 
 
 def test_a_lane_with_nothing_in_view_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -662,9 +662,9 @@ def test_names_are_plain_text_whatever_they_hold() -> None:
     name = "<img src=x onerror=alert(1)>\x1b[31m"
     drawn = built(make_trace([Op(Kind.COMPUTE, 0, 100, launch=(0, 5), name=name)], cpu_ops=[Host(name, 0, 50)]))
     (stream,) = [lane for lane in drawn.lanes if lane.kind == "stream"]
-    header, found = read(lanes.view(drawn, 0, 100, 100, [stream.id]))
+    header, views = read(lanes.view(drawn, 0, 100, 100, [stream.id]))
     shown = "<img src=x onerror=alert(1)>\\x1b[31m"
-    assert header["names"] == found[stream.id].name == [shown]
+    assert header["names"] == views[stream.id].name == [shown]
     op = lanes.op(drawn, stream.id, 0)
     assert op["title"] == dict(op["facts"])["CPU op"] == shown
     assert lanes.search(drawn, "ONERROR", -1, 1)["match"]["title"] == shown

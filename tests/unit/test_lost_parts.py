@@ -155,11 +155,11 @@ def test_what_is_lost_makes_unknown_what_rests_on_it_and_changes_nothing_else(na
     for part, way, every in losses(name):
         report = mutated(name, part, way, tmp_path / "trace.json", every=every)
         if report is not None:
-            for one, found in judged(report).items():
+            for one, status in judged(report).items():
                 if part in RESTS_ON[one]:
-                    assert found[0] == "unknown", (one, part, way, every)
-                elif found[0] != "unknown":
-                    assert found == whole[one], (one, part, way, every)
+                    assert status[0] == "unknown", (one, part, way, every)
+                elif status[0] != "unknown":
+                    assert status == whole[one], (one, part, way, every)
 
 
 @pytest.fixture(scope="module")
@@ -182,8 +182,8 @@ def test_whichever_check_says_so(
     )
     trust = msgspec.structs.replace(trace.trust, checks=checks)
     result = judged(msgspec.structs.replace(report, traces=(msgspec.structs.replace(trace, trust=trust),)))
-    for one, whole in wholes.items():
-        assert result[one] == (("unknown", None) if part in RESTS_ON[one] else whole), one
+    for name, whole in wholes.items():
+        assert result[name] == (("unknown", None) if part in RESTS_ON[name] else whole), name
 
 
 @pytest.mark.parametrize("way", WAYS)

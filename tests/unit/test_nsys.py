@@ -135,11 +135,11 @@ def test_copies_have_the_databases_directions_memory_kinds_sizes_and_times(
     }
     frame = ops.take(ops.is_copy).to_pandas()
     frame["time"] = frame.end_ns - frame.start_ns
-    found = {
+    copies = {
         (H2D if kind == "h2d" else D2H, source, target): (len(rows), rows["bytes"].sum(), rows["time"].sum())
         for (kind, source, target), rows in frame.groupby(["kind", "source_kind", "target_kind"], observed=True)
     }
-    assert found == truth
+    assert copies == truth
 
 
 @pytest.mark.parametrize(("name", "number"), PROCESSES)
@@ -153,7 +153,7 @@ def test_each_op_has_the_call_that_launched_it(reports: Path, name: str, number:
         for table in gpu_tables(path)
     )
     launched = np.flatnonzero(ops.launch >= 0)
-    found = [
+    rows = [
         (start - trace.base_ns, stream, called - trace.base_ns, name)
         for start, stream, called, name in zip(
             ops.start_ns[launched].tolist(),
@@ -164,7 +164,7 @@ def test_each_op_has_the_call_that_launched_it(reports: Path, name: str, number:
         )
     ]
     truth = [(start, stream, called, name.partition("_v")[0]) for start, stream, called, name in query(path, joined)]
-    assert sorted(found) == sorted(truth)
+    assert sorted(rows) == sorted(truth)
 
 
 @pytest.mark.parametrize(("name", "number"), PROCESSES)
@@ -199,7 +199,7 @@ def test_the_call_says_what_a_wait_is_where_the_export_calls_it_something_else(r
 
 def test_a_report_of_several_processes_is_one_trace_for_each(reports: Path) -> None:
     path = reports / "train_2gpu.sqlite"
-    assert [found.name for found in expand(path)] == ["train_2gpu.sqlite@0", "train_2gpu.sqlite@1"]
+    assert [location.name for location in expand(path)] == ["train_2gpu.sqlite@0", "train_2gpu.sqlite@1"]
     traces = load_all(path)
     assert [trace.rank for trace in traces] == [0, 1]
     assert [trace.devices for trace in traces] == [(0,), (1,)]
@@ -231,9 +231,9 @@ def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 def sentence(path: Path) -> str:
     with pytest.raises(UnreadableTrace) as caught:
         ov.load(path)
-    said = str(caught.value)
-    assert said.startswith(str(path)) and said.endswith(".") and "\n" not in said
-    return said
+    message = str(caught.value)
+    assert message.startswith(str(path)) and message.endswith(".") and "\n" not in message
+    return message
 
 
 KERNELS = "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, streamId, correlationId, shortName)"
@@ -353,17 +353,17 @@ def test_the_cache_keeps_each_process_by_itself(reports: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("command", ["analyze", "whatif", "diff", "check", "html"])
 def test_commands_read_it(reports: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    one = str(reports / "offload_2gpu.sqlite@0")
+    single = str(reports / "offload_2gpu.sqlite@0")
     other = str(reports / "offload_2gpu.sqlite@1")
-    told = {
-        "analyze": ["analyze", one, other],
-        "whatif": ["whatif", one, "--side-stream"],
-        "diff": ["diff", one, other],
-        "check": ["check", one],
-        "html": ["analyze", one, "--format", "html", "-o", str(tmp_path / "report.html")],
+    words = {
+        "analyze": ["analyze", single, other],
+        "whatif": ["whatif", single, "--side-stream"],
+        "diff": ["diff", single, other],
+        "check": ["check", single],
+        "html": ["analyze", single, "--format", "html", "-o", str(tmp_path / "report.html")],
     }
     # Parts of this one are lost, so nothing can be judged.
-    assert main(told[command]) == (3 if command == "check" else 0)
+    assert main(words[command]) == (3 if command == "check" else 0)
     captured = capsys.readouterr()
     assert "offload_2gpu.sqlite@0" in captured.out + captured.err + (
         (tmp_path / "report.html").read_text() if command == "html" else ""
@@ -548,9 +548,9 @@ def test_a_reader_of_another_program_reads_nothing_of_pytorch(reports: Path, tmp
             with contextlib.redirect_stdout(out):
                 assert main(command) in (0, 1, 3), command
             # The document of a prediction does not know what recorded the trace, and says whom the advice is for.
-            said = " ".join(out.getvalue().split()).replace("for PyTorch, `overlapscope run` measures it", "")
-            match = re.search(PYTORCHS, said, re.IGNORECASE)
-            assert not match, (command, said[max(match.start() - 80, 0) : match.end() + 80])
+            output = " ".join(out.getvalue().split()).replace("for PyTorch, `overlapscope run` measures it", "")
+            match = re.search(PYTORCHS, output, re.IGNORECASE)
+            assert not match, (command, output[max(match.start() - 80, 0) : match.end() + 80])
 
 
 def _rename(database: sqlite3.Connection) -> None:

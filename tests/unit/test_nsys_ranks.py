@@ -129,14 +129,14 @@ def waits(path: Path) -> tuple[dict[int, int], dict[int, int]]:
             "WHERE value LIKE '%AllReduce%' OR value LIKE '%AllGather%' OR value LIKE '%ReduceScatter%'"
         ).fetchall()
     waited: dict[int, int] = {}
-    made: dict[int, int] = {}
+    caused: dict[int, int] = {}
     for end in {row[0] for row in met}:
         came = {device: start for other, device, start in met if other == end}
         last = max(came, key=lambda device: came[device])
         for device, start in came.items():
             waited[device] = waited.get(device, 0) + came[last] - start
-        made[last] = made.get(last, 0) + sum(came[last] - start for start in came.values())
-    return waited, made
+        caused[last] = caused.get(last, 0) + sum(came[last] - start for start in came.values())
+    return waited, caused
 
 
 @pytest.mark.parametrize("devices", [2, 3])
@@ -145,9 +145,9 @@ def test_gpus_of_one_process_are_joined_by_their_collectives(schema: Schema, tmp
     path = schema.report(tmp_path / "report.sqlite", kernels, [PROCESSES[0]] * devices)
     report = ranks(path)
     assert [(row.rank, row.device, row.joined) for row in report.ranks] == [(n, n, True) for n in range(devices)]
-    waited, made = waits(path)
+    waited, caused = waits(path)
     assert {row.rank: row.waited_ns for row in report.ranks} == waited
-    assert {row.rank: row.made_wait_ns for row in report.ranks if row.made_wait_ns} == made
+    assert {row.rank: row.made_wait_ns for row in report.ranks if row.made_wait_ns} == caused
     assert report.clocks.status == "shared"
     assert report.matching.matched == report.matching.kernels == 8 * devices
     assert "One process drives all these GPUs, so each is taken for the rank of its number." in report.notes

@@ -43,8 +43,8 @@ def report(trace: Trace, plain_step_ns: int | None = None) -> Report:
     return build([analyze_trace(trace)], plain_step_ns=plain_step_ns)
 
 
-def only(found: Report) -> Device:
-    [device] = found.devices
+def only(outcome: Report) -> Device:
+    [device] = outcome.devices
     return device
 
 
@@ -55,8 +55,8 @@ def plain_of(trace: Trace, plain_step_ns: int | None = None) -> Plain:
 
 
 def median_step(device: Device) -> Period:
-    known = sorted(device.steps[:-1], key=lambda step: step.span_ns)
-    return known[(len(known) - 1) // 2]
+    ordered = sorted(device.steps[:-1], key=lambda step: step.span_ns)
+    return ordered[(len(ordered) - 1) // 2]
 
 
 def has_exact_sums(plain: Plain) -> bool:
@@ -126,14 +126,14 @@ def test_a_gain_is_what_the_plain_step_gets_shorter() -> None:
 )
 def test_lengths_are_made_to_add_up(parts: dict[str, int], spare: int, whole: int) -> None:
     parts["spare"] = max(0, spare)
-    found = fitted(parts, "spare", whole)
-    assert sum(found.values()) == whole and min(found.values()) >= 0
+    outcome = fitted(parts, "spare", whole)
+    assert sum(outcome.values()) == whole and min(outcome.values()) >= 0
     others = sum(parts.values()) - parts["spare"]
     if others <= whole:
-        assert {**found, "spare": 0} == {**parts, "spare": 0}, "what is spare does for all"
+        assert {**outcome, "spare": 0} == {**parts, "spare": 0}, "what is spare does for all"
     else:
-        assert found["spare"] == 0
-        assert all(abs(found[name] - ns * whole / others) <= 1 for name, ns in parts.items() if name != "spare")
+        assert outcome["spare"] == 0
+        assert all(abs(outcome[name] - ns * whole / others) <= 1 for name, ns in parts.items() if name != "spare")
 
 
 # -- recordings whose plain program is known
@@ -224,14 +224,14 @@ def timed(*lengths_ns: int, device: bool = False) -> TimedSteps:
 @pytest.mark.parametrize("count", range(FEWEST, 80))
 def test_the_interval_of_a_median_holds_it_in_95_percent(count: int) -> None:
     # For the lengths 1, 2, 3... the interval's ends are its places in the order.
-    found = measured(PlainSteps(timed(*range(1, count + 1)), TimedSteps()), 10**9)
-    assert found is not None and found.low_ns + found.high_ns == count + 1, "as far from either end"
+    outcome = measured(PlainSteps(timed(*range(1, count + 1)), TimedSteps()), 10**9)
+    assert outcome is not None and outcome.low_ns + outcome.high_ns == count + 1, "as far from either end"
 
     def missed(aside: int) -> float:
         return sum(comb(count, fewer) for fewer in range(aside + 1)) / 2.0 ** (count - 1)
 
-    assert missed(found.low_ns - 1) <= 0.05 or found.low_ns == 1, "of few, all"
-    assert missed(found.low_ns) > 0.05, "no narrower one holds it as often"
+    assert missed(outcome.low_ns - 1) <= 0.05 or outcome.low_ns == 1, "of few, all"
+    assert missed(outcome.low_ns) > 0.05, "no narrower one holds it as often"
 
 
 @given(
@@ -240,21 +240,21 @@ def test_the_interval_of_a_median_holds_it_in_95_percent(count: int) -> None:
     st.integers(0, 1 << 53),
 )
 def test_a_measured_step_lies_in_its_interval(before: list[int], after: list[int], recorded_ns: int) -> None:
-    found = measured(PlainSteps(timed(*before), timed(*after)), recorded_ns)
-    if found is None:
+    outcome = measured(PlainSteps(timed(*before), timed(*after)), recorded_ns)
+    if outcome is None:
         assert max(len(before), len(after)) < FEWEST
     else:
-        assert found.origin == "measured" and found.decides
-        assert min(before + after) <= found.low_ns <= found.step_ns <= found.high_ns <= max(before + after)
+        assert outcome.origin == "measured" and outcome.decides
+        assert min(before + after) <= outcome.low_ns <= outcome.step_ns <= outcome.high_ns <= max(before + after)
 
 
 def test_a_measured_step_lies_between_both_sides_unless_one_is_slower_than_the_recording() -> None:
     fast, slow = timed(*[100] * 9), timed(*[140] * 9)
     for recorded_ns, step_ns in ((150, 120), (140, 120), (139, 100), (99, 120)):
         for both in (PlainSteps(fast, slow), PlainSteps(slow, fast)):
-            found = measured(both, recorded_ns)
-            assert found is not None
-            assert (found.low_ns, found.step_ns, found.high_ns) == (100, step_ns, 140)
+            outcome = measured(both, recorded_ns)
+            assert outcome is not None
+            assert (outcome.low_ns, outcome.step_ns, outcome.high_ns) == (100, step_ns, 140)
 
 
 def test_a_side_with_too_few_steps_says_nothing() -> None:
@@ -267,8 +267,8 @@ def test_a_side_with_too_few_steps_says_nothing() -> None:
 
 def test_the_devices_clock_counts_where_there_is_one() -> None:
     both = TimedSteps(host_ns=(50,) * 9, device_ns=(100,) * 9)
-    found = measured(PlainSteps(both, TimedSteps()), 200)
-    assert found is not None and found.step_ns == 100
+    outcome = measured(PlainSteps(both, TimedSteps()), 200)
+    assert outcome is not None and outcome.step_ns == 100
 
 
 NOT_LENGTHS: list[Any] = [
@@ -293,8 +293,8 @@ def test_what_are_no_lengths_of_steps_is_left_out(lengths: Any, tmp_path: Path) 
     sides: list[Any] = [{"host_ns": lengths, "device_ns": lengths}, lengths]
     for number, side in enumerate(sides):
         path = tmp_path / f"{number}.json"
-        own = {PLAIN_STEPS: {"before": side, "after": side}}
-        path.write_text(json.dumps({METADATA: own, "traceEvents": []}))
+        metadata = {PLAIN_STEPS: {"before": side, "after": side}}
+        path.write_text(json.dumps({METADATA: metadata, "traceEvents": []}))
         assert trace_of(path).plain_steps == PlainSteps()
 
 

@@ -33,16 +33,16 @@ NEARLY_FULL = (*[Work(20 * US, ops=2, work_ns=10 * US)] * 30, Work(100 * US), Wo
 """The GPU keeps up with nothing to wait for, unless recording slows the host."""
 
 
-def report(trace: Trace, plain_step_ns: int | None = None, **known: Any) -> Report:
-    return build([analyze_trace(trace)], plain_step_ns=plain_step_ns, **known)
+def report(trace: Trace, plain_step_ns: int | None = None, **options: Any) -> Report:
+    return build([analyze_trace(trace)], plain_step_ns=plain_step_ns, **options)
 
 
 def launches(plain_step_ns: int | None = None) -> Report:
     return report(trace_of(LAUNCHES), plain_step_ns)
 
 
-def by_rule(found: Report) -> dict[str, Finding]:
-    return {finding.rule: finding for finding in found.findings}
+def by_rule(report: Report) -> dict[str, Finding]:
+    return {finding.rule: finding for finding in report.findings}
 
 
 # -- findings
@@ -58,16 +58,16 @@ def test_an_estimate_decides_nothing() -> None:
 
 
 def test_findings_are_of_the_told_program_and_keep_what_was_recorded() -> None:
-    recorded, told = by_rule(report(trace_of(GPT2))), by_rule(report(trace_of(GPT2), 40 * MS))
-    assert told
-    for rule, one in told.items():
-        assert one.bound_ns == recorded[rule].bound_ns
-        assert one.example == recorded[rule].example
-        assert one.plain_bound_ns is not None and 0 < one.plain_bound_ns < one.bound_ns
-        assert one.spoken_bound_ns == one.plain_bound_ns
-        assert one.plain_example is not None and one.plain_example != one.example
-        assert one.cost_ns < recorded[rule].cost_ns
-        assert one.title != recorded[rule].title
+    recorded, given = by_rule(report(trace_of(GPT2))), by_rule(report(trace_of(GPT2), 40 * MS))
+    assert given
+    for rule, finding in given.items():
+        assert finding.bound_ns == recorded[rule].bound_ns
+        assert finding.example == recorded[rule].example
+        assert finding.plain_bound_ns is not None and 0 < finding.plain_bound_ns < finding.bound_ns
+        assert finding.spoken_bound_ns == finding.plain_bound_ns
+        assert finding.plain_example is not None and finding.plain_example != finding.example
+        assert finding.cost_ns < recorded[rule].cost_ns
+        assert finding.title != recorded[rule].title
 
 
 def test_a_finding_that_only_the_recording_has_is_none() -> None:
@@ -86,22 +86,30 @@ def test_findings_are_ordered_by_what_they_cost_the_program(plain_step_ns: int |
     assert list(findings) == sorted(findings, key=costliest_first)
 
 
-def said(op: str | None, bound_ns: int, rule: int = 0) -> tuple[Rule, Draft]:
+def claim_of(op: str | None, bound_ns: int, rule: int = 0) -> tuple[Rule, Draft]:
     where = None if op is None else Where(op=op, call="cudaStreamSynchronize")
     return tuple(RULES.values())[rule], Draft(title="", detail="", advice="", bound_ns=bound_ns, where=where)
 
 
 def test_a_finding_keeps_what_was_recorded_of_the_same_call() -> None:
-    recorded = [said("aten::item", 5), said("aten::copy_", 7), said(None, 9), said("aten::item", 11), said(None, 13, 1)]
+    recorded = [
+        claim_of("aten::item", 5),
+        claim_of("aten::copy_", 7),
+        claim_of(None, 9),
+        claim_of("aten::item", 11),
+        claim_of(None, 13, 1),
+    ]
 
     def bounds(*spoken: tuple[Rule, Draft]) -> list[int | None]:
         return [None if counterpart is None else counterpart.bound_ns for counterpart in counterparts(spoken, recorded)]
 
     assert bounds(*recorded) == [5, 7, 9, 11, 13]
-    assert bounds(said("aten::copy_", 1)) == [7], "the first has gone"
-    assert bounds(said("aten::mm", 1), said("aten::copy_", 1)) == [5, 7], "what is told apart is not taken for another"
-    assert bounds(*[said(None, 1, 1)] * 2) == [13, None]
-    assert bounds(said(None, 1, 2)) == [None]
+    assert bounds(claim_of("aten::copy_", 1)) == [7], "the first has gone"
+    assert bounds(claim_of("aten::mm", 1), claim_of("aten::copy_", 1)) == [5, 7], (
+        "what is told apart is not taken for another"
+    )
+    assert bounds(*[claim_of(None, 1, 1)] * 2) == [13, None]
+    assert bounds(claim_of(None, 1, 2)) == [None]
 
 
 # -- the report and its file
@@ -159,8 +167,8 @@ def test_recordings_are_compared_where_only_one_program_is_known() -> None:
 def test_other_ways_of_recording_matter_to_recordings_alone() -> None:
     stacks = trace_of(STACKS)
     without = replace(stacks, flags={}, python_frames=HostEvents.empty(names=stacks.names))
-    for told, of, holds in (((None, None), "recorded", "may"), ((9 * MS, 9 * MS), "plain", "Corrected")):
-        sides = [report(one, ns, replayed=False) for one, ns in zip((without, stacks), told, strict=True)]
+    for given, of, holds in (((None, None), "recorded", "may"), ((9 * MS, 9 * MS), "plain", "Corrected")):
+        sides = [report(trace, ns, replayed=False) for trace, ns in zip((without, stacks), given, strict=True)]
         difference = ov.diff(*sides)
         assert difference.of == of
         [doubt] = [doubt for doubt in difference.doubts if doubt.id == "profiler"]

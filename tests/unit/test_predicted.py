@@ -84,8 +84,8 @@ def test_a_diff_says_so_in_its_head(form: str, predicted: Path, capsys: pytest.C
 def test_an_analysis_says_so_in_its_head(form: str, predicted: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(predicted), "--format", form]) == 0
     printed = capsys.readouterr().out
-    told = '"predicted_by": [' if form == "json" else "predicted by overlapscope whatif (pin)"
-    assert told in printed[: printed.index('"findings"') if form == "json" else None]
+    statement = '"predicted_by": [' if form == "json" else "predicted by overlapscope whatif (pin)"
+    assert statement in printed[: printed.index('"findings"') if form == "json" else None]
 
 
 def test_a_recording_is_taken_as_ever(capsys: pytest.CaptureFixture[str]) -> None:

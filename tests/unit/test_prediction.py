@@ -385,13 +385,13 @@ def test_a_ladder_is_that_of_replays_of_all_sets(step: list[Do], times: int) -> 
     """Though it leaves out those that cannot be short enough."""
     trace = record(repeated(step, times))
     base = prepare(trace, None, None)
-    left = [choice for choice in candidates(base) if outcome(base, [choice]).applied[0].touched]
+    candidates_left = [choice for choice in candidates(base) if outcome(base, [choice]).applied[0].touched]
     taken: tuple[Choice, ...] = ()
     now, climbed = base.step_ns, [("", base.step_ns)]
     while base.fidelity.valid:
         gained = None
         for many in (1, 2):
-            sets = [in_order((*taken, *added)) for added in itertools.combinations(left, many)]
+            sets = [in_order((*taken, *added)) for added in itertools.combinations(candidates_left, many)]
             shortest = min(sets, key=lambda tried: outcome(base, tried).step_ns, default=())
             if shortest and now - outcome(base, shortest).step_ns >= LEAST_GAIN * base.step_ns:
                 gained = shortest
@@ -399,11 +399,11 @@ def test_a_ladder_is_that_of_replays_of_all_sets(step: list[Do], times: int) -> 
         if gained is None:
             break
         added = [choice for choice in gained if choice not in taken]
-        left = [choice for choice in left if choice not in added]
+        candidates_left = [choice for choice in candidates_left if choice not in added]
         now, taken = outcome(base, gained).step_ns, gained
         climbed.append((" + ".join(choice.text for choice in added), now))
-    found = [(rung.added, rung.predicted_step_ns.value) for rung in best(trace).result.ladder]
-    assert found == (climbed if base.fidelity.valid else [])
+    ladder = [(rung.added, rung.predicted_step_ns.value) for rung in best(trace).result.ladder]
+    assert ladder == (climbed if base.fidelity.valid else [])
 
 
 def test_events_on_one_stream_say_what_needs_what() -> None:

@@ -25,12 +25,12 @@ def offsets_of(job: Job) -> tuple[Meetings, Offsets]:
 
 def connected(job: Job, rank: int) -> set[int]:
     """Ranks that a rank is connected with through collectives."""
-    found = {rank}
+    connected = {rank}
     while True:
-        more = {time for met in job.met if found & set(met.times) for time in met.times}
-        if more <= found:
-            return found
-        found |= more
+        more = {time for met in job.met if connected & set(met.times) for time in met.times}
+        if more <= connected:
+            return connected
+        connected |= more
 
 
 @given(jobs(offsets=far_apart, unit=US))

@@ -38,9 +38,9 @@ def all_read(library: Library, id: str) -> Ranks:
     while waiting_for(library, wanted):
         assert time.monotonic() < until
         time.sleep(0.02)
-    found = of_job(library, wanted)
-    assert found is not None
-    return found
+    opened = of_job(library, wanted)
+    assert opened is not None
+    return opened
 
 
 # -- written reports ------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_the_url_says_which_report_is_meant(tmp_path: Path) -> None:
     place = parse("/", "/ranks", "?trace=ddp/rank0&report=b.json")
     assert place.report == "b.json" and "report=b.json" in place.href("overview")
     names = {report: chosen(library, UrlState(report=report)) for report in (None, "b.json", "gone.json", TRACES)}
-    assert {report: one and one.id for report, one in names.items()} == {
+    assert {report: entry and entry.id for report, entry in names.items()} == {
         None: "a.json",
         "b.json": "b.json",
         "gone.json": "a.json",

@@ -66,27 +66,27 @@ def planted(
 
 def collectives(number: int) -> list[tuple[int, int, int]]:
     """Start, end and elements of the kernels that name their collective, from the file itself."""
-    found = []
+    meetings = []
     for event in read(number)["traceEvents"]:
         if event.get("cat") == "kernel" and "Collective name" in event["args"]:
             start = round(event["ts"] * 1000)
-            found.append((start, start + round(event["dur"] * 1000), event["args"]["In msg nelems"]))
-    return sorted(found)
+            meetings.append((start, start + round(event["dur"] * 1000), event["args"]["In msg nelems"]))
+    return sorted(meetings)
 
 
 def test_waits_of_two_real_ranks_are_those_that_their_files_say() -> None:
-    waited, made, last = [0, 0], [0, 0], [0, 0]
+    waited, caused, last = [0, 0], [0, 0], [0, 0]
     for (start_a, end_a, size_a), (start_b, end_b, size_b) in zip(collectives(0), collectives(1), strict=True):
         assert size_a == size_b
         early = 0 if start_a < start_b else 1
         wait = min(abs(start_a - start_b), (end_a - start_a, end_b - start_b)[early])
         waited[early] += wait
-        made[1 - early] += wait
+        caused[1 - early] += wait
         last[1 - early] += 1
     report = join(real())
     assert report.clocks.status == "shared"
     assert [row.waited_ns for row in report.ranks] == waited
-    assert [row.made_wait_ns for row in report.ranks] == made
+    assert [row.made_wait_ns for row in report.ranks] == caused
     assert [row.last_in for row in report.ranks] == last
     assert report.matching.judged == report.matching.meetings == 27
     # Rank 1 recorded three kernels more, from before the first step.
@@ -94,11 +94,11 @@ def test_waits_of_two_real_ranks_are_those_that_their_files_say() -> None:
 
 
 def test_figures_of_each_rank_are_those_of_its_own_report() -> None:
-    for one, row in zip(real(), join(real()).ranks, strict=True):
-        assert (row.rank, row.source, row.device) == (one.rank, one.source, one.device)
-        assert row.buckets == one.buckets
-        assert row.span_ns == one.span_ns == sum(row.buckets.named().values())
-        assert row.exposed_comm_ns == int((one.exposed_comm.ends - one.exposed_comm.starts).sum())
+    for reduced, row in zip(real(), join(real()).ranks, strict=True):
+        assert (row.rank, row.source, row.device) == (reduced.rank, reduced.source, reduced.device)
+        assert row.buckets == reduced.buckets
+        assert row.span_ns == reduced.span_ns == sum(row.buckets.named().values())
+        assert row.exposed_comm_ns == int((reduced.exposed_comm.ends - reduced.exposed_comm.starts).sum())
         assert row.waited_exposed_ns is not None and row.waited_ns is not None
         assert row.waited_exposed_ns <= min(row.waited_ns, row.exposed_comm_ns)
 
@@ -141,9 +141,9 @@ def test_a_planted_offset_is_found_within_the_error(tmp_path: Path, ahead_ms: in
     assert row.clock_error_ns < 165 * US
     assert abs(row.clock_offset_ns - ahead) <= row.clock_error_ns
     # Waits are as exact as the clocks, in each of the meetings.
-    for one, other in zip(before.ranks, after.ranks, strict=True):
-        assert one.waited_ns is not None and other.waited_ns is not None
-        assert abs(one.waited_ns - other.waited_ns) <= 27 * row.clock_error_ns
+    for first, other in zip(before.ranks, after.ranks, strict=True):
+        assert first.waited_ns is not None and other.waited_ns is not None
+        assert abs(first.waited_ns - other.waited_ns) <= 27 * row.clock_error_ns
     assert after.straggler is not None and after.straggler.rank == 0
 
 
@@ -331,25 +331,25 @@ def of_several_machines(ahead_ns: Sequence[int], *, late: int, by_ns: int) -> li
     size = 2 * len(ahead_ns)
     ranks = []
     for number in range(size):
-        one, ahead = real()[number % 2], ahead_ns[number // 2]
-        comm = one.comm
+        rank, ahead = real()[number % 2], ahead_ns[number // 2]
+        comm = rank.comm
         start = comm.start_ns.copy()
         first = int(np.flatnonzero(comm.step == 4)[0])
         if number != late:
             start[first] -= by_ns
-        begin, end = one.exposed_comm
+        begin, end = rank.exposed_comm
         waiting = union(np.append(begin, start[first]), np.append(end, comm.end_ns[first]))
         kinds = tuple(
             replace(kind, ranks="[0, 1, ...]", group_size=size) if kind.recorded else kind for kind in comm.kinds
         )
         ranks.append(
             replace(
-                one,
+                rank,
                 rank=number,
                 world_size=size,
                 source=f"host{number // 2}/rank{number}.json",
-                judged_from_ns=one.judged_from_ns + ahead,
-                end_ns=one.end_ns + ahead,
+                judged_from_ns=rank.judged_from_ns + ahead,
+                end_ns=rank.end_ns + ahead,
                 comm=replace(comm, kinds=kinds, start_ns=start + ahead, end_ns=comm.end_ns + ahead),
                 exposed_comm=Intervals(waiting.starts + ahead, waiting.ends + ahead),
             )

@@ -95,8 +95,8 @@ def test_the_planted_straggler_is_named_among_a_thousand() -> None:
 
 def test_several_stragglers_are_all_named() -> None:
     report = real()
-    one = replace(report.stragglers[0], lost_pct=7.5, others=7)
-    several = replace(report, stragglers=tuple(replace(one, rank=rank) for rank in range(6)))
+    straggler = replace(report.stragglers[0], lost_pct=7.5, others=7)
+    several = replace(report, stragglers=tuple(replace(straggler, rank=rank) for rank in range(6)))
     verdict = words.judge(several)
     assert verdict.level == "poor"
     assert verdict.rest[0] == "Rank 1 (7.5%), rank 2 (7.5%), rank 3 (7.5%) and 2 more also delay the others."
@@ -332,14 +332,14 @@ def test_a_map_is_plain_json_and_tells_which_rank_is_where(make: Any, dark: bool
         assert "NaN" not in json.dumps(figure)
     places = slots(report)
     for figure in drawn[: len(metrics.shown(report))]:
-        told = [item for line in figure["data"][0]["hovertext"] for item in line]
-        assert all(one.removeprefix("<b>").startswith(place.name) for one, place in zip(told, places, strict=False))
-        assert not any(told[len(places) :])
+        texts = [item for line in figure["data"][0]["hovertext"] for item in line]
+        assert all(text.removeprefix("<b>").startswith(place.name) for text, place in zip(texts, places, strict=False))
+        assert not any(texts[len(places) :])
 
 
 def test_a_click_on_a_map_finds_the_rank() -> None:
-    found = [slot_at(large(), x, y) for x, y in ((0, 0), (31, 0), (0, 1), (31, 31), (0, 32), (1023, 0))]
-    assert [place and place.label for place in found] == ["0", "31", "32", "1023", None, "1023"]
+    slots_hit = [slot_at(large(), x, y) for x, y in ((0, 0), (31, 0), (0, 1), (31, 31), (0, 32), (1023, 0))]
+    assert [place and place.label for place in slots_hit] == ["0", "31", "32", "1023", None, "1023"]
 
 
 def test_a_map_colours_by_the_value() -> None:

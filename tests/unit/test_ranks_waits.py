@@ -117,7 +117,7 @@ class Account:
                 continue
             for place, charged in enumerate(late):
                 begin, stop = start + wait * place // len(late), start + wait * (place + 1) // len(late)
-                held = self._held(judged, charged, group, next(at for one, at, _, _ in members if one == charged))
+                held = self._held(judged, charged, group, next(at for rank, at, _, _ in members if rank == charged))
                 self.pairs[charged, rank] |= set(range(begin, stop))
                 self.own[charged, rank] |= set(range(begin, stop - min(held, stop - begin)))
                 self.last_in[charged].add(number)
@@ -149,7 +149,7 @@ def test_every_figure_is_that_of_an_account_by_the_nanosecond(
     assert waits.unjudged_ns.tolist() == [len(account.unjudged[rank]) for rank in everyone]
     assert waits.last_in.tolist() == [len(account.last_in[rank]) for rank in everyone]
     pairs = waits.pairs
-    found = {
+    figures = {
         (late, waiting): (waited, exposed, passed)
         for late, waiting, waited, exposed, passed in zip(
             pairs.late.tolist(),
@@ -160,7 +160,7 @@ def test_every_figure_is_that_of_an_account_by_the_nanosecond(
             strict=True,
         )
     }
-    assert found == {
+    assert figures == {
         (late, waiting): (
             len(mine),
             len(mine & account.exposed[waiting]),
@@ -176,10 +176,10 @@ def test_with_one_clock_waits_are_exactly_what_the_last_arrival_made_of_them(job
     _, waits = waits_of(ranks, clocks([0] * job.ranks, [0] * job.ranks))
     arrivals = waits.arrivals
     kernels, row = arrivals.meetings.kernels, arrivals.meetings.row
-    found = sorted(
+    charged_ranks = sorted(
         zip(kernels.rank[row].tolist(), kernels.start_ns[row].tolist(), arrivals.waited_ns.tolist(), strict=True)
     )
-    assert found == sorted(
+    assert charged_ranks == sorted(
         (rank, begin, max(start for start, _ in met.times.values()) - begin)
         for met in job.met
         for rank, (begin, _) in met.times.items()

@@ -70,17 +70,17 @@ def read(tmp_path: Path, content: Any) -> Trace:
     return load(write(tmp_path / "trace.json", content))
 
 
-def same(one: Trace, other: Trace) -> bool:
+def same(first: Trace, other: Trace) -> bool:
     """Return whether two traces hold the same events, with names spelled out."""
     tables = ("gpu_ops", "runtime_calls", "cpu_ops", "annotations", "python_frames", "overheads", "syncs")
     for table in tables:
-        a, b = getattr(one, table), getattr(other, table)
+        a, b = getattr(first, table), getattr(other, table)
         if [a.name(i) for i in range(len(a))] != [b.name(i) for i in range(len(b))]:
             return False
         columns = [c for c in type(a).__struct_fields__ if c not in ("names", "name_id")]
         if not all(np.array_equal(getattr(a, c), getattr(b, c)) for c in columns):
             return False
-    return (one.rank, one.start_ns, one.end_ns) == (other.rank, other.start_ns, other.end_ns)
+    return (first.rank, first.start_ns, first.end_ns) == (other.rank, other.start_ns, other.end_ns)
 
 
 def exact_ns(text: str, base: int = BASE_NS) -> int:

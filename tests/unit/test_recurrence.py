@@ -104,8 +104,8 @@ def test_a_unit_holds_no_more_than_one_iteration_by_its_marks() -> None:
 def test_a_unit_begins_after_the_longest_pause() -> None:
     symbols = np.array(STEP * 9)
     pause = np.where(np.arange(len(symbols)) % len(STEP) == 32, 100, 1)
-    found = find_recurrence(symbols, pause)
-    assert found is not None and (found.starts % len(STEP) == 32).all() and len(found.starts) == 8
+    recurrence = find_recurrence(symbols, pause)
+    assert recurrence is not None and (recurrence.starts % len(STEP) == 32).all() and len(recurrence.starts) == 8
 
 
 @pytest.mark.parametrize("symbols", [[], [1], [7] * 500, list(range(400)), STEP, STEP * 2])

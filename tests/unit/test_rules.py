@@ -106,7 +106,7 @@ def analysed(recording: str) -> TraceAnalysis:
     return analysis_of(DATA / f"{recording}.json.gz")
 
 
-def found(trace: Trace) -> dict[str, Finding]:
+def findings_of(trace: Trace) -> dict[str, Finding]:
     return {finding.rule: finding for finding in find_all([analyze_trace(trace)])}
 
 
@@ -209,7 +209,7 @@ def test_findings_come_costliest_first_and_good_news_last() -> None:
 
 
 def test_a_copy_far_slower_than_its_equals_is_a_slow_link() -> None:
-    finding = found(uploads([0.3, 0.3, 0.3, 0.3, 2.0]))["slow-link"]
+    finding = findings_of(uploads([0.3, 0.3, 0.3, 0.3, 2.0]))["slow-link"]
     # 2.0 ms where 0.3 ms would do, all of it exposed.
     assert finding.bound_ns == pytest.approx(1.7 * MS, rel=1e-3)
     assert "8.4 GB/s" in finding.detail
@@ -231,11 +231,11 @@ def test_a_copy_far_slower_than_its_equals_is_a_slow_link() -> None:
     ],
 )
 def test_no_slow_link(trace: Trace) -> None:
-    assert "slow-link" not in found(trace)
+    assert "slow-link" not in findings_of(trace)
 
 
 def test_values_read_back_one_by_one_are_host_sync_and_not_tiny_copies() -> None:
-    findings = found(scalars(100))
+    findings = findings_of(scalars(100))
     assert "tiny-copies" not in findings
     # 99 gaps of 100 us.
     assert findings["host-sync"].bound_ns == pytest.approx(9.9 * MS, rel=0.1)
@@ -250,7 +250,7 @@ def test_values_read_back_one_by_one_are_host_sync_and_not_tiny_copies() -> None
     ],
 )
 def test_a_copy_that_waits_for_itself(memory: Memory, rule: str) -> None:
-    findings = found(blocking_uploads(memory))
+    findings = findings_of(blocking_uploads(memory))
     assert "host-sync" not in findings
     # Three copies of 2 ms, and up to 60 us of launching around each.
     assert 6 * MS <= findings[rule].bound_ns <= 6.2 * MS
@@ -260,13 +260,13 @@ def test_a_copy_that_waits_for_itself(memory: Memory, rule: str) -> None:
     "trace", [blocking_uploads(Memory.PINNED, cpu_ops=False), blocking_uploads(Memory.PINNED, op="aten::x")]
 )
 def test_a_wait_that_is_not_the_copys_own_is_host_sync(trace: Trace) -> None:
-    findings = found(trace)
+    findings = findings_of(trace)
     assert "blocking-copy" not in findings
     assert 6 * MS <= findings["host-sync"].bound_ns <= 6.2 * MS
 
 
 def test_event_waits_between_compute_streams_are_a_warning() -> None:
-    finding = found(two_streams(waits=True))["streams-without-overlap"]
+    finding = findings_of(two_streams(waits=True))["streams-without-overlap"]
     assert finding.severity == "warning"
     assert finding.title.startswith("Event waits")
     # Half of the kernels could run beside the other half.
@@ -274,27 +274,27 @@ def test_event_waits_between_compute_streams_are_a_warning() -> None:
 
 
 def test_kernels_that_fill_the_gpu_are_no_warning() -> None:
-    finding = found(two_streams(waits=False))["streams-without-overlap"]
+    finding = findings_of(two_streams(waits=False))["streams-without-overlap"]
     assert (finding.severity, finding.bound_ns) == ("info", 0)
     assert "fills the GPU" in finding.title
 
 
 def test_streams_that_run_side_by_side_are_left_alone() -> None:
-    assert "streams-without-overlap" not in found(two_streams(waits=False, beside=True))
+    assert "streams-without-overlap" not in findings_of(two_streams(waits=False, beside=True))
 
 
 def test_exposed_communication_costs_what_outlasts_compute() -> None:
-    finding = found(collective(2.0))["exposed-comm"]
+    finding = findings_of(collective(2.0))["exposed-comm"]
     assert finding.bound_ns == 2 * MS
     assert "ncclDevKernel_AllReduce" in finding.detail
 
 
 def test_a_cost_below_one_percent_is_silent() -> None:
-    assert not found(collective(0.09))
+    assert not findings_of(collective(0.09))
 
 
 def test_a_hostile_name_stays_on_one_line() -> None:
-    finding = found(collective(2.0, name="nccl\nKernel\x1b[31m" + "x" * 500))["exposed-comm"]
+    finding = findings_of(collective(2.0, name="nccl\nKernel\x1b[31m" + "x" * 500))["exposed-comm"]
     assert "\n" not in finding.detail
     assert "\x1b" not in finding.detail
     assert len(finding.detail) < 600
@@ -302,7 +302,7 @@ def test_a_hostile_name_stays_on_one_line() -> None:
 
 @pytest.mark.parametrize("both_streams", [False, True])
 def test_directions_that_take_turns(both_streams: bool) -> None:
-    finding = found(in_turns(both_streams=both_streams))["one-way-copies"]
+    finding = findings_of(in_turns(both_streams=both_streams))["one-way-copies"]
     # Five downloads of 2 ms could run beside the uploads.
     assert finding.bound_ns == pytest.approx(10 * MS, rel=0.02)
 
@@ -315,13 +315,13 @@ def test_directions_that_take_turns(both_streams: bool) -> None:
     ],
 )
 def test_directions_that_need_not_change(trace: Trace) -> None:
-    assert "one-way-copies" not in found(trace)
+    assert "one-way-copies" not in findings_of(trace)
 
 
 def test_filling_pinned_memory_counts_as_pinning_and_other_cpu_work_does_not() -> None:
     ops = [Op(Kind.COMPUTE, start, start + MS, launch=(start - 10 * US, start - 5 * US)) for start in (0, 6 * MS)]
     cpu_ops = [Host("aten::pin_memory", 2 * MS, 4 * MS), Host("aten::copy_", 2 * MS, 3 * MS)]
-    findings = found(make_trace(ops, cpu_ops=cpu_ops))
+    findings = findings_of(make_trace(ops, cpu_ops=cpu_ops))
     assert findings["pin-in-loop"].bound_ns == 2 * MS
     assert findings["host-compute"].bound_ns == pytest.approx(3 * MS, rel=0.01)
 
@@ -332,7 +332,7 @@ def test_the_lead_in_costs_nothing() -> None:
         Op(Kind.COMPUTE, 5 * MS, 6 * MS, correlation=2),
         Op(Kind.COMPUTE, 6 * MS, 9 * MS, launch=(MS, 2 * MS)),
     ]
-    assert not found(make_trace(ops))
+    assert not findings_of(make_trace(ops))
 
 
 def test_a_trace_without_launches_syncs_or_stacks_is_not_an_error() -> None:
@@ -342,7 +342,7 @@ def test_a_trace_without_launches_syncs_or_stacks_is_not_an_error() -> None:
         Op(Kind.COMM, 6 * MS, 9 * MS, stream=-1),
         Op(Kind.D2H, 9 * MS, 9 * MS, stream=20),
     ]
-    assert set(found(make_trace(ops))) <= {"exposed-comm", "same-stream", "overlap-achieved"}
+    assert set(findings_of(make_trace(ops))) <= {"exposed-comm", "same-stream", "overlap-achieved"}
 
 
 # -- texts ----------------------------------------------------------------------------------------

@@ -32,14 +32,14 @@ def columns_of(batch: Batch) -> list[Any]:
     """All that a Trace is made of."""
     columns = EventColumns()
     columns.add(batch)
-    made: list[Any] = [batch.count, columns.repaired]
+    contents: list[Any] = [batch.count, columns.repaired]
     for part in columns.parts:
         category, *others = (column.tolist() for column in part)
-        made += [[[*columns.categories][number] for number in category], *others]
+        contents += [[[*columns.categories][number] for number in category], *others]
     for table, values in columns.values.items():
-        made += [(table, at.tolist(), value.tolist()) for at, value in values]
+        contents += [(table, at.tolist(), value.tolist()) for at, value in values]
     finished = Finished(columns)
-    return [*made, finished.names]
+    return [*contents, finished.names]
 
 
 def in_python(array: bytes) -> Batch:

@@ -60,8 +60,8 @@ def test_the_first_card_is_the_step_and_none_is_a_percentage_of_next_to_nothing(
 @pytest.mark.parametrize("metric", ["efficiency_pct", "hidden_copy_pct", "exposed_copy_pct"])
 def test_a_budget_on_a_percentage_of_next_to_nothing_is_unknown(metric: str) -> None:
     limit = {"max": "10%"} if metric == "exposed_copy_pct" else {"min": "80%"}
-    found, why = status(steps(10, 1000), metric, limit)
-    assert found == "unknown" and "0.1% of the time" in why
+    verdict_status, why = status(steps(10, 1000), metric, limit)
+    assert verdict_status == "unknown" and "0.1% of the time" in why
     assert status(steps(900, 1000), metric, limit)[0] == "fail"
 
 
@@ -73,8 +73,8 @@ def test_a_diff_has_no_percentage_of_next_to_nothing() -> None:
 
 def test_a_budget_on_bandwidth_is_not_judged_by_copies_of_a_few_bytes() -> None:
     limit = {"min": "10 GB/s"}
-    found, why = status(steps(10, 16), "copy_bandwidth", limit)
-    assert found == "unknown" and "latency" in why
+    verdict_status, why = status(steps(10, 16), "copy_bandwidth", limit)
+    assert verdict_status == "unknown" and "latency" in why
     assert status(steps(900, 1 << 20), "copy_bandwidth", limit)[0] == "fail"
     assert status(steps(90, 1 << 20), "copy_bandwidth", limit)[0] == "pass"
 

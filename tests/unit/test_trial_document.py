@@ -26,7 +26,7 @@ DIFF = """--- a/train.py
 """
 
 
-def tried(change: str, value: str = "", *, step_ms: float, added: float, **told: object) -> Tried:
+def tried(change: str, value: str = "", *, step_ms: float, added: float, **fields: object) -> Tried:
     pct = 100 * (step_ms / 31.8 - 1)
     facts = {
         "title": "",
@@ -39,7 +39,7 @@ def tried(change: str, value: str = "", *, step_ms: float, added: float, **told:
         "races": None,
         "failure": "",
         "edit": Edit(diff="", advice=()),
-    } | told
+    } | fields
     return Tried(
         change=change,
         value=value,

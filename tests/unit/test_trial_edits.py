@@ -209,7 +209,7 @@ def test_an_edit_changes_nothing_but_its_options(call: str, end: str, encoding: 
     head = "# coding: latin-1\n" if encoding == "latin-1" else ""
     text = f"{head}from torch.utils.data import DataLoader\nif x :\n    a = 'ü' ;b = {call} ; c = 1  # end\n\x0c\ny = 2"
     source = (text + "\n" * last).replace("\n", end).encode(encoding)
-    line = next(i for i, one in enumerate(text.split("\n"), 1) if "DataLoader(" in one)
+    line = next(i for i, line in enumerate(text.split("\n"), 1) if "DataLoader(" in line)
     wishes = [(Wish(line, libraries.DATA_LOADER, options),) for options in (libraries.workers("6"), libraries.PIN)]
     after, reasons = rewrite(source, wishes)
     assert reasons == ["", ""]

@@ -70,7 +70,7 @@ def change(id: str = "pin", argument: str | None = None, *, touched: int = 96, n
     )
 
 
-def predicted(name: str = "", **told: Any) -> WhatIf:
+def predicted(name: str = "", **fields: Any) -> WhatIf:
     """A prediction of 31.2 ms instead of 72.1 ms, with `name` wherever a trace could have it."""
     whole: dict[str, Any] = {
         "source": f"traces/x{name}.json",
@@ -111,7 +111,7 @@ def predicted(name: str = "", **told: Any) -> WhatIf:
             unexplained_ns=3_200,
         ),
     }
-    return WhatIf(**whole | told)
+    return WhatIf(**whole | fields)
 
 
 NOTHING: dict[str, Any] = {
@@ -137,7 +137,7 @@ LADDER = (
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("fields", "expected"),
     [
         ({}, "A step would take 31.20 ms instead of 72.10 ms (56.7% less; between 30.10 and 65.00 ms)."),
         ({"steps": 0}, "The whole window would take 31.20 ms instead of 72.10 ms (56.7% less; between "),
@@ -159,8 +159,8 @@ LADDER = (
         (NOTHING, "No prediction: the replay cannot reproduce this recording."),
     ],
 )
-def test_the_first_sentence_is_the_answer(told: dict[str, Any], expected: str) -> None:
-    result = predicted(**told)
+def test_the_first_sentence_is_the_answer(fields: dict[str, Any], expected: str) -> None:
+    result = predicted(**fields)
     assert headline(result).text.startswith(expected)
     for shown in (text(result, width=120), md(result).replace("\\", "")):
         assert expected in shown
@@ -414,9 +414,9 @@ def test_the_laboratorys_calibration_is_taken_where_it_is_of_the_same_gpu(
     monkeypatch.chdir(tmp_path)
     assert read_calibration(None, trace) is None
     CALIBRATION.parent.mkdir()
-    for gpu, found in (("NVIDIA H200", True), ("NVIDIA A100", False)):
-        made = msgspec.structs.replace(shipped(), gpu=gpu)
-        CALIBRATION.write_bytes(msgspec.json.encode(made))
-        assert read_calibration(None, trace) == (made if found else None)
+    for gpu, applies in (("NVIDIA H200", True), ("NVIDIA A100", False)):
+        calibration = msgspec.structs.replace(shipped(), gpu=gpu)
+        CALIBRATION.write_bytes(msgspec.json.encode(calibration))
+        assert read_calibration(None, trace) == (calibration if applies else None)
     with pytest.raises(UsageError, match=r"is for NVIDIA A100, but .* was recorded on NVIDIA H200"):
         read_calibration(CALIBRATION, trace)

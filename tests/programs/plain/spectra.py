@@ -30,9 +30,9 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 loss = torch.zeros(())
 for number in range(o.steps):
     heard = spectra[number % 4].to(o.device, non_blocking="unwaited" in o.edits)
-    said = words[number % 4].to(o.device, non_blocking="unwaited" in o.edits)
+    spoken = words[number % 4].to(o.device, non_blocking="unwaited" in o.edits)
     with torch.autocast(o.device, dtype=torch.bfloat16):
-        loss = functional.cross_entropy(model(heard), said)
+        loss = functional.cross_entropy(model(heard), spoken)
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -59,8 +59,8 @@ class Clock:
     Without `--time` it does nothing.
     """
 
-    def __init__(self, told: Options) -> None:
-        self._timed, self._cuda = told.timed, told.cuda
+    def __init__(self, options: Options) -> None:
+        self._timed, self._cuda = options.timed, options.cuda
         self._steps = 0
         self._begin = 0.0
 
