@@ -243,11 +243,11 @@ def growth(directory: Path, compared: Sequence[Compared], repeats: int) -> list[
     rows.sort(key=lambda row: row[0])
     sizes = [size for size, _ in rows]
     lines = ["## Growth", "", f"Every size: [performance-growth.csv]({GROWTH.name})."]
-    cells = [(f"{size:.1f}", f"{run.seconds:.2f}", f"{run.peak_mb:.0f}") for size, run in rows]
+    cells = [(f"{size:.1f}", f"{measurement.seconds:.2f}", f"{measurement.peak_mb:.0f}") for size, measurement in rows]
     GROWTH.write_text(csv_text(("MB", "seconds", "peak MB"), cells), encoding="utf-8")
     for what, unit, values in (
-        ("Time", "s", [run.seconds for _, run in rows]),
-        ("Peak memory", "MB", [run.peak_mb for _, run in rows]),
+        ("Time", "s", [measurement.seconds for _, measurement in rows]),
+        ("Peak memory", "MB", [measurement.peak_mb for _, measurement in rows]),
     ):
         slope, start = statistics.linear_regression(sizes, values)
         fit = statistics.correlation(sizes, values) ** 2
