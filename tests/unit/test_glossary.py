@@ -76,6 +76,10 @@ def test_a_word_may_be_spelled_as_people_or_as_json_spell_it(spelled: str) -> No
     assert "(bucket)" in told(spelled)
 
 
+def test_the_short_form_in_narrow_tables_is_explained_as_the_whole_term() -> None:
+    assert glossary.explain("efficiency").blocks == glossary.explain("overlap efficiency").blocks
+
+
 def test_a_typing_error_is_reported_with_a_suggestion() -> None:
     with pytest.raises(UsageError, match="did you mean 'same-stream'"):
         glossary.explain("sam-stream")
