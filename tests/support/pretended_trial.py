@@ -88,7 +88,7 @@ def main(like: list[str]) -> None:
         "host_ns": [step_ns + source.randrange(200_000) for _ in range(steps - task["warmup_steps"] - 1)],
         "results": {"digest": digest, "sketches": [], "loss": 1.0 if digest == "same" else 2.0},
         "facts": facts(gpu="gpu" in like) if task["survey"] else None,
-        "made": dict.fromkeys(changes, 1),
+        "effects": dict.fromkeys(changes, 1),
     }
     half = Path(task["directory"], "half.json")
     half.write_text(json.dumps(told))
