@@ -60,21 +60,27 @@ def main() -> None:
     commands = parser.add_subparsers(required=True, dest="command")
     names = [*table().programs]
     for command in ("fetch", "data", "run", "try"):
-        one = commands.add_parser(command)
-        one.add_argument("out", type=Path, metavar="DIR")
+        subparser = commands.add_parser(command)
+        subparser.add_argument("out", type=Path, metavar="DIR")
         if command == "fetch":
-            one.add_argument(
+            subparser.add_argument(
                 "--clones", default="", metavar="TEMPLATE", help="local clones, such as /git/{owner}/{name}"
             )
         else:
-            one.add_argument("--only", action="append", metavar="NAME", choices=names, help="may be repeated")
+            subparser.add_argument("--only", action="append", metavar="NAME", choices=names, help="may be repeated")
         if command == "try":
-            one.add_argument("--each", type=float, default=2.5, help="minutes for the trial of a program (%(default)s)")
-            one.add_argument("--minutes", type=float, default=9.0, help="end by then (%(default)s)")
+            subparser.add_argument(
+                "--each", type=float, default=2.5, help="minutes for the trial of a program (%(default)s)"
+            )
+                "--each", type=float, default=2.5, help="minutes for the trial of a program (%(default)s)"
+            )
+            subparser.add_argument("--minutes", type=float, default=9.0, help="end by then (%(default)s)")
         if command == "run":
-            one.add_argument("--minutes", type=float, default=9.0, help="begin no program after that (%(default)s)")
-            one.add_argument("--ways", default=",".join(ORDER), help="runs of each program (%(default)s)")
-            one.add_argument("--again", action="store_true", help="measure again")
+            subparser.add_argument(
+                "--minutes", type=float, default=9.0, help="begin no program after that (%(default)s)"
+            )
+            subparser.add_argument("--ways", default=",".join(ORDER), help="runs of each program (%(default)s)")
+            subparser.add_argument("--again", action="store_true", help="measure again")
     paging = commands.add_parser("page")
     paging.add_argument("page", type=Path)
     paging.add_argument("folder", type=Path, nargs="?", metavar="DIR")

@@ -109,7 +109,7 @@ class Measured(msgspec.Struct, frozen=True):
 
     def of(self, way: Way) -> list[Run]:
         """Return the runs of this kind."""
-        return [one for one in self.runs if one.way == way]
+        return [run for run in self.runs if run.way == way]
 
 
 def table() -> Table:
@@ -158,11 +158,11 @@ def make_data(out: Path, names: Sequence[str]) -> None:
         for program in (programs[name] for name in names if programs[name].repository == repository):
             folder = folder_of(out, program)
             command = [sys.executable, "-c", script, str(folder), msgspec.json.encode(program.data).decode()]
-            made = subprocess.run(
+            done = subprocess.run(
                 command, check=False, capture_output=True, text=True, env=_environment(program, folder)
             )
-            if made.returncode:
-                print(f"{repository}: {made.stderr[-600:]}", flush=True)
+            if done.returncode:
+                print(f"{repository}: {done.stderr[-600:]}", flush=True)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(of, {programs[name].repository for name in names}))
@@ -186,7 +186,7 @@ def measure(out: Path, names: Sequence[str], order: Sequence[Way], until: float)
                         print(f"left out for want of time: {name}", flush=True)
                         continue
                     new = tuple(run(out, name, way, first + i, lane) for i, way in enumerate(ways))
-                    shown = (f"{one.way} {one.wall_s:.1f} s ({one.exit_code})" for one in new)
+                    shown = (f"{row.way} {row.wall_s:.1f} s ({row.exit_code})" for row in new)
                     print(f"{name}: {', '.join(shown)}", flush=True)
                     runs[name] += new
                     pending.append(analyses.submit(finish, out, name, runs[name]))
@@ -295,7 +295,9 @@ def _shown(report: Any) -> Any:
     traces = [
         {
             "step_source": trace.get("step_source"),
-            "devices": [{"steps": len(one["steps"]), "plain_step_ns": _plain_step_ns(one)} for one in trace["devices"]],
+            "devices": [
+                {"steps": len(device["steps"]), "plain_step_ns": _plain_step_ns(device)} for device in trace["devices"]
+            ],
         }
         for trace in report["traces"]
     ]
@@ -323,8 +325,8 @@ def _environment(program: Program | None, folder: Path) -> dict[str, str]:
     places = [str((folder / program.path).resolve())] if program and program.path else []
     places += [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     offline = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "WANDB_MODE": "disabled", "MPLBACKEND": "Agg"}
-    own = program.environment if program else {}
-    return os.environ | offline | own | {"PYTHONPATH": os.pathsep.join(places)}
+    program_environment = program.environment if program else {}
+    return os.environ | offline | program_environment | {"PYTHONPATH": os.pathsep.join(places)}
 
 
 def machine() -> str:

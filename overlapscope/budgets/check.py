@@ -263,7 +263,7 @@ def _outcome(verdicts: tuple[BudgetVerdict, ...]) -> Outcome:
 def _summary(verdicts: tuple[BudgetVerdict, ...]) -> str:
     """Return the outcome of all budgets.
 
-    Example: `2 of 5 budgets failed: efficiency_pct >= 80%, forbid pageable-copy.`
+    Example: `2 of 5 budgets failed: efficiency_pct >= 80%, forbid pageable-memory.`
     """
     total = plural(len(verdicts), "budget")
     if all(verdict.status == "skipped" for verdict in verdicts):

@@ -117,14 +117,14 @@ def entry(report: Report, origin: Origin, check: CheckResult | None = None) -> E
     Raises:
         UsageError: A trace was predicted, or two traces are of the same device, and so not of the same job.
     """
-    plain, found = of_program(report) is not report, figures(report)
+    plain, recorded = of_program(report) is not report, figures(report)
     for trace in report.traces:
         if trace.predicted_by is not None:
             raise UsageError(
                 f"{clean(trace.source)}: was predicted by `overlapscope whatif`, and a history is of recordings; add a "
                 "recording of the changed program."
             )
-    if repeated(found):
+    if repeated(recorded):
         raise UsageError(
             f"{clean(report.traces[0].source)} and the traces beside it are of the same rank, and an entry of the "
             "history belongs to one job; add them one by one."
@@ -134,7 +134,7 @@ def entry(report: Report, origin: Origin, check: CheckResult | None = None) -> E
         origin=origin,
         plain=plain,
         gpu=gpu_of(report),
-        figures=found,
+        figures=recorded,
         report=report,
         check=check,
     )

@@ -237,10 +237,10 @@ def ranges(section: DeviceReport, device: Device) -> Table:
     by_name: dict[str, list[Period]] = {}
     for period in device.ranges:
         by_name.setdefault(period.name, []).append(period)
-    found = [_RangeRow(name, periods, _times(periods)) for name, periods in by_name.items()]
-    found.sort(key=lambda item: (-item.times.span_ns, item.name))
-    shown = found if section.page.verbose else found[:FEW]
-    hidden = len(found) - len(shown)
+    named = [_RangeRow(name, periods, _times(periods)) for name, periods in by_name.items()]
+    named.sort(key=lambda item: (-item.times.span_ns, item.name))
+    shown = named if section.page.verbose else named[:FEW]
+    hidden = len(named) - len(shown)
     table = table_of(
         shown,
         column.text("range", lambda item: item.name, id="name", width=180, flexible=True, heads=True),

@@ -145,7 +145,7 @@ def figures(section: DeviceReport, device: Device) -> Table:
     lead_in = "unknown" if device.lead_in_ns is None else unit.text(device.lead_in_ns)
     both = (engines.h2d_ns, engines.d2h_ns, overlap.h2d_d2h_ns)
     lines = (
-        ("efficiency", percent(efficiency_shown(device))),
+        ("overlap efficiency", percent(efficiency_shown(device))),
         ("hidden copy", percent(hidden_copy_shown(device))),
         ("comm under compute", percent(overlap.comm_compute_pct)),
         ("h2d, d2h, both at once", f"{', '.join(map(unit.number, both))} {unit.name}"),

@@ -142,11 +142,11 @@ def lost(pieces: ClaimedPieces) -> str:
 
 def spread(places: Iterable[Place], most: int = 3) -> str:
     """Return the costliest places as a single sentence; empty if none is known."""
-    known = [*islice(((text, p) for p in places if (text := place(p.where))), most)]
-    if not known:
+    named = [*islice(((text, p) for p in places if (text := place(p.where))), most)]
+    if not named:
         return ""
     return (
         " By place: "
-        + "; ".join(f"{duration(p.time_ns)} ({plural(p.count, 'time')}) {text}" for text, p in known)
+        + "; ".join(f"{duration(p.time_ns)} ({plural(p.count, 'time')}) {text}" for text, p in named)
         + "."
     )

@@ -47,14 +47,14 @@ def make_room(directory: Path, limit_bytes: int) -> None:
 
     Only what `begin` made is looked at. What cannot be deleted stays.
     """
-    left = limit_bytes
+    free_bytes = limit_bytes
     for recording in sorted(_recordings(directory), key=lambda path: path.name, reverse=True):
         for path, size in sorted(_files(recording), key=lambda file: (file[0].name != REPORT, file[0].name)):
-            if size > left:
+            if size > free_bytes:
                 with suppress(OSError):
                     path.unlink()
             else:
-                left -= size
+                free_bytes -= size
         # Only where it is empty.
         with suppress(OSError):
             recording.rmdir()

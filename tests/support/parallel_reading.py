@@ -23,9 +23,9 @@ ALONE = Crew(threads=1)
 BASE_NS = 1_790_857_026_000_000_000
 
 
-def assert_identical(one: Trace, other: Trace) -> None:
+def assert_identical(first: Trace, other: Trace) -> None:
     for field in fields(Trace):
-        a, b = getattr(one, field.name), getattr(other, field.name)
+        a, b = getattr(first, field.name), getattr(other, field.name)
         if not isinstance(a, TraceTable):
             assert a == b, field.name
             continue

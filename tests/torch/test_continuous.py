@@ -206,14 +206,14 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         ('(here / "watched").write_text("in the way")', "no recording is made: "),
         ("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))", "no recording was made: "),
     ],
     ids=["no directory", "no room"],
 )
-def test_a_disk_that_takes_nothing_is_told_once_and_the_program_goes_on(spoil: str, said: str, run: Run) -> None:
+def test_a_disk_that_takes_nothing_is_reported_once_and_the_program_goes_on(spoil: str, message: str, run: Run) -> None:
     done = run(
         f"""
 {spoil}
@@ -230,10 +230,10 @@ print("trained", len(turns))
 """
     )
     assert done.stdout == "trained 3\n"
-    assert done.stderr.startswith(f"overlapscope: {said}") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"overlapscope: {message}") and done.stderr.count("\n") == 1
 
 
-def test_a_disk_that_is_full_when_the_program_ends_is_told_once(run: Run, tmp_path: Path) -> None:
+def test_a_disk_that_is_full_when_the_program_ends_is_reported_once(run: Run, tmp_path: Path) -> None:
     done = run(
         """
 api.watch(**asked)
@@ -250,7 +250,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
     assert watched(tmp_path) == []
 
 
-def test_a_sink_that_raises_is_told_once(run: Run, tmp_path: Path) -> None:
+def test_a_sink_that_raises_is_reported_once(run: Run, tmp_path: Path) -> None:
     done = run(
         """
 class Writer:

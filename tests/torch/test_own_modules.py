@@ -18,7 +18,7 @@ PROGRAM = f"import {', '.join(NAMES)}\nprint([module.mine for module in ({', '.j
 def folder(tmp_path: Path) -> Path:
     for name in (*NAMES, "fractions", "secrets"):
         write(tmp_path / f"{name}.py", "mine = 1\n")
-    (tmp_path / "csv").mkdir()  # Python passes over a folder that is no package.
+    (tmp_path / "csv").mkdir()  # Python passes over a folder that is not a package.
     return tmp_path
 
 

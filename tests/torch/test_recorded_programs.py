@@ -1,6 +1,8 @@
-"""Programs run plainly and under `overlapscope run`: exit code, stdout, stderr but for our lines, and files are alike.
+"""Tests that programs behave alike under Python and `overlapscope run`: exit code, stdout, files, and stderr except our
+lines.
 
-Every one is a real process, most with torch loaded before. What only differs in how it ends is in `test_run_recorded`.
+Every one is a real process, most with torch loaded before. Programs that differ only in how they end are in
+`test_run_recorded`.
 """
 
 from __future__ import annotations
@@ -45,15 +47,15 @@ def plainly():
 
 
 class Program(Struct, frozen=True):
-    """A program, what its trace has, and what is said of it."""
+    """A program, the contents of its trace, and its messages."""
 
     text: str
     steps: int | None
-    """How many in the trace; None where there is none."""
+    """Number of steps in the trace; None without a trace."""
     said: str = ""
     options: tuple[str, ...] = ()
     op: str = ""
-    """One that is in the trace."""
+    """An op in the trace."""
 
 
 _INTERRUPTED = """
@@ -182,8 +184,8 @@ def test_a_program_does_what_it_does_alone_and_leaves_its_trace(name: str, tmp_p
     assert (recorded.returncode, recorded.stdout, theirs) == (alone.returncode, alone.stdout, alone.stderr)
     assert program.said in ours
     trace = tmp_path / "recorded" / TRACE
-    left = {path.name for path in (tmp_path / "recorded").iterdir()} - {"program.py"}
-    assert left == (set() if program.steps is None else {TRACE})
+    files = {path.name for path in (tmp_path / "recorded").iterdir()} - {"program.py"}
+    assert files == (set() if program.steps is None else {TRACE})
     if program.steps is not None:
         assert steps(trace) == program.steps
         assert not program.op or load(trace).cpu_ops.named(program.op.__eq__).any()

@@ -175,7 +175,7 @@ def _figures(
     if wall.published is not None:
         figures.append(("published", f"{digits(wall.published)} ms"))
     if analysis is not None:
-        figures.append(("efficiency", percent(efficiency_shown(analysis))))
+        figures.append(("overlap efficiency", percent(efficiency_shown(analysis))))
     return figures
 
 
