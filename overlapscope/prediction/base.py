@@ -82,10 +82,11 @@ def prepare(trace: Trace, calibration: Calibration | None) -> Base:
     """Build and replay a recording's graph, for the steps of its busiest device.
 
     Raises:
-        UsageError: The trace has no GPU activity, or the calibration is of another GPU.
+        UsageError: The trace has no GPU op with a time, or the calibration is of another GPU.
     """
-    if not len(trace.gpu_ops):
-        raise UsageError(f"{trace.source}: there is no GPU activity to predict from.")
+    activity = next(check for check in judge_file(trace) if check.id == "gpu-activity")
+    if activity.status == "fail":
+        raise UsageError(f"{trace.source}: nothing can be predicted. {activity.detail}")
     named = set(trace.device_names.values())
     if calibration is not None and named and calibration.gpu not in named:
         raise UsageError(

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct, distinct_rows, rows_by
-from overlapscope.analysis.plain_step import PlainStep, measured, told
+from overlapscope.analysis.plain_step import PlainStep, from_user, measured
 from overlapscope.base.columns import quantile
 from overlapscope.base.intervals import covered, union
 from overlapscope.prediction.base import Base
@@ -100,7 +100,9 @@ def of_few_lanes(trace: Trace) -> bool:
 
 def known_step(base: Base, user_step_ns: int | None) -> PlainStep | None:
     """Return the step time without recording, if the user passed it or it was timed."""
-    return told(user_step_ns) if user_step_ns is not None else measured(base.trace.plain_steps, base.recorded.mean_ns)
+    if user_step_ns is not None:
+        return from_user(user_step_ns)
+    return measured(base.trace.plain_steps, base.recorded.mean_ns)
 
 
 def as_plain(base: Base, plain: PlainStep) -> Base:

@@ -10,11 +10,11 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from overlapscope.base.marks import METADATA, ORIGIN, PLAIN_STEPS, STEP_SOURCE, TORCH, WARM_UP_STEPS
+from overlapscope.base.marks import METADATA, ORIGIN, PLAIN_STEPS, STEP_SOURCE, THREADS, TORCH, WARM_UP_STEPS
 from overlapscope.base.revision import job_name, revision, running_script
 from overlapscope.recorder import all_threads, devices
 from overlapscope.recorder.cupti import detached
@@ -24,6 +24,9 @@ from overlapscope.version import __version__
 
 if TYPE_CHECKING:
     from overlapscope.trace.model import PlainSteps, TraceOrigin
+
+_MOST_NAMED = 100
+_LONGEST_NAME = 100
 
 _LOG_LEVEL, _ERRORS_ONLY = "KINETO_LOG_LEVEL", "6"
 
@@ -37,6 +40,8 @@ class Metadata:
     origin: TraceOrigin | None = None
     step_source: str | None = None
     """Description of what ended steps."""
+    threads: dict[str, str] = field(default_factory=dict)
+    """Python's names of threads, by their numbers."""
 
     def json(self) -> str:
         """Return the text that is in the trace, exactly once."""
@@ -50,6 +55,8 @@ class Metadata:
             content[ORIGIN] = {name: value for name, value in to_builtins(self.origin).items() if value is not None}
         if self.step_source is not None:
             content[STEP_SOURCE] = self.step_source
+        if self.threads:
+            content[THREADS] = self.threads
         if self.plain_steps != PlainSteps():
             content[PLAIN_STEPS] = to_builtins(self.plain_steps)
         return json.dumps(content)
@@ -151,9 +158,24 @@ class Session:
         results = getattr(self._profiler.profiler, "kineto_results", None)
         return results is None or not any("::" in event.name() for event in results.events())
 
+    @property
+    def has_gpu_times(self) -> bool:
+        """True if the recording has a GPU op with a time. Valid after `stop`; takes a microsecond per event."""
+        results = getattr(self._profiler.profiler, "kineto_results", None)
+        if results is None or not devices.cuda_is_up():
+            return False
+        from torch._C._autograd import DeviceType  # `torch.autograd` has it, but does not export it.
+
+        return any(event.device_type() != DeviceType.CPU and event.duration_ns() > 0 for event in results.events())
+
     def export(self, name: str) -> None:
         """Write the recording to a .json file, after `stop`."""
         self._profiler.export_chrome_trace(name)
+
+
+def thread_names() -> dict[str, str]:
+    """Return Python's names of the threads that run now, by their numbers; of many threads, the oldest."""
+    return {str(thread.native_id): thread.name[:_LONGEST_NAME] for thread in threading.enumerate()[:_MOST_NAMED]}
 
 
 def _origin() -> TraceOrigin:

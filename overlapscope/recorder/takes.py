@@ -10,7 +10,7 @@ from overlapscope.errors import RecordingFailed
 from overlapscope.recorder.memory_guard import MemoryGuard
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.schedule import StepWindow
-from overlapscope.recorder.session import Metadata, Session
+from overlapscope.recorder.session import Metadata, Session, thread_names
 
 if TYPE_CHECKING:
     from overlapscope.trace.model import TimedSteps
@@ -44,6 +44,8 @@ class Take:
         """True to keep it."""
         self.judged_ns: list[int] = []
         """Lengths of its judged steps by the host's clock, in nanoseconds."""
+        self._has_gpu_times: bool | None = None
+        self._stopped = False
         self.notes: list[str] = []
         self.session: Session | None
         """None once it is written, or if it could not be stopped."""
@@ -80,6 +82,14 @@ class Take:
     def lasted_s(self) -> float:
         """Time since the present step began, in seconds."""
         return (clock.now_ns() - self._begun_ns) / _NS_PER_S
+
+    @property
+    def has_gpu_times(self) -> bool | None:
+        """True if it has a GPU op with a time; None while it runs, and if this was not asked before it was written."""
+        if self._has_gpu_times is None and self._stopped and self.session is not None:
+            # To look takes a microsecond per event.
+            self._has_gpu_times = self.session.has_gpu_times
+        return self._has_gpu_times
 
     def keep(self, step: int, because: str) -> None:
         """Keep it for its last step, which alone is judged, and add the sentence `because` to its notes."""
@@ -127,8 +137,9 @@ class Take:
         try:
             source = step_source if finished > self.window.first else None
             plain, origin = PlainSteps(before=before), self.session.origin
-            metadata = Metadata(self.window.warm_up_steps(finished), plain, origin, source)
+            metadata = Metadata(self.window.warm_up_steps(finished), plain, origin, source, thread_names())
             self.session.stop(metadata, unfinished=unfinished)
+            self._stopped = True
             self.notes += filter(None, [self.session.what_others_did])
         except Exception as error:
             self.session = None

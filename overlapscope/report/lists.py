@@ -15,7 +15,7 @@ from overlapscope.analysis.average import judged_ranges
 from overlapscope.analysis.each_copy import EachCopy
 from overlapscope.analysis.groups import says_bandwidth
 from overlapscope.analysis.host import CallSite
-from overlapscope.analysis.results import Device, Evidence, HostStall, Period, Window, efficiency_shown, missing_ns
+from overlapscope.analysis.results import Device, HostStall, Period, Window, efficiency_shown, missing_ns
 from overlapscope.analysis.steps import find_outliers
 from overlapscope.base.intervals import I64
 from overlapscope.base.words import plural
@@ -100,10 +100,6 @@ def evidence(section: DeviceReport, device: Device, subject: Subject) -> Table:
     whole_ns = device.buckets.idle_ns if subject == "idle" else device.buckets.exposed_copy_ns
     unit = section.unit_of(whole_ns)
 
-    def moved(case: Evidence) -> str:
-        # The detail names the copies before it gives the reason.
-        return case.detail.partition(":")[0]
-
     return table_of(
         cases,
         column.text("cause", lambda case: case.cause, width=145),
@@ -112,7 +108,7 @@ def evidence(section: DeviceReport, device: Device, subject: Subject) -> Table:
         column.text("where", lambda case: case.where, when=any(case.where for case in cases), **_LINE),
         column.text("op", lambda case: op_words(case.op), width=130),
         column.text("call", lambda case: case.call, width=140),
-        column.text("copies", moved, when=subject == "exposed-copy", width=140),
+        column.text("copies", lambda case: case.copies, when=subject == "exposed-copy", width=140),
         column.count("cases", lambda case: case.count, among=section.steps, id="count"),
         column.text("confidence", lambda case: case.confidence, width=105),
         title="Where it comes from",

@@ -27,6 +27,8 @@ class Page(Struct, frozen=True):
     verbose: bool = False
     recorded: bool = False
     """Whether the figures are of the recording, even if those of the program without the profiler are known."""
+    plain_step_option: str = "--plain-step"
+    """Name of the option that takes the step time without the profiler."""
     strips: Mapping[tuple[int, int], Strip] = field(default_factory=dict)
     """By number of the trace in the report, and device ordinal. A report read from JSON has none."""
 

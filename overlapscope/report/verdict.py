@@ -8,6 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from overlapscope.analysis import spread
+from overlapscope.analysis.plain_step import takes
 from overlapscope.analysis.results import Device, HostUse, TraceResult, copies_matter, missing_ns
 from overlapscope.base.words import between, clean, duration, listed, plural, share
 from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, Cause, CopyCause, IdleCause
@@ -85,7 +86,11 @@ def judge(section: DeviceReport) -> Verdict:
     lead = f"{_frame(section, device)} {' and '.join(clauses)}."
     fix = _fix(section, device)
     if level == "good":
-        little = "Little to gain" if fix or losses[0][0] else "No overlap problems found"
+        little = (
+            "Little to gain"
+            if fix or losses[0][0] >= max(1, WORTH_SAYING * device.span_ns)
+            else "No overlap problems found"
+        )
         lead = f"{little}: {lead[:1].lower()}{lead[1:]}"
         fix = fix or (f"Less than {100 * part + 0.05:.1f}% of the time could be saved." if part else "")
     doubt = " ".join(filter(None, (_doubt(section), _unjudged(lost_parts))))
@@ -229,8 +234,6 @@ _STATUS = (("fail", "failed"), ("warn", "warned"))
 
 # -- The program without the profiler --------------------------------------------------------------
 
-_HOW = {"measured": "measured", "told": "as given"}
-
 
 def plain_sentence(section: DeviceReport) -> str:
     """Return how the length of a step is known, and which program the figures are about."""
@@ -243,10 +246,9 @@ def plain_sentence(section: DeviceReport) -> str:
     if section.is_plain and plain.origin == "estimated":
         return (
             f"This is the program without the profiler, estimated from the recording, where {what} takes "
-            f"{duration(plain.recorded_step_ns)}. If you know the real time, pass --plain-step."
+            f"{duration(plain.recorded_step_ns)}. If you know the real time, pass {section.page.plain_step_option}."
         )
-    interval = "" if plain.low_ns == plain.high_ns else f", {between(plain.low_ns, plain.high_ns)}"
-    known = f"{duration(plain.step_ns)} ({_HOW.get(plain.origin, plain.origin)}{interval})"
+    known = takes(plain.step_ns, plain.low_ns, plain.high_ns, plain.origin)
     if section.is_plain:
         return f"This is the program without the profiler, where {what} takes {known}; {recorded}."
     why = "" if section.page.recorded else " The recording cannot be replayed."
@@ -267,7 +269,24 @@ def _of_host(section: DeviceReport, host: HostUse, reasons: str) -> Verdict:
     """Return the verdict on a program without a GPU, which can save the time of loading data."""
     part = sum(step.loading_ns for step in host.steps) / max(sum(step.span_ns for step in host.steps), 1)
     steps = steps_sentence(spread.of_host(host) if host.by_steps else None, section.trace)
-    return Verdict(_level(part), section.title, host_sentence(host), _LOADER[host.loader], doubt=reasons, steps=steps)
+    return Verdict(
+        _level(part),
+        section.title,
+        host_sentence(host),
+        _LOADER[host.loader],
+        plain=_host_plain_sentence(host),
+        doubt=reasons,
+        steps=steps,
+    )
+
+
+def _host_plain_sentence(host: HostUse) -> str:
+    """Return the step time without the profiler; empty if the recorder didn't measure it."""
+    if host.plain is None:
+        return ""
+    length = takes(host.plain.step_ns, host.plain.low_ns, host.plain.high_ns, "measured")
+    average = f"{duration(host.plain.mean_ns)} on average"
+    return f"Without the profiler a step takes {length}; {average}. All figures are of the recording."
 
 
 def host_sentence(host: HostUse) -> str:

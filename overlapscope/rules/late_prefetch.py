@@ -54,6 +54,7 @@ def _check(claims: Claims) -> Iterator[Draft]:
                 title=f"{title} {claims.time_a_step(pieces.time_ns)}",
                 detail=f"In {claims.times_a_step(len(pieces.copies), 'case')} the copy {seen} (cause {cause}).{doubt}",
                 advice=advice,
+                for_all=cause == CopyCause.ENGINE_BUSY,
                 # No intervention loosens an event wait or changes the order in a queue.
                 fixes=None if cause == CopyCause.LATE_ISSUE else (),
             ),

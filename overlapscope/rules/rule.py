@@ -28,6 +28,8 @@ class Draft(Struct, frozen=True):
     bound_ns: int = 0
     where: Where | None = None
     example: Window | None = None
+    for_all: bool = False
+    """True if the advice is the same in every framework, although other advice of the rule isn't."""
     afterword: str = ""
     """Text after the detail and the places."""
     severity: Severity | None = None
@@ -143,11 +145,11 @@ def lost(claims: Claims, pieces: ClaimedPieces) -> str:
 
 def spread(claims: Claims, places: Iterable[Place], most: int = 3) -> str:
     """Return the costliest places as a single sentence; empty if none is known."""
-    known = [*islice(((text, p) for p in places if (text := place(p.where))), most)]
-    if not known:
+    named = [*islice(((text, p) for p in places if (text := place(p.where))), most)]
+    if not named:
         return ""
     return (
         " By place: "
-        + "; ".join(f"{claims.time(p.time_ns)} ({claims.times(p.count, 'time')}) {text}" for text, p in known)
+        + "; ".join(f"{claims.time(p.time_ns)} ({claims.times(p.count, 'time')}) {text}" for text, p in named)
         + "."
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from overlapscope.analysis.results import Device, Plain, efficiency_shown, hidden_copy_shown, missing_ns, partition
+from overlapscope.analysis.results import Device, efficiency_shown, hidden_copy_shown, missing_ns, partition
 from overlapscope.base.words import bare_shares, duration
 from overlapscope.budgets.check import check
 from overlapscope.budgets.settings import Budget, Settings
