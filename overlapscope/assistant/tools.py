@@ -128,7 +128,7 @@ class Tools(msgspec.Struct, frozen=True):
         plain_step_ns: PlainStep = None,
         page: PageNumber = 1,
     ) -> str:
-        """List what costs time, the surest saving first, with evidence, what to change, saving and place in the code."""
+        """List what costs time, the surest saving first, with evidence, what to change, and place in the code."""
         rule = current_rule(rule) if rule is not None else None
         if rule is not None and rule not in RULES:
             raise UsageError(f"there is no rule {rule!r}{did_you_mean(rule, RULES)}; rules: {', '.join(RULES)}.")
@@ -156,8 +156,8 @@ class Tools(msgspec.Struct, frozen=True):
             if rule in (None, finding.rule)
         ]
         head = {
-            "saves_ns": "what the fix saves of an average step (of all that was recorded, if it has no steps): by replay, "
-            "or at most (bound); do not add up"
+            "saves_ns": "what the fix saves of an average step (of the recording, without steps): by replay, or at "
+            "most (bound); do not add up"
         }
         return answer(head, items, figures=_SPOKEN, unknown=doubts_about(report), called="findings", page=page)
 
@@ -367,6 +367,7 @@ class Tools(msgspec.Struct, frozen=True):
         """Find the rank that delays the others, and show how each rank spends its time."""
         from overlapscope.ranks.engine import reduce_all
         from overlapscope.ranks.files import expand_urls
+        from overlapscope.ranks.frame import by_steps, rows_of
         from overlapscope.ranks.join import Joined
         from overlapscope.ranks.reduced import Unreadable
 
@@ -386,9 +387,12 @@ class Tools(msgspec.Struct, frozen=True):
             "missing": result.missing[:FEW],
         }
         less = {"source": ..., "step_spans_ns": ..., "device_name": ..., "doubts": (), "doubt_ids": ...}
-        rows = [without(row, less) for row in result.ranks]
+        less |= {"judged": ..., "median_step_ns": ..., "lead_in_ns": ..., "unjudged_comm_ns": ...}
+        shown = rows_of(result)
+        rows = [without(row, less) for row in shown]
+        figures = f"{'of an average step ' if by_steps(shown) else ''}{_RECORDED}"
         unknown = [*(f"{reduced.source}: {reduced.reason}" for reduced in result.unreadable), *result.notes]
-        return answer(head, rows, figures=_RECORDED, unknown=unknown, called="ranks", page=page)
+        return answer(head, rows, figures=figures, unknown=unknown, called="ranks", page=page)
 
     def history(
         self,
