@@ -18,7 +18,6 @@ from overlapscope.recorder.options import Options
 from overlapscope.recorder.recorder_state import RecorderState, Stage
 from overlapscope.recorder.schedule import StepWindow
 from overlapscope.recorder.session import Session, profiler_running
-from overlapscope.recorder.takes import Take
 from overlapscope.recorder.trace_file import TraceFiles
 
 if TYPE_CHECKING:
@@ -204,7 +203,7 @@ class WindowRecorder(RecorderState):
         Returns false if only the thread that began may stop the profiler, or if nothing is to be recorded any more.
         """
         take = self._running
-        if not self.running or (take is not None and not (take.session and take.session.all_threads)):
+        if not self.running or (take is not None and not take.all_threads):
             return False
         if take is not None:
             self._stop()
@@ -225,7 +224,7 @@ class WindowRecorder(RecorderState):
         forgotten.
         """
         take = self._running
-        if take is not None and take.session is not None and take.session.all_threads:
+        if take is not None and take.all_threads:
             self.discard()
         else:
             self._forget()
@@ -281,7 +280,7 @@ class WindowRecorder(RecorderState):
         with self._timer.pausing(self._steps):
             self._ranges.look()
             self._stop()
-            if self._takes.unmarked is None or (take.session is not None and not take.session.empty):
+            if self._takes.unmarked is None or not take.empty:
                 self._takes.write(take)
                 self._takes.unmarked = take
         self._takes.drop()
@@ -365,8 +364,8 @@ class WindowRecorder(RecorderState):
         """Stop, and write the take that counts, unless it is in the file already or not wanted."""
         self._stop()
         takes, take = self._takes, self._takes.counting(self._steps)
-        if not (self._steps or takes.done) and take is not None and take.session is not None and self.why_worthless:
-            reason = self.why_worthless(take.session)
+        if not (self._steps or takes.done) and take is not None and take.in_memory and self.why_worthless:
+            reason = self.why_worthless(take)
             if reason is not None:
                 takes.drop()
                 takes.failures.append(f"There is no trace: the program marked no step, used no GPU and {reason}.")
@@ -383,7 +382,7 @@ class WindowRecorder(RecorderState):
             self._timer.restart()
         takes.finish(take)
 
-    def _start_session(self, window: StepWindow, stage: Stage) -> Take:
+    def _start_session(self, window: StepWindow, stage: Stage) -> Session:
         waits = stage is Stage.REHEARSAL and self._options.wait > 0
         unmarked = self._bounded and not self.marked
         max_size_bytes = self._options.max_size_bytes
@@ -392,7 +391,7 @@ class WindowRecorder(RecorderState):
             stacks=self._options.stacks and not waits,
             max_size_bytes=min(max_size_bytes, _UNMARKED_BYTES) if unmarked else max_size_bytes,
         )
-        take = Take(window, options, on_too_much=self._on_too_much, wanted=self._slow is None)
+        take = Session(window, options, on_too_much=self._on_too_much, wanted=self._slow is None)
         if options.stacks != self._options.stacks:
             take.notes.append(_NO_STACKS)
         self._stage = stage
