@@ -148,7 +148,7 @@ def _lightened(base: Base, cost: _HostCost, times: float, rest: float = 1.0) -> 
     )
     graph = replace(base.graph, calls=calls)
     replayed = replay(graph)
-    steps = step_times(graph, base.device, base.main_stream, base.numbers, replayed.start_ns, replayed.end_ns)
+    steps = step_times(graph, base.judged, replayed.start_ns, replayed.end_ns)
     return replace(base, graph=graph, replayed=replayed, steps=steps)
 
 

@@ -108,10 +108,10 @@ def replayed_as(base: Base, applied: tuple[Applied, ...], run: Stance = Stance.E
     if changed:
         graph = spread(applied[-1].graph, run, plain=base.plain is not None)
     replayed = base.replayed if graph is base.graph and base.replayed is not None else replay(graph)
-    steps = step_times(graph, base.device, base.main_stream, base.numbers, replayed.start_ns, replayed.end_ns)
+    steps = step_times(graph, base.judged, replayed.start_ns, replayed.end_ns)
     step_ns = steps.median_ns
     if changed and not steps.is_window:
-        step_ns = max(step_ns, engine_ns(graph, base.device, base.numbers, replayed.start_ns, replayed.end_ns))
+        step_ns = max(step_ns, engine_ns(graph, base.judged, replayed.start_ns, replayed.end_ns))
     return Outcome(applied, graph, replayed, steps, step_ns, base.real_ns(step_ns))
 
 

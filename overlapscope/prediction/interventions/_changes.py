@@ -47,20 +47,20 @@ def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, ShownNeeds]:
     moved[rows] = True
     lines = [np.flatnonzero((items.lane == source) & ~items.gone) for source in distinct(items.lane[rows]).tolist()]
     lane, streams = _own_lanes(graph, lines, moved)
-    noted_first, noted_then = graph.notes
-    tied = (lane[noted_first] != lane[noted_then]) & (moved[noted_first] | moved[noted_then])
-    noted = np.zeros(len(items), np.bool_)
-    noted[noted_first[tied]] = noted[noted_then[tied]] = True
-    first, then = [noted_first[tied]], [noted_then[tied]]
+    parted = lane[graph.stated.first] != lane[graph.stated.then]
+    stated = graph.stated.take(parted & (moved[graph.stated.first] | moved[graph.stated.then]))
+    tied = np.zeros(len(items), np.bool_)
+    tied[stated.first] = tied[stated.then] = True
+    first, then = [stated.first], [stated.then]
     shown = ShownNeeds(bool(len(rows)), bool(len(rows)))
     for line in lines:
         copies = line[moved[line]]
-        needs = find_needs(graph, line, copies, noted)
+        needs = find_needs(graph, line, copies, tied)
         shown = shown.besides(needs)
         upload = items.kind[copies] == Kind.H2D
         waits = ~upload | (stance == Stance.WORST)
         holds = upload & (needs.shown | (stance == Stance.EXPECTED)) | (stance == Stance.WORST)
-        first += [np.where(waits & ~needs.noted, needs.ahead, -1), np.where(holds & ~needs.noted, copies, -1)]
+        first += [np.where(waits & ~needs.stated, needs.ahead, -1), np.where(holds & ~needs.stated, copies, -1)]
         then += [copies, needs.behind]
     earlier, later = np.concatenate(first), np.concatenate(then)
     real = (earlier >= 0) & (later >= 0)
