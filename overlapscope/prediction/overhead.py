@@ -1,4 +1,4 @@
-"""The plain program: a recording's graph without recording overhead, fitted to the plain step.
+"""Removal of recording overhead: a graph's host work is shortened until its step is the plain step.
 
 The host takes longer for a CPU op, runtime call or Python function that is recorded. Ops on the device hardly change
 (1% or less on an H200). So a recording becomes the plain program by shortening the host's work: the work between two
