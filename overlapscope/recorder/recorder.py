@@ -1,7 +1,7 @@
 """The recorder: the profiler's way through the windows of a schedule.
 
-Users see `recording.Recording`, which also ensures that only the thread that began calls the recorder, and that no two
-calls overlap.
+It decides, and knows no threads: `driver.Driver` calls it on one thread, one call at a time. Users see
+`recording.Recording`. It opens and closes a `session.Session`, a run of the profiler.
 """
 
 from __future__ import annotations

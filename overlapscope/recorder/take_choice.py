@@ -1,4 +1,4 @@
-"""The choice between the takes of a recording, and the files of those that were chosen."""
+"""The choice between the takes of a recording: sessions of the profiler, of which one is written for each window."""
 
 from __future__ import annotations
 
