@@ -102,5 +102,7 @@ def _threads(trace: Trace, windows: Intervals, main: int) -> tuple[ThreadUse, ..
     threads = []
     for thread, of_thread in rows_by(trace.cpu_ops.thread):
         busy = intersect(union(trace.cpu_ops.start_ns[of_thread], trace.cpu_ops.end_ns[of_thread]), windows)
-        threads.append(ThreadUse(thread=thread, steps=thread == main, busy_ns=int((busy.ends - busy.starts).sum())))
+        busy_ns = int((busy.ends - busy.starts).sum())
+        name = trace.thread_names.get(thread, "")
+        threads.append(ThreadUse(thread=thread, name=name, steps=thread == main, busy_ns=busy_ns))
     return tuple(sorted(threads, key=lambda use: (not use.steps, -use.busy_ns, use.thread)))

@@ -395,6 +395,8 @@ class ThreadUse(msgspec.Struct, frozen=True, kw_only=True):
     """Time that one thread was in CPU ops."""
 
     thread: int
+    name: str = ""
+    """Python's name of the thread; empty if the recording doesn't state it."""
     steps: bool
     """True if it is the thread that marks the steps."""
     busy_ns: int

@@ -27,6 +27,7 @@ from overlapscope.base.marks import (
     PREDICTION,
     RECORDER,
     STEP_SOURCE,
+    THREADS,
     TORCH,
     WARM_UP_STEPS,
 )
@@ -113,6 +114,7 @@ def _head(trace: Trace) -> dict[str, Any]:
     ours: dict[str, Any] = {TORCH: str(torch)} if torch is not None else {}
     ours |= {WARM_UP_STEPS: trace.warm_up_steps} if trace.warm_up_steps else {}
     ours |= {STEP_SOURCE: trace.step_source} if trace.step_source else {}
+    ours |= {THREADS: trace.thread_names} if trace.thread_names else {}
     ours |= {RECORDER: trace.recorder} if trace.recorder != "kineto" else {}
     ours |= {FRAMEWORK: trace.framework} if trace.framework != "pytorch" else {}
     if trace.origin is not None:

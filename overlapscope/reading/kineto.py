@@ -25,6 +25,7 @@ from overlapscope.reading._metadata import (
     predicted_by,
     recorder,
     step_source,
+    thread_names,
     versions,
     warm_up_steps,
 )
@@ -131,6 +132,7 @@ def assemble(
         damage=damage,
         warm_up_steps=warm_up_steps(metadata),
         step_source=step_source(metadata),
+        thread_names=thread_names(metadata),
         base_ns=base_ns,
         predicted_by=predicted_by(metadata),
         plain_steps=plain_steps(metadata),

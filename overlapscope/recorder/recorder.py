@@ -29,6 +29,10 @@ _UNMARKED = (
     "The program marked no step, so {:.1f} s of it were recorded, {}. overlapscope.step() at the end of an iteration "
     "marks steps; --whole records the whole program."
 )
+_NO_GPU_TIMES = (
+    "The recording of later steps has no times of GPU ops, which is a defect of torch.profiler, so what was recorded "
+    "before them is used instead; run it again to record later steps."
+)
 _LEAST_UNMARKED_S = 1
 """Minimum length of the second of these windows for it to replace the first, in seconds."""
 _NO_STACKS = (
@@ -251,7 +255,9 @@ class WindowRecorder(RecorderState):
             with self._timer.pausing(self._steps):
                 self._ranges.look()
                 self._stop()
-                self._takes.write(take)
+                if self._takes.counting(self._steps) is take:
+                    self._takes.write(take)
+                take.release()
             self._stage = Stage.BETWEEN
         else:
             self._end_recording()
@@ -271,7 +277,7 @@ class WindowRecorder(RecorderState):
             self._takes.rehearsal = self._start_session(rehearsal.begun(self._steps), Stage.REHEARSAL)
 
     def _end_unmarked(self) -> None:
-        """End a recording without a step. It replaces the one before only if it has ops of the program."""
+        """End a recording without a step. It replaces the one before only if it has ops, and GPU ops if that has."""
         take = self._running
         assert take is not None
         self._unmarked_windows += 1
@@ -280,7 +286,9 @@ class WindowRecorder(RecorderState):
         with self._timer.pausing(self._steps):
             self._ranges.look()
             self._stop()
-            if self._takes.unmarked is None or not take.empty:
+            before = self._takes.unmarked
+            lost = before is not None and before.has_gpu_times and not take.has_gpu_times
+            if before is None or not (take.empty or lost):
                 self._takes.write(take)
                 self._takes.unmarked = take
         self._takes.drop()
@@ -330,7 +338,8 @@ class WindowRecorder(RecorderState):
     def _step_in_recording(self) -> None:
         take = self._takes.recording
         assert take is not None
-        if self._takes.counting(self._steps) is take:
+        rehearsal = self._takes.rehearsal
+        if rehearsal and not rehearsal.has_gpu_times and self._takes.counting(self._steps) is take:
             self._takes.rehearsal = None
         if self._slow is not None and self._steps > take.window.judged:
             slow = self._slow.judge(self._steps - 1, take.judged_ns[-1])
@@ -373,7 +382,9 @@ class WindowRecorder(RecorderState):
         if take is None or not take.wanted or (takes.done and self._options.by_steps and not take.judged_ns):
             takes.recording = None
             return
-        if take is not takes.unmarked and (take is takes.rehearsal or not take.judged_ns):
+        if take is not takes.by_steps(self._steps):
+            take.notes.append(_NO_GPU_TIMES)
+        elif take is not takes.unmarked and (take is takes.rehearsal or not take.judged_ns):
             short = self._options.why_short(self._steps, len(take.judged_ns))
             if short is not None:
                 take.notes.append(short)

@@ -8,14 +8,14 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from overlapscope.base import clock
-from overlapscope.base.marks import METADATA, ORIGIN, PLAIN_STEPS, STEP_SOURCE, TORCH, WARM_UP_STEPS
+from overlapscope.base.marks import METADATA, ORIGIN, PLAIN_STEPS, STEP_SOURCE, THREADS, TORCH, WARM_UP_STEPS
 from overlapscope.base.revision import job_name, revision, running_script
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import all_threads, devices
@@ -28,6 +28,9 @@ from overlapscope.version import __version__
 
 if TYPE_CHECKING:
     from overlapscope.trace.model import PlainSteps, TimedSteps, TraceOrigin
+
+_MOST_NAMED = 100
+_LONGEST_NAME = 100
 
 _LOG_LEVEL, _ERRORS_ONLY = "KINETO_LOG_LEVEL", "6"
 _STEP = "ProfilerStep#"
@@ -43,6 +46,8 @@ class Metadata:
     origin: TraceOrigin | None = None
     step_source: str | None = None
     """Description of what ended steps."""
+    threads: dict[str, str] = field(default_factory=dict)
+    """Python's names of threads, by their numbers."""
 
     def json(self) -> str:
         """Return the text that is in the trace, exactly once."""
@@ -56,6 +61,8 @@ class Metadata:
             content[ORIGIN] = {name: value for name, value in to_builtins(self.origin).items() if value is not None}
         if self.step_source is not None:
             content[STEP_SOURCE] = self.step_source
+        if self.threads:
+            content[THREADS] = self.threads
         if self.plain_steps != PlainSteps():
             content[PLAIN_STEPS] = to_builtins(self.plain_steps)
         return json.dumps(content)
@@ -88,6 +95,8 @@ class Session:
         """True to keep it."""
         self.judged_ns: list[int] = []
         """Lengths of its judged steps by the host's clock, in nanoseconds."""
+        self.has_gpu_times: bool | None = None
+        """True if it has a GPU op with a time; None until it has stopped."""
         self.notes: list[str] = []
         self._options = options
         # A profiler of all threads records no memory (pytorch issue 192290, torch 2.13).
@@ -220,10 +229,12 @@ class Session:
 
         self._guard.stop()
         source = step_source if finished > self.window.first else None
-        self.metadata = Metadata(self.window.warm_up_steps(finished), PlainSteps(before=before), self._origin, source)
+        warm_up, plain = self.window.warm_up_steps(finished), PlainSteps(before=before)
+        self.metadata = Metadata(warm_up, plain, self._origin, source, thread_names())
         self.unfinished = None if self._annotation is None else self._annotation.name
         try:
             self._stop_profiler()
+            self.has_gpu_times = self.timed_on_gpu()
             self.notes += filter(None, [self._what_others_did()])
         except Exception as error:
             self.release()
@@ -272,8 +283,19 @@ class Session:
     @property
     def empty(self) -> bool:
         """True if no op was recorded. Valid after `stop`; takes a microsecond per event."""
+        return not any("::" in event.name() for event in self._events())
+
+    def timed_on_gpu(self) -> bool:
+        """Return whether a GPU op with a time was recorded. Takes a microsecond per event."""
+        if not devices.cuda_is_up():
+            return False
+        from torch.autograd import DeviceType
+
+        return any(event.device_type() != DeviceType.CPU and event.duration_ns() > 0 for event in self._events())
+
+    def _events(self) -> Sequence[Any]:
         results = getattr(getattr(self._profiler, "profiler", None), "kineto_results", None)
-        return results is None or not any("::" in event.name() for event in results.events())
+        return () if results is None else results.events()
 
     def export(self, name: str) -> None:
         """Write the recording to a .json file, after `stop`."""
@@ -286,6 +308,11 @@ class Session:
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def thread_names() -> dict[str, str]:
+    """Return Python's names of the threads that run now, by their numbers; of many threads, the oldest."""
+    return {str(thread.native_id): thread.name[:_LONGEST_NAME] for thread in threading.enumerate()[:_MOST_NAMED]}
 
 
 def _origin() -> TraceOrigin:

@@ -11,7 +11,8 @@ class TakeChoice:
     """Takes of the window under way, of which one counts, and those of earlier windows.
 
     The recording counts as soon as it has a step and at least as many judged steps as the rehearsal. Until then the
-    rehearsal does, or a recording without a step (`unmarked`) if neither has a step yet.
+    rehearsal does, or a recording without a step (`unmarked`) if neither has a step yet. If a take turns out to have no
+    GPU op with a time when it stops, an earlier one that has them counts instead.
     """
 
     def __init__(self, files: TraceFiles) -> None:
@@ -29,6 +30,14 @@ class TakeChoice:
 
     def counting(self, steps: int) -> Session | None:
         """Return the take that is written if nothing more comes, after this number of finished steps."""
+        take = self.by_steps(steps)
+        if take is None or take.has_gpu_times is not False:
+            return take
+        others = (self.rehearsal, self.unmarked)
+        return next((other for other in others if other is not None and other.has_gpu_times), take)
+
+    def by_steps(self, steps: int) -> Session | None:
+        """Return the take that counts by its steps."""
         rehearsal, recording = self.rehearsal, self.recording
         if recording is None or rehearsal is None:
             take = recording or rehearsal

@@ -10,12 +10,14 @@ from typing import TypeVar
 from overlapscope.analysis.results import (
     Device,
     Plain,
+    ThreadUse,
     TraceResult,
     efficiency_shown,
     hidden_copy_shown,
     missing_ns,
     partition,
 )
+from overlapscope.base.marks import MAIN_THREAD
 from overlapscope.base.words import (
     NOTHING,
     Unit,
@@ -280,6 +282,13 @@ def plain_unit(plain: Plain) -> Unit:
 # -- Traces without GPU activity -------------------------------------------------------------------
 
 
+def _thread_words(thread: ThreadUse) -> str:
+    """Return the name of a thread, or else its number, such as `thread 10435`."""
+    if thread.name == MAIN_THREAD:
+        return "the main thread"
+    return clean(thread.name, NAME_LIMIT) or f"thread {thread.thread}"
+
+
 def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table]:
     """Return the steps, ops and threads of a trace without GPU activity, at most `most` rows of each."""
     host = section.trace.host
@@ -304,7 +313,7 @@ def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table
     ]
     threads = [
         (
-            f"{thread.thread}{', which marks the steps' if thread.steps and host.by_steps else ''}",
+            f"{_thread_words(thread)}{', which marks the steps' if thread.steps and host.by_steps else ''}",
             unit.number(thread.busy_ns),
             share(thread.busy_ns, total),
         )

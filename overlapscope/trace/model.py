@@ -355,6 +355,8 @@ class Trace(Struct, frozen=True, eq=False, weakref=True):
     """Name of the ranges that are the steps; empty if torch.profiler marked the steps, or there are none."""
     step_source: str = ""
     """End of a step according to the recorder, such as `calls of ResNet.forward`; empty if not noted."""
+    thread_names: dict[int, str] = field(default_factory=dict)
+    """Python's names of threads by their numbers, as far as the recorder noted them."""
     period: OwnPeriod | None = None
     """Period by which steps were found; None if they are marked. The first is start-up if `warm_up_steps` is 1."""
     whole_graphs: int = 0

@@ -11,7 +11,7 @@ import pytest
 import overlapscope as ov
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.recorder import WindowRecorder
-from overlapscope.recorder.session import profiler_running
+from overlapscope.recorder.session import Session, profiler_running
 from tests.support.recorded import names, steps, warm_up_steps, work
 
 torch = pytest.importorskip("torch", reason="records with torch")
@@ -179,6 +179,64 @@ def put_off(path: Path, wait: int) -> WindowRecorder:
     )
     made.start(put_off=True)
     return made
+
+
+class TestGpuTimes:
+    """A recording whose GPU ops have no times, as PyTorch's profiler makes some, replaces none that has them."""
+
+    @pytest.mark.parametrize(
+        ("first", "rehearsal", "recording", "kept"),
+        [
+            (True, False, False, "first"),
+            (True, True, False, "rehearsal"),
+            (True, False, True, "recording"),
+            (False, True, False, "rehearsal"),
+            (False, False, False, "recording"),
+        ],
+    )
+    def test_the_latest_recording_with_gpu_times_is_kept(
+        self,
+        first: bool,
+        rehearsal: bool,
+        recording: bool,
+        kept: str,
+        path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        # Only what torch.profiler recorded of the GPU is made up.
+        gpu_times = iter([first, rehearsal, recording])
+        monkeypatch.setattr(Session, "timed_on_gpu", lambda _: next(gpu_times))
+        made = WindowRecorder(
+            lambda: path, Options(active=2, plain_steps=3), since_ns=0, bounded=True, on_too_much=lambda: None
+        )
+        made.start()
+        work()
+        made.close()
+        for _ in range(20):
+            work()
+            made.step()
+        made.finish()
+        assert made.failure is None and made.complete
+        assert steps(path) == {"first": [], "rehearsal": [1, 2], "recording": [8, 9, 10]}[kept]
+        assert any("defect of torch.profiler" in note for note in made.notes) == (kept != "recording")
+
+    def test_a_later_window_without_gpu_times_does_not_replace_the_first(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gpu_times = iter([True, False])
+        monkeypatch.setattr(Session, "timed_on_gpu", lambda _: next(gpu_times))
+        made = WindowRecorder(
+            lambda: path, Options(active=2, plain_steps=3), since_ns=0, bounded=True, on_too_much=lambda: None
+        )
+        made.start()
+        work()
+        made.close()
+        assert made.open()
+        work()
+        work()
+        made.close()
+        made.finish()
+        assert names(path) == ["work"]
 
 
 class TestPuttingOff:

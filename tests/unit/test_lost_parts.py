@@ -257,16 +257,28 @@ def test_a_kernel_by_which_rocm_copies_states_no_direction_unless_its_call_does(
     assert ("copy-directions" in checks) == checked
 
 
-def test_gpu_ops_without_times_are_not_called_absent(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("time", "said"),
+    [
+        ({"dur": -1}, "GPU ops without a possible time"),
+        ({"ts": 0, "dur": 0}, "GPU ops without a possible time"),
+        ({"cat": "overhead"}, "launches of GPU work, but no GPU op"),
+    ],
+)
+def test_gpu_ops_that_the_profiler_lost_are_not_called_absent(
+    time: dict[str, object], said: str, tmp_path: Path
+) -> None:
     path = Path(write_steps(tmp_path / "trace.json"))
     trace = json.loads(path.read_text())
     for event in trace["traceEvents"]:
         if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
-            event["dur"] = -1
+            event |= time
     path.write_text(json.dumps(trace))
-    [check] = [one for one in read_report([path]).traces[0].trust.checks if one.id == "gpu-activity"]
-    assert check.status == "fail"
-    assert "without a possible time, so overlap cannot be measured: record again" in check.detail
+    report = read_report([path]).traces[0]
+    [check] = [one for one in report.trust.checks if one.id == "gpu-activity"]
+    assert check.status == "fail" and said in check.detail
+    assert "a defect of the recording" in check.detail and "no GPU activity" not in check.detail
+    assert report.host is None
 
 
 def trust_check(trace: Trace, check_id: str) -> Check:
