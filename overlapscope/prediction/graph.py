@@ -27,7 +27,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.grouping import rows_by
-from overlapscope.base.columns import Columns
+from overlapscope.base.columns import Columns, mask_of
 from overlapscope.base.kept import kept
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.shapes import Shapes
@@ -225,7 +225,5 @@ class Graph(Struct, frozen=True, eq=False):
 
     def launching(self, items: I64 | Bool) -> Bool:
         """Return a mask of the calls that launched any of the items, given as rows or as a mask."""
-        launches = np.zeros(len(self.calls), np.bool_)
         called = self.items.call[items]
-        launches[called[called >= 0]] = True
-        return launches
+        return mask_of(called[called >= 0], len(self.calls))

@@ -13,7 +13,7 @@ from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct, rows_by
 from overlapscope.analysis.host import find_blocking
 from overlapscope.analysis.periods import is_step
-from overlapscope.base.columns import locate, pick
+from overlapscope.base.columns import locate, mask_of, pick
 from overlapscope.prediction.calibration import Constants
 from overlapscope.prediction.graph import Calls, DeviceItems, Waits
 from overlapscope.prediction.thread_turns import Relation, relations
@@ -74,9 +74,7 @@ def find_calls(trace: Trace) -> HostCalls:
 def _outermost(trace: Trace) -> I64:
     """Return for each runtime call that launches or blocks the outermost such call around it; -1 for other calls."""
     runtime = trace.runtime_calls
-    relevant = np.zeros(len(runtime), np.bool_)
-    relevant[call_kinds.launching(trace)] = True
-    relevant[find_blocking(trace).row] = True
+    relevant = mask_of(call_kinds.launching(trace), len(runtime)) | mask_of(find_blocking(trace).row, len(runtime))
     candidates, outermost = np.flatnonzero(relevant), np.full(len(runtime), -1, np.int64)
     for _, of_thread in rows_by(runtime.thread[candidates]):
         rows = candidates[of_thread]
@@ -326,8 +324,7 @@ def _in_pairs(batch: list[int], recorded: list[int], correlation: I64, event_of:
 
 def _queue_full(calls: Calls, items: DeviceItems) -> tuple[I64, I64]:
     """Pair long launch calls made while the queue was full with the item that ended right before they returned."""
-    launches = np.zeros(len(calls), np.bool_)
-    launches[items.call[(items.call >= 0) & ~items.is_copy]] = True
+    launches = mask_of(items.call[(items.call >= 0) & ~items.is_copy], len(calls))
     long = np.flatnonzero(launches & (calls.length_ns > _LONG_CALL_NS))
     if not len(long):
         return long, long

@@ -372,7 +372,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def fitted(parts: Mapping[K, int], spare: K, target: int) -> dict[K, int]:
-    """Adjust lengths so that they add up to `whole`.
+    """Adjust lengths so that they add up to `target`.
 
     The `spare` length takes the difference. If it is too short, all lengths are reduced in proportion.
     """

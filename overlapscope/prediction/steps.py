@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from overlapscope.analysis.periods import is_step, judged_steps
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import I64
 from overlapscope.base.kept import kept
 from overlapscope.prediction.graph import Graph, RecordedParts
@@ -121,9 +121,8 @@ def step_times(graph: Graph, judged: JudgedSteps, start_ns: I64, end_ns: I64) ->
 @kept(most=1)
 def _launched_on(recorded: RecordedParts, stream: int) -> Bool:
     """Return a mask of the items with an op that ran on a stream of that number when recorded."""
-    launched = np.zeros(int(recorded.item_of_op.max(initial=-1)) + 1, np.bool_)
-    launched[recorded.item_of_op[recorded.trace.gpu_ops.stream == stream]] = True
-    return launched
+    on_stream = recorded.item_of_op[recorded.trace.gpu_ops.stream == stream]
+    return mask_of(on_stream, int(recorded.item_of_op.max(initial=-1)) + 1)
 
 
 def engine_ns(graph: Graph, judged: JudgedSteps, start_ns: I64, end_ns: I64) -> int:

@@ -8,6 +8,7 @@ from statistics import median_low
 import numpy as np
 
 from overlapscope.analysis.results import Window
+from overlapscope.base.columns import mask_of
 from overlapscope.base.intervals import I64
 from overlapscope.ranks.reduced import CommKind, ReducedRank
 from overlapscope.ranks.result import LateIn, Meeting, Straggler, Waiting
@@ -89,8 +90,7 @@ def _others(waits: RankWaits, places: Sequence[int]) -> dict[int, int]:
     meeting, rank = waits.arrivals.meeting, waits.arrivals.rank
     result = {}
     for place in places:
-        met = np.zeros(len(waits.meetings), np.bool_)
-        met[meeting[rank == place]] = True
+        met = mask_of(meeting[rank == place], len(waits.meetings))
         result[place] = len(np.unique(rank[met[meeting]])) - 1
     return result
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import distinct
 from overlapscope.analysis.host import around, on_thread
-from overlapscope.base.columns import pick
+from overlapscope.base.columns import mask_of, pick
 from overlapscope.base.intervals import I64, Bool, covered
 from overlapscope.base.kept import kept
 from overlapscope.base.words import plural, size
@@ -43,14 +43,12 @@ def move(graph: Graph, rows: I64, stance: Stance) -> tuple[Graph, ShownNeeds]:
         The graph, and how far the recording shows the dependencies.
     """
     items = graph.items
-    moved = np.zeros(len(items), np.bool_)
-    moved[rows] = True
+    moved = mask_of(rows, len(items))
     lines = [np.flatnonzero((items.lane == source) & ~items.gone) for source in distinct(items.lane[rows]).tolist()]
     lane, streams = _own_lanes(graph, lines, moved)
     parted = lane[graph.stated.first] != lane[graph.stated.then]
     stated = graph.stated.take(parted & (moved[graph.stated.first] | moved[graph.stated.then]))
-    tied = np.zeros(len(items), np.bool_)
-    tied[stated.first] = tied[stated.then] = True
+    tied = mask_of(stated.first, len(items)) | mask_of(stated.then, len(items))
     first, then = [stated.first], [stated.then]
     shown = ShownNeeds(bool(len(rows)), bool(len(rows)))
     for line in lines:

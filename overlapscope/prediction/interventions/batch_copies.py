@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec.structs import replace
 
+from overlapscope.base.columns import mask_of
 from overlapscope.base.intervals import expand
 from overlapscope.base.words import plural
 from overlapscope.base.words import size as size_text
@@ -23,8 +24,7 @@ _PACKING_GB_PER_S = 5.0
 
 def _apply(graph: Graph, request: Request) -> Applied:
     items = graph.items
-    is_own = np.zeros(len(graph.calls), np.bool_)
-    is_own[waits_of_copies(graph, values=True)] = True
+    is_own = mask_of(waits_of_copies(graph, values=True), len(graph.calls))
     runs = _runs(graph, is_own)
     calls_of_thread = [rows for _, rows in graph.by_thread()]
     new_items = items.copied("bytes", "duration_ns", "gone")
