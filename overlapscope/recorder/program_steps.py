@@ -58,6 +58,8 @@ class ProgramSteps:
             self._unwatch = self._optimizers.start()
 
     def _on_optimizer(self, optimizer: Optimizer) -> None:
+        if self._thread not in (None, threading.get_ident()):
+            return
         first = None if self._first is None else self._first()
         if first is None:
             first, self._first = optimizer, weakref.ref(optimizer)
