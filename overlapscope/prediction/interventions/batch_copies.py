@@ -26,8 +26,8 @@ def _apply(graph: Graph, request: Request) -> Applied:
     is_own = mask_of(waits_of_copies(graph, values=True), len(graph.calls))
     runs = _runs(graph, is_own)
     calls_of_thread = [rows for _, rows in graph.by_thread()]
-    thread = graph.calls.thread[graph.items.call]
-    joined = [_calls_of(graph, run, calls_of_thread[int(thread[run[0]])], is_own) for run in runs]
+    threads = [int(graph.calls.thread[graph.items.call[run[0]]]) for run in runs]
+    joined = [_calls_of(graph, run, calls_of_thread[thread], is_own) for run, thread in zip(runs, threads, strict=True)]
     rows, firsts = np.concatenate([*runs, NOTHING]), np.array([run[0] for run in runs], np.int64)
     # The merged copy needs everything that the pieces needed.
     into = np.arange(len(graph.items))
