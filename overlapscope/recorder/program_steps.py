@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class ProgramSteps:
     """Counts the steps of one thread, and calls `stepped` there at the end of each.
 
-    Steps are those of the program's first optimizer, until the program marks its steps with `overlapscope.step`. Of
-    several optimizers, as a GAN has, each steps once in a step of the program, so only the first to step counts as long
-    as it exists. Steps during the capture of a CUDA graph do not count.
+    Steps are those of the program's first optimizer, until the program marks its steps with `overlapscope.step`. If a
+    program has several optimizers, as for a GAN, each steps once in a step of the program, so only the first to step
+    counts as long as it exists. Steps during the capture of a CUDA graph do not count.
     """
 
     def __init__(
