@@ -398,8 +398,18 @@ class ThreadUse(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     """Python's name of the thread; empty if the recording doesn't state it."""
     steps: bool
-    """True if it is the thread that marks the steps."""
+    """True if the steps run on it."""
     busy_ns: int
+
+
+class HostPlain(msgspec.Struct, frozen=True, kw_only=True):
+    """Length of a step without the profiler, timed by the recorder."""
+
+    step_ns: int
+    low_ns: int
+    high_ns: int
+    mean_ns: int
+    """Mean of all steps that were timed; the others are based on medians."""
 
 
 class HostUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -414,6 +424,8 @@ class HostUse(msgspec.Struct, frozen=True, kw_only=True):
     """Ops on that thread, in the steps, outside loading: the longest first, at most 20 names."""
     threads: tuple[ThreadUse, ...]
     """Threads in the steps: the thread of the steps first, then the busiest."""
+    plain: HostPlain | None = None
+    """None if the recorder timed too few steps."""
 
 
 class TraceResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@
 - Steps: `step_marks` says which marks end steps. Without marks, `automatic_steps` finds steps: `step_sources` reports
   calls, and `step_choice` chooses among them. `step_times` times steps. `program_steps` counts them in a program that
   is watched rather than recorded, by `optimizer_steps`.
-- Files: `trace_file` writes them, and `claims` locks them.
+- Files: `trace_file` writes them, with the facts of `metadata`, and `claims` locks them.
 - Data races: `hazards` finds them, and `race_words` states their number.
 - Inside a program: `torch_import` notices its import of torch, `devices` answers questions on GPUs, and `wrapping`
   replaces functions. `at_start` reaches processes that start, `callbacks` trainers of Lightning and Transformers.

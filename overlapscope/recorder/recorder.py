@@ -74,6 +74,7 @@ class WindowRecorder(RecorderState):
         on_too_much: Callable[[], None],
         step_source: Callable[[], str | None] = lambda: None,
         steps_are_settled: Callable[[], bool] = lambda: True,
+        awaits_first_step: Callable[[], bool] = lambda: False,
     ) -> None:
         """Prepare a recorder.
 
@@ -87,11 +88,13 @@ class WindowRecorder(RecorderState):
             step_source: Function that returns what ends steps, in words.
             steps_are_settled: Function that returns false while what ends steps may change. No recording that is timed
                 opens until then.
+            awaits_first_step: Function that returns whether the program seems to be in its first step.
         """
         super().__init__(options, TraceFiles(path, options.repeat, since_ns=since_ns))
         self._bounded = bounded
         self._on_too_much = on_too_much
         self._step_source, self._steps_are_settled = step_source, steps_are_settled
+        self.awaits_first_step = awaits_first_step
         self._ranges = OpenRanges()
         self._before: TimedSteps | None = None
         """Steps timed before the recording under way."""
@@ -255,7 +258,8 @@ class WindowRecorder(RecorderState):
             with self._timer.pausing(self._steps):
                 self._ranges.look()
                 self._stop()
-                if self._takes.counting(self._steps) is take:
+                has_gpu_times = take.has_gpu_times
+                if self._takes.unmarked is None or has_gpu_times or not self._takes.unmarked.has_gpu_times:
                     self._takes.write(take)
                 take.release()
             self._stage = Stage.BETWEEN
@@ -286,8 +290,8 @@ class WindowRecorder(RecorderState):
         with self._timer.pausing(self._steps):
             self._ranges.look()
             self._stop()
-            before = self._takes.unmarked
-            lost = before is not None and before.has_gpu_times and not take.has_gpu_times
+            before, has_gpu_times = self._takes.unmarked, take.has_gpu_times
+            lost = before is not None and before.has_gpu_times and not has_gpu_times
             if before is None or not (take.empty or lost):
                 self._takes.write(take)
                 self._takes.unmarked = take
@@ -338,8 +342,7 @@ class WindowRecorder(RecorderState):
     def _step_in_recording(self) -> None:
         take = self._takes.recording
         assert take is not None
-        rehearsal = self._takes.rehearsal
-        if rehearsal and not rehearsal.has_gpu_times and self._takes.counting(self._steps) is take:
+        if take.window.end is None and self._takes.counting(self._steps) is take:
             self._takes.rehearsal = None
         if self._slow is not None and self._steps > take.window.judged:
             slow = self._slow.judge(self._steps - 1, take.judged_ns[-1])

@@ -90,9 +90,8 @@ class RecorderState:
     @property
     def step_times(self) -> StepTimings:
         """Lengths of steps with and without the profiler."""
-        plain, last = self._takes.files.plain_steps, self._takes.last(self._steps)
-        recorded_ns = () if last is None else tuple(last.judged_ns)
-        return StepTimings(plain.before.host_ns, plain.after.host_ns, recorded_ns, self._options.plain_steps)
+        last = self._takes.last(self._steps)
+        return StepTimings(self._takes.files.plain_steps, () if last is None else tuple(last.judged_ns))
 
     @property
     def paths(self) -> tuple[Path, ...]:

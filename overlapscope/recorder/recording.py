@@ -220,6 +220,7 @@ class Recording:
             on_too_much=self._driver.interrupt,
             step_source=lambda: self.step_source,
             steps_are_settled=lambda: self._marks.automatic.settled,
+            awaits_first_step=lambda: self._marks.automatic.awaits_first,
         )
         with self._driver.working(), contextlib.ExitStack() as undo:
             if options.check_hazards:

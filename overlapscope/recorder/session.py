@@ -2,70 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from overlapscope.base import clock
-from overlapscope.base.marks import METADATA, ORIGIN, PLAIN_STEPS, STEP_SOURCE, THREADS, TORCH, WARM_UP_STEPS
-from overlapscope.base.revision import job_name, revision, running_script
+from overlapscope.base.marks import METADATA
 from overlapscope.errors import RecordingFailed
 from overlapscope.recorder import all_threads, devices
 from overlapscope.recorder.cupti import detached
 from overlapscope.recorder.main_thread import undisturbed
 from overlapscope.recorder.memory_guard import MemoryGuard
+from overlapscope.recorder.metadata import Metadata, origin, thread_names
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.schedule import StepWindow
-from overlapscope.version import __version__
 
 if TYPE_CHECKING:
-    from overlapscope.trace.model import PlainSteps, TimedSteps, TraceOrigin
-
-_MOST_NAMED = 100
-_LONGEST_NAME = 100
+    from overlapscope.trace.model import TimedSteps
 
 _LOG_LEVEL, _ERRORS_ONLY = "KINETO_LOG_LEVEL", "6"
 _STEP = "ProfilerStep#"
 """Prefix of torch.profiler's names of steps, which every reader of traces looks for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Metadata:
-    """Facts about a recording that its trace states under `marks.METADATA`."""
-
-    warm_up_steps: int
-    plain_steps: PlainSteps
-    origin: TraceOrigin | None = None
-    step_source: str | None = None
-    """Description of what ended steps."""
-    threads: dict[str, str] = field(default_factory=dict)
-    """Python's names of threads, by their numbers."""
-
-    def json(self) -> str:
-        """Return the text that is in the trace, exactly once."""
-        import torch
-        from msgspec import to_builtins
-
-        from overlapscope.trace.model import PlainSteps
-
-        content = {"version": __version__, TORCH: torch.__version__, WARM_UP_STEPS: self.warm_up_steps}
-        if self.origin is not None:
-            content[ORIGIN] = {name: value for name, value in to_builtins(self.origin).items() if value is not None}
-        if self.step_source is not None:
-            content[STEP_SOURCE] = self.step_source
-        if self.threads:
-            content[THREADS] = self.threads
-        if self.plain_steps != PlainSteps():
-            content[PLAIN_STEPS] = to_builtins(self.plain_steps)
-        return json.dumps(content)
 
 
 class Session:
@@ -95,14 +56,14 @@ class Session:
         """True to keep it."""
         self.judged_ns: list[int] = []
         """Lengths of its judged steps by the host's clock, in nanoseconds."""
-        self.has_gpu_times: bool | None = None
-        """True if it has a GPU op with a time; None until it has stopped."""
+        self._has_gpu_times: bool | None = None
+        self._stopped = False
         self.notes: list[str] = []
         self._options = options
         # A profiler of all threads records no memory (pytorch issue 192290, torch 2.13).
         self.all_threads = all_threads.possible() and not options.memory
         """True if the ops of all threads are recorded, and any thread may stop it."""
-        self._origin = _origin()
+        self._origin = origin()
         self._profiler: Any
         """None once the events are released."""
         try:
@@ -234,7 +195,7 @@ class Session:
         self.unfinished = None if self._annotation is None else self._annotation.name
         try:
             self._stop_profiler()
-            self.has_gpu_times = self.timed_on_gpu()
+            self._stopped = True
             self.notes += filter(None, [self._what_others_did()])
         except Exception as error:
             self.release()
@@ -285,11 +246,18 @@ class Session:
         """True if no op was recorded. Valid after `stop`; takes a microsecond per event."""
         return not any("::" in event.name() for event in self._events())
 
+    @property
+    def has_gpu_times(self) -> bool | None:
+        """True if it has a GPU op with a time; None while it runs, and if this was not asked before it was released."""
+        if self._has_gpu_times is None and self._stopped and self.in_memory:
+            self._has_gpu_times = self.timed_on_gpu()
+        return self._has_gpu_times
+
     def timed_on_gpu(self) -> bool:
         """Return whether a GPU op with a time was recorded. Takes a microsecond per event."""
         if not devices.cuda_is_up():
             return False
-        from torch.autograd import DeviceType
+        from torch._C._autograd import DeviceType
 
         return any(event.device_type() != DeviceType.CPU and event.duration_ns() > 0 for event in self._events())
 
@@ -309,23 +277,6 @@ class Session:
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
-
-def thread_names() -> dict[str, str]:
-    """Return Python's names of the threads that run now, by their numbers; of many threads, the oldest."""
-    return {str(thread.native_id): thread.name[:_LONGEST_NAME] for thread in threading.enumerate()[:_MOST_NAMED]}
-
-
-def _origin() -> TraceOrigin:
-    """Return the origin of a recording that starts now. The host is left out, since users pass traces on."""
-    from overlapscope.trace.model import TraceOrigin
-
-    script = running_script()
-    commit, branch = _revision(script.parent)
-    return TraceOrigin(at_ns=time.time_ns(), job=job_name(script), commit=commit, branch=branch)
-
-
-_revision = cache(revision)
-"""Function that returns the revision at the first recording: a running program does not change with its files."""
 
 _running: set[Session] = set()
 

@@ -31,9 +31,9 @@ class TakeChoice:
     def counting(self, steps: int) -> Session | None:
         """Return the take that is written if nothing more comes, after this number of finished steps."""
         take = self.by_steps(steps)
-        if take is None or take.has_gpu_times is not False:
+        others = [other for other in (self.rehearsal, self.unmarked) if other not in (None, take)]
+        if take is None or not others or take.has_gpu_times is not False:
             return take
-        others = (self.rehearsal, self.unmarked)
         return next((other for other in others if other is not None and other.has_gpu_times), take)
 
     def by_steps(self, steps: int) -> Session | None:

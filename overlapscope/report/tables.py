@@ -313,7 +313,7 @@ def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table
     ]
     threads = [
         (
-            f"{_thread_words(thread)}{', which marks the steps' if thread.steps and host.by_steps else ''}",
+            f"{_thread_words(thread)}{', which runs the steps' if thread.steps and host.by_steps else ''}",
             unit.number(thread.busy_ns),
             share(thread.busy_ns, total),
         )

@@ -8,6 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from overlapscope.analysis import spread
+from overlapscope.analysis.plain_step import takes
 from overlapscope.analysis.results import Device, HostUse, TraceResult, copies_matter, missing_ns
 from overlapscope.base.words import between, clean, duration, listed, part_of, percent, plural, share
 from overlapscope.catalog.causes import EXPOSED_COPY, IDLE, Cause, CopyCause, IdleCause
@@ -223,8 +224,6 @@ _STATUS = (("fail", "failed"), ("warn", "warned"))
 
 # -- The program without the profiler --------------------------------------------------------------
 
-_HOW = {"measured": "measured", "told": "as given", "estimated": "estimated"}
-
 _HARDLY = 0.02
 
 
@@ -234,15 +233,14 @@ def plain_sentence(device: Device) -> str:
     if plain is None:
         return ""
     recorded = f"in the recording it takes {duration(plain.recorded_step_ns)}"
-    interval = between(plain.low_ns, plain.high_ns)
+    length = takes(plain.step_ns, plain.low_ns, plain.high_ns, plain.origin)
     what = "a step takes" if not all(step.partial for step in device.steps) else "all that was recorded takes"
     if plain.origin == "estimated":
-        sentence = f"Without the profiler {what} {interval} ({_HOW[plain.origin]}); {recorded}."
+        sentence = f"Without the profiler {what} {length}; {recorded}."
         if plain.step_ns >= (1 - _HARDLY) * plain.recorded_step_ns:
             return sentence
         return f"{sentence} All figures are of the recording; pass the real step as --plain-step."
-    spread = "" if plain.low_ns == plain.high_ns else f", {interval}"
-    sentence = f"Without the profiler {what} {duration(plain.step_ns)} ({_HOW[plain.origin]}{spread}); {recorded}."
+    sentence = f"Without the profiler {what} {length}; {recorded}."
     if plain.program is None:
         return f"{sentence} The recording cannot be replayed, so all figures are of the recording."
     return f"{sentence} Verdict, findings and savings are of the program without the profiler."
@@ -262,7 +260,24 @@ def _of_host(section: DeviceReport, host: HostUse, reasons: str) -> Verdict:
     """Return the verdict on a program without a GPU, which can save the time of loading data."""
     part = sum(step.loading_ns for step in host.steps) / max(sum(step.span_ns for step in host.steps), 1)
     steps = steps_sentence(spread.of_host(host) if host.by_steps else None, section.trace)
-    return Verdict(_level(part), section.title, host_sentence(host), _LOADER[host.loader], doubt=reasons, steps=steps)
+    return Verdict(
+        _level(part),
+        section.title,
+        host_sentence(host),
+        _LOADER[host.loader],
+        plain=_host_plain_sentence(host),
+        doubt=reasons,
+        steps=steps,
+    )
+
+
+def _host_plain_sentence(host: HostUse) -> str:
+    """Return the step time without the profiler; empty if the recorder didn't measure it."""
+    if host.plain is None:
+        return ""
+    length = takes(host.plain.step_ns, host.plain.low_ns, host.plain.high_ns, "measured")
+    average = f"{duration(host.plain.mean_ns)} on average"
+    return f"Without the profiler a step takes {length}; {average}. All figures are of the recording."
 
 
 def host_sentence(host: HostUse) -> str:

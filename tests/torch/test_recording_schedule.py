@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 import overlapscope as ov
+from overlapscope.recorder import recorder as recorder_module
 from overlapscope.recorder.options import Options
 from overlapscope.recorder.recorder import WindowRecorder
 from overlapscope.recorder.session import Session, profiler_running
@@ -76,7 +78,7 @@ class TestPlainSteps:
         assert ov.load(path).plain_steps == plain
         assert len(ov.load(path).plain_steps.after.host_ns) == 3
         times = rec.step_times
-        assert times is not None and times.before_ns == plain.before.host_ns and len(times.recorded_ns) == 2
+        assert times is not None and times.plain == plain and len(times.recorded_ns) == 2
 
     def test_steps_to_wait_for_pass_unrecorded_and_the_last_of_them_are_timed(self, path: Path) -> None:
         profiled = []
@@ -181,6 +183,21 @@ def put_off(path: Path, wait: int) -> WindowRecorder:
     return made
 
 
+def pretend_gpu_times(has_gpu_times: Sequence[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Say of one session after the other whether torch.profiler recorded GPU ops with times; all else is real."""
+    made: list[Session] = []
+
+    class SessionWithGpu(Session):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            made.append(self)
+
+        def timed_on_gpu(self) -> bool:
+            return has_gpu_times[made.index(self)]
+
+    monkeypatch.setattr(recorder_module, "Session", SessionWithGpu)
+
+
 class TestGpuTimes:
     """A recording whose GPU ops have no times, as PyTorch's profiler makes some, replaces none that has them."""
 
@@ -203,9 +220,7 @@ class TestGpuTimes:
         path: Path,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        # Only what torch.profiler recorded of the GPU is made up.
-        gpu_times = iter([first, rehearsal, recording])
-        monkeypatch.setattr(Session, "timed_on_gpu", lambda _: next(gpu_times))
+        pretend_gpu_times([first, rehearsal, recording], monkeypatch)
         made = WindowRecorder(
             lambda: path, Options(active=2, plain_steps=3), since_ns=0, bounded=True, on_too_much=lambda: None
         )
@@ -223,8 +238,7 @@ class TestGpuTimes:
     def test_a_later_window_without_gpu_times_does_not_replace_the_first(
         self, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        gpu_times = iter([True, False])
-        monkeypatch.setattr(Session, "timed_on_gpu", lambda _: next(gpu_times))
+        pretend_gpu_times([True, False], monkeypatch)
         made = WindowRecorder(
             lambda: path, Options(active=2, plain_steps=3), since_ns=0, bounded=True, on_too_much=lambda: None
         )

@@ -47,12 +47,13 @@ def test_a_training_script_needs_no_change(tmp_path: Path) -> None:
     assert run.returncode == 0
     assert run.stdout == "['train.py', '--wait', '9'] False False\n1 torch.nn\nFalse\nTrue\n"
     first, times, last = ours(run)
-    assert times.startswith("overlapscope: a step takes ") and "recording" in times
+    assert times.startswith("overlapscope: without the profiler a step takes ") and "(measured" in times
     assert (first, last) == (wrote("train.trace.json.gz"), no_gpu())
     trace = tmp_path / "train.trace.json.gz"
     # The first 8 are rehearsed, 2 settle, 10 are timed.
     assert steps(trace) == [20, 21, 22, 23, 24]
     assert content(trace)["overlapscope"]["warm_up_steps"] == 2
+    assert "MainThread" in content(trace)["overlapscope"]["threads"].values()
     assert timed(trace) == (10, 10)
     events = content(trace)["traceEvents"]
     assert any(event.get("cat") == "python_function" for event in events)

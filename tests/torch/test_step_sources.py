@@ -209,6 +209,12 @@ def test_a_name_that_no_call_has_is_answered_with_the_names_there_are(tmp_path: 
     assert "Net.forward" in said and "SGD.step" in said and "backward() in program.py:" in said
 
 
+def test_a_misspelt_name_is_answered_with_the_right_one(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(HEAD + "train(5, sgd(net))")
+    run = forked.run(["-m", "overlapscope", "run", "--steps-by", "optimiser", "program.py"], tmp_path)
+    assert "--steps-by optimiser finds no steps (did you mean 'optimizer'?); the program calls " in run.stderr
+
+
 def test_modules_of_any_kind_are_named_and_run_as_they_would(tmp_path: Path) -> None:
     class Odd(torch.nn.Linear):  # type: ignore[name-defined,misc]
         def __init__(self) -> None:

@@ -14,6 +14,8 @@ from overlapscope.analysis import analyze_trace
 from overlapscope.analysis.host_use import describe_host
 from overlapscope.analysis.results import HostUse
 from overlapscope.commands import main
+from overlapscope.export.chrome_trace import blocks
+from overlapscope.reading import load
 from overlapscope.trace.model import Trace
 from tests.support.helpers import Host, Op, make_trace
 
@@ -139,6 +141,37 @@ def test_analyze_says_where_the_time_goes(tmp_path: Path, capsys: pytest.Capture
     assert main(["analyze", path, "--format", "json"]) == 0
     [trace] = json.loads(capsys.readouterr().out)["traces"]
     assert [(one["op"], one["count"]) for one in trace["host"]["ops"]] == [("aten::linear", 8)]
+
+
+@pytest.mark.parametrize(
+    ("threads", "name"),
+    [
+        ({"1": "MainThread", "x": "y", "2": 3}, "the main thread"),
+        ({"1": "Thread-1 (train)"}, "Thread-1 (train)"),
+        (None, "thread 1"),
+    ],
+)
+def test_the_thread_of_the_steps_is_named(
+    threads: dict[str, object] | None, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(write(tmp_path / "cpu.json", loading_ms=2))
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "overlapscope": {"threads": threads}}))
+    assert main(["analyze", str(path)]) == 0
+    assert f"\n{name}, which runs the steps " in capsys.readouterr().out
+    again = load(path)
+    (tmp_path / "again.json").write_bytes(b"".join(blocks(again, packed=False)))
+    assert load(tmp_path / "again.json").thread_names == again.thread_names
+
+
+def test_the_step_without_the_profiler_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(write(tmp_path / "cpu.json", loading_ms=2))
+    side = {"host_ns": [8_000_000] * 5 + [9_000_000] * 5 + [30_000_000], "device_ns": []}
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "overlapscope": {"plain_steps": {"before": side, "after": side}}}))
+    assert main(["analyze", str(path)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Without the profiler a step takes 9.00 ms " in said
 
 
 def test_recordings_without_a_gpu_are_compared_by_their_steps(
