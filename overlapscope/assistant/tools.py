@@ -566,7 +566,7 @@ def _device_of(report: Report, path: str, ordinal: int | None) -> Device:
     if len(devices) == 1:
         return devices[0]
     if not devices:
-        raise NotInTrace(f"{path}: has no {'GPU activity' if ordinal is None else f'device {ordinal}'}.")
+        raise NotInTrace(f"{path}: has no {'GPU op with a time' if ordinal is None else f'device {ordinal}'}.")
     raise UsageError(f"{path}: has several devices ({', '.join(str(each.device) for each in devices)}); name one.")
 
 

@@ -26,6 +26,7 @@ from overlapscope.errors import UsageError
 from overlapscope.recorder import children, devices, race_words, script
 from overlapscope.recorder.destination import kept_name, rank_by_launcher, window_path
 from overlapscope.recorder.program import ProgramRecording, State
+from overlapscope.recorder.recorder import SETTLES_S
 from overlapscope.recorder.torch_import import require_torch
 from overlapscope.recorder.wrapping import around
 
@@ -290,14 +291,14 @@ class _RecordedProgram:
         self._ask(recording.state)
 
     def _ask(self, state: State) -> None:
-        if state is State.COMPLETE:
+        if state in (State.COMPLETE, State.SETTLING):
             self._tell_outcome(written=True)
         if state in (State.NONE, State.UNDER_WAY):
             sentences = [*([_ENDED_EARLY] if state is State.UNDER_WAY else []), *self._about_former()]
             self._reporter.ask(message="".join(f"overlapscope: {sentence}\n" for sentence in sentences))
         else:
             self._tell_former()
-            wait_s = {State.COMPLETE: 0, State.PROGRAMS: _PAUSE_S}.get(state)
+            wait_s = {State.COMPLETE: 0, State.SETTLING: SETTLES_S, State.PROGRAMS: _PAUSE_S}.get(state)
             self._reporter.ask(commands=[overlapscope_command(*self._analysis())], wait_s=wait_s)
 
     def _exit(self, leave: Callable[[int], NoReturn], status: int) -> NoReturn:

@@ -81,10 +81,11 @@ def prepare(trace: Trace, device: int | None, calibration: Calibration | None, *
 
     Raises:
         NotInTrace: The trace has no such device.
-        UsageError: The trace has no GPU activity.
+        UsageError: The trace has no GPU op with a time.
     """
-    if not len(trace.gpu_ops):
-        raise UsageError(f"{trace.source}: there is no GPU activity to predict from.")
+    activity = next(check for check in judge_file(trace) if check.id == "gpu-activity")
+    if activity.status == "fail":
+        raise UsageError(f"{trace.source}: nothing can be predicted. {activity.detail}")
     check_device(trace.source, device, trace.devices)
     named = set(trace.device_names.values())
     if calibration is not None and named and calibration.gpu not in named:

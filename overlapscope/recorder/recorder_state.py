@@ -29,6 +29,8 @@ class Stage(enum.Enum):
     RECORDING = "recording"
     BEHIND = "behind"
     """The trace is written, and steps are timed."""
+    SETTLING = "settling"
+    """Steps are timed on, since later ones may be much faster. Then these are recorded instead."""
     DONE = "done"
 
 
@@ -50,7 +52,7 @@ class RecorderState:
     @property
     def running(self) -> bool:
         """True if anything is being recorded, or will be."""
-        return self._stage not in (Stage.BEHIND, Stage.DONE)
+        return self._stage not in (Stage.BEHIND, Stage.SETTLING, Stage.DONE)
 
     @property
     def recording(self) -> bool:
@@ -71,6 +73,11 @@ class RecorderState:
     def bounded_out(self) -> bool:
         """True if nothing more is recorded unless the program marks a step."""
         return self._stage is Stage.UNMARKED and self._unmarked_windows == _UNMARKED_WINDOWS
+
+    @property
+    def settling(self) -> bool:
+        """True if the recording is complete, unless steps become much faster within seconds."""
+        return self._stage is Stage.SETTLING
 
     @property
     def put_off(self) -> bool:

@@ -221,6 +221,7 @@ class Recording:
             step_source=lambda: self.step_source,
             steps_are_settled=lambda: self._marks.automatic.settled,
             awaits_first_step=lambda: self._marks.automatic.awaits_first,
+            records_again=self._records_again,
         )
         with self._driver.working(), contextlib.ExitStack() as undo:
             if options.check_hazards:
@@ -307,7 +308,7 @@ class Recording:
         written = (*recorder.paths, *self._profilers.paths)
         for path in written[self._announced :]:
             self._announce(path)
-        self._announced = len(written)
+        self._announced = max(self._announced, len(written))
 
     def _need_no_steps(self) -> None:
         """Watch for steps no more, since nothing is recorded or timed any more."""
@@ -363,6 +364,11 @@ class Recording:
                 return function(*args, **kwargs)
 
         return recorded
+
+    @property
+    def _records_again(self) -> bool:
+        """True if steps are recorded again that become much faster within seconds."""
+        return False
 
     def _begins_late(self) -> bool:
         """Return whether to wait for the first use of the GPU or the end of the first step."""

@@ -12,7 +12,7 @@ class TakeChoice:
 
     The recording counts as soon as it has a step and at least as many judged steps as the rehearsal. Until then the
     rehearsal does, or a recording without a step (`unmarked`) if neither has a step yet. If a take turns out to have no
-    GPU op with a time when it stops, an earlier one that has them counts instead.
+    GPU op with a time when it stops, an earlier take that has them counts instead.
     """
 
     def __init__(self, files: TraceFiles) -> None:
@@ -31,10 +31,10 @@ class TakeChoice:
     def counting(self, steps: int) -> Session | None:
         """Return the take that is written if nothing more comes, after this number of finished steps."""
         take = self.by_steps(steps)
-        others = [other for other in (self.rehearsal, self.unmarked) if other not in (None, take)]
+        others = [other for other in (self.rehearsal, self.unmarked) if other is not None and other is not take]
         if take is None or not others or take.has_gpu_times is not False:
             return take
-        return next((other for other in others if other is not None and other.has_gpu_times), take)
+        return next((other for other in others if other.has_gpu_times), take)
 
     def by_steps(self, steps: int) -> Session | None:
         """Return the take that counts by its steps."""

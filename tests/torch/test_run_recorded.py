@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import time
@@ -26,6 +27,21 @@ from tests.support.run_command import (
 )
 
 pytest.importorskip("torch", reason="records with torch")
+
+
+def test_steps_that_become_much_faster_are_recorded_again(tmp_path: Path) -> None:
+    loop = "for index in range(300):\n    time.sleep(0.02 if index < 60 else 0); train()\n"
+    write(tmp_path / "train.py", f"import time\n{TRAIN}{loop}")
+    patient = (
+        "import sys\nimport overlapscope.recorder.recorder as recorder\nfrom overlapscope.commands import main\n"
+        "recorder.SETTLES_S = 600\nsys.argv[0] = 'overlapscope'\nmain(sys.argv[1:])\n"
+    )
+    run = forked.run(["-c", patient, "run", "train.py"], tmp_path)
+    assert run.returncode == 0, run.stderr
+    recorded = steps(tmp_path / "train.trace.json.gz")
+    assert len(recorded) == 7 and recorded[0] > 60
+    assert run.stderr.count("wrote train.trace.json.gz") == 1
+    assert re.search(r"The first steps took \d\d\.\d ms, and those before step \d\d ", run.stderr)
 
 
 def test_a_training_script_needs_no_change(tmp_path: Path) -> None:

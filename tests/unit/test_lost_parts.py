@@ -266,7 +266,7 @@ def test_a_kernel_by_which_rocm_copies_states_no_direction_unless_its_call_does(
     ],
 )
 def test_gpu_ops_that_the_profiler_lost_are_not_called_absent(
-    time: dict[str, object], said: str, tmp_path: Path
+    time: dict[str, object], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = Path(write_steps(tmp_path / "trace.json"))
     trace = json.loads(path.read_text())
@@ -279,6 +279,10 @@ def test_gpu_ops_that_the_profiler_lost_are_not_called_absent(
     assert check.status == "fail" and said in check.detail
     assert "a defect of the recording" in check.detail and "no GPU activity" not in check.detail
     assert report.host is None
+    for command in (["analyze"], ["check"], ["whatif", "--pin"]):
+        main([*command, str(path)])
+        printed = " ".join("".join(capsys.readouterr()).split())
+        assert "a defect of the recording" in printed and "no GPU activity" not in printed
 
 
 def trust_check(trace: Trace, check_id: str) -> Check:
