@@ -257,7 +257,7 @@ class Session:
         """Return whether a GPU op with a time was recorded. Takes a microsecond per event."""
         if not devices.cuda_is_up():
             return False
-        from torch._C._autograd import DeviceType
+        from torch._C._autograd import DeviceType  # `torch.autograd` has it, but does not export it.
 
         return any(event.device_type() != DeviceType.CPU and event.duration_ns() > 0 for event in self._events())
 
