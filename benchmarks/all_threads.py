@@ -129,12 +129,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         for program in (training, server):
             step = program()
-            found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
+            times: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
             for _ in range(ROUNDS):
                 for name, way in WAYS.items():
-                    found[name].append(measure(step, way, Path(directory)))
-            plain = statistics.median(ms for ms, _ in found["not recorded"])
-            for name, each in found.items():
+                    times[name].append(measure(step, way, Path(directory)))
+            plain = statistics.median(ms for ms, _ in times["not recorded"])
+            for name, each in times.items():
                 ms, stop = (statistics.median(column) for column in zip(*each, strict=True))
                 print(f"| {program.__name__} | {name} | {ms:.2f} | x {ms / plain:.2f} | {stop:.0f} |")
 

@@ -51,7 +51,7 @@ def takes(step_ns: int, low_ns: int, high_ns: int, origin: PlainOrigin) -> str:
     return f"{duration(step_ns)} ({how}{'' if low_ns == high_ns else f', {interval}'})"
 
 
-def told(step_ns: int) -> PlainStep:
+def from_user(step_ns: int) -> PlainStep:
     """Return a length given by the user.
 
     Raises:

@@ -150,6 +150,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Python line, if stacks were recorded."""
     detail: str
     """Observation as a single sentence."""
+    copies: str | None = None
+    """Exposed copies by their memory and stream; None for idle time."""
     confidence: Literal["exact", "rebuilt"]
     """`rebuilt` if it is based on an event edge that the trace doesn't state."""
     example: Window

@@ -120,7 +120,7 @@ class Predictions:
         prediction = self._background.get((weakref.ref(opened), asked), wait_s)
         return None if prediction is None else raised(prediction)
 
-    def known(self, opened: Opened, asked: WhatIfRequest) -> DrawnPrediction | OverlapscopeError | None:
+    def cached(self, opened: Opened, asked: WhatIfRequest) -> DrawnPrediction | OverlapscopeError | None:
         """Return the prediction if it was made before."""
         return self._kept.get((weakref.ref(opened), asked))
 

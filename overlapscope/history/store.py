@@ -173,7 +173,7 @@ class Store:
     def delete(self, ids: Sequence[str]) -> int:
         """Delete entries, and return how many existed."""
         with self._writing() as execute:
-            numbers = [found[0] for id in ids for found in execute("SELECT number FROM reports WHERE id = ?", (id,))]
+            numbers = [row[0] for id in ids for row in execute("SELECT number FROM reports WHERE id = ?", (id,))]
             for number in numbers:
                 self._remove(number)
         return len(numbers)
@@ -207,7 +207,7 @@ class Store:
     def rows(self, query: Query = EVERYTHING, *, most: int | None = None) -> list[HistoryRow]:
         """Return the matching entries, oldest first; with `most`, only that many of the newest."""
         where, values = _where(query)
-        found = self._read(
+        entries = self._read(
             "SELECT id, at_ns, job, commit_id, branch, host, labels, plain, gpu, outcome FROM reports AS r "
             f"WHERE {where} ORDER BY at_ns DESC, id DESC LIMIT ?",
             (*values, -1 if most is None else most),
@@ -220,7 +220,7 @@ class Store:
                 gpu=gpu,
                 outcome=outcome,
             )
-            for id, at_ns, job, commit, branch, host, labels, plain, gpu, outcome in reversed(found)
+            for id, at_ns, job, commit, branch, host, labels, plain, gpu, outcome in reversed(entries)
         ]
 
     def points(self, metric: str, query: Query = EVERYTHING) -> list[Point]:
@@ -246,8 +246,8 @@ class Store:
 
     def jobs(self) -> list[str]:
         """Return the jobs, the most recent first."""
-        found = self._read("SELECT job FROM reports GROUP BY job ORDER BY max(at_ns) DESC, job", ())
-        return [job for [job] in found]
+        jobs = self._read("SELECT job FROM reports GROUP BY job ORDER BY max(at_ns) DESC, job", ())
+        return [job for [job] in jobs]
 
     def entry(self, id: str) -> Entry:
         """Return an entry by its id, or by the beginning of it.
@@ -256,15 +256,15 @@ class Store:
             NotInTrace: No entry or several entries match.
             UnreadableTrace: The entry is from an incompatible version.
         """
-        found = self._read(
+        matches = self._read(
             # Ids are hexadecimal, and "g" sorts after all hexadecimal digits.
             "SELECT id, packed FROM reports JOIN entries ON report = number WHERE id >= ? AND id < ? || 'g' LIMIT 2",
             (id, id),
         )
-        if len(found) != 1 or not id:
-            which = "several entries begin" if found else "no entry begins"
+        if len(matches) != 1 or not id:
+            which = "several entries begin" if matches else "no entry begins"
             raise NotInTrace(f"{self.path}: {which} with {clean(id, 80)!r}; `overlapscope history` lists them.")
-        [[whole, packed]] = found
+        [[whole, packed]] = matches
         return unpack(packed, f"{self.path}: {whole}")
 
     def predictions(self) -> list[StoredPrediction]:
@@ -273,7 +273,7 @@ class Store:
         rows = self._read(f"SELECT {', '.join(names)} FROM predictions ORDER BY at_ns, rowid", ())
         return [StoredPrediction(**dict(zip(names, row, strict=True))) for row in rows]
 
-    def known(self) -> frozenset[str]:
+    def ids(self) -> frozenset[str]:
         """Return the ids of all entries."""
         return frozenset(id for [id] in self._read("SELECT id FROM reports", ()))
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from overlapscope.analysis import calls as call_kinds
 from overlapscope.analysis.grouping import rows_by
-from overlapscope.analysis.plain_step import PlainStep, measured, told
+from overlapscope.analysis.plain_step import PlainStep, from_user, measured
 from overlapscope.base.columns import quantile
 from overlapscope.base.intervals import covered, union
 from overlapscope.prediction.base import Base
@@ -62,7 +62,9 @@ _LEFT = 0.2
 
 def known_step(base: Base, user_step_ns: int | None) -> PlainStep | None:
     """Return the step time without recording, if the user passed it or it was timed."""
-    return told(user_step_ns) if user_step_ns is not None else measured(base.trace.plain_steps, base.recorded.median_ns)
+    if user_step_ns is not None:
+        return from_user(user_step_ns)
+    return measured(base.trace.plain_steps, base.recorded.median_ns)
 
 
 def as_plain(base: Base, plain: PlainStep) -> Base:

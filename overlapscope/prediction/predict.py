@@ -79,17 +79,17 @@ class Prediction(msgspec.Struct, frozen=True, eq=False, dict=True):
 
 
 def apply(
-    base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = (), known: Sequence[Applied] = ()
+    base: Base, choices: Sequence[Choice], stances: Sequence[Stance] = (), computed: Sequence[Applied] = ()
 ) -> tuple[Applied, ...]:
     """Apply each choice to the result of the previous choices.
 
     Args:
         stances: Stance of each choice; `EXPECTED` for all by default.
-        known: Results of the first choices, if already computed.
+        computed: Results of the first choices, if they were computed before.
     """
-    applied = [*known]
+    applied = [*computed]
     each = zip(choices, stances or [Stance.EXPECTED] * len(choices), strict=True)
-    for choice, stance in [*each][len(known) :]:
+    for choice, stance in [*each][len(computed) :]:
         graph = applied[-1].graph if applied else base.graph
         applied.append(choice.intervention.apply(graph, Request(base.hardware, stance, choice.argument)))
     return tuple(applied)
@@ -157,7 +157,7 @@ def conclude(
     """Predict from a prepared recording and its plain program (`plain_of`).
 
     Args:
-        taken: Outcomes of the choices by stance, if already computed.
+        taken: Outcomes of the choices by stance, if they were computed before.
     """
     if not base.fidelity.valid:
         return Prediction(_unpredicted(base), base.trace, None)

@@ -47,8 +47,8 @@ class Comparison(Struct, frozen=True, eq=False):
     def clocked(self) -> Bool:
         """Mask of the ranks whose clock is known against that of `reference`."""
         offsets = self.offsets
-        known: Bool = offsets.error_ns >= 0
-        return known if offsets.status == "shared" else known & (offsets.reference == self.reference)
+        estimated: Bool = offsets.error_ns >= 0
+        return estimated if offsets.status == "shared" else estimated & (offsets.reference == self.reference)
 
     @property
     def matching(self) -> Matching:

@@ -233,8 +233,8 @@ def _pairs(arrivals: Arrivals, charges: _Charges, axis: _Axis, waited_before: I6
     pairs, number = np.unique(arrivals.rank[charges.late] * ranks + arrivals.rank[charges.waiting], return_inverse=True)
     waited, exposed = _union_lengths(number, len(pairs), charges.start_ns, charges.end_ns, axis)
     passed_on = np.minimum(waited_before[charges.late], charges.end_ns - charges.start_ns)
-    _, own = _union_lengths(number, len(pairs), charges.start_ns, charges.end_ns - passed_on, axis)
-    return Pairs(pairs // ranks, pairs % ranks, waited, exposed, exposed - own)
+    _, own_exposed = _union_lengths(number, len(pairs), charges.start_ns, charges.end_ns - passed_on, axis)
+    return Pairs(pairs // ranks, pairs % ranks, waited, exposed, exposed - own_exposed)
 
 
 def _union_lengths(number: I64, count: int, start: I64, end: I64, axis: _Axis) -> tuple[I64, I64]:

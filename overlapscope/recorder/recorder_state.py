@@ -122,6 +122,11 @@ class RecorderState:
         return RecordingFailed(self._takes.failures[0]) if self._takes.failures else None
 
     @property
+    def why_unwritten(self) -> str | None:
+        """Sentence on why a take that was complete is in no file; None if there is none."""
+        return self._takes.failures[0] if self._takes.failures and self._takes.done and not self.written else None
+
+    @property
     def _running(self) -> Session | None:
         """Session that is being recorded."""
         if self._stage is Stage.REHEARSAL:

@@ -78,7 +78,7 @@ def _on_device(
                 scope=scope,
                 title=draft.title,
                 detail=draft.detail,
-                advice=in_words_of(analysis.trace.framework, rule.id, draft.advice),
+                advice=draft.advice if draft.for_all else in_words_of(analysis.trace.framework, rule.id, draft.advice),
                 cost_ns=cost.ns,
                 bound_ns=recorded.bound_ns if recorded is not None else 0,
                 plain_bound_ns=None if plain is None else draft.bound_ns,

@@ -1,4 +1,4 @@
-"""The fuzzer: a seed is a file, what is wrong is found, and nothing stops it."""
+"""Tests of the fuzzer: a seed gives a file, defects are detected, and nothing stops the campaign."""
 
 from __future__ import annotations
 
@@ -77,24 +77,32 @@ def test_a_sum_that_is_off_by_one_is_found(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(oracle, "analyze_trace", analyze)
     seed = next(seed for seed in range(100) if not make(seed).how)
-    kinds = [one.kind for one in once.judged(make(seed))]
+    kinds = [finding.kind for finding in once.judged(make(seed))]
     assert "figures: idle_ns is not what a sweep says" in kinds
 
 
 def test_files_of_other_sources_are_made_of_every_kind_and_some_can_be_read(tmp_path: Path) -> None:
-    made, readable = set[str](), Counter[str]()
+    mutations, readable = set[str](), Counter[str]()
     for seed in range(30):
         rng = random.Random(seed)
         for suffix, new in ((".sqlite", other_files.database_case), (".xplane.pb", other_files.plane_case)):
             origin, data, how = new(rng)
-            made.update(how)
+            mutations.update(how)
             case = Case(seed, origin, data, suffix, how, {OTHER})
             assert campaign.judge(case, tmp_path) == []
             path = tmp_path / case.name
             path.write_bytes(data)
             with suppress(OverlapscopeError):
                 readable[suffix] += len(load(path, cache=False).gpu_ops) > 0
-    assert made >= {"endless", "other_pages", "other_values", "without_table", "other_bytes", "many_planes", "planes"}
+    assert mutations >= {
+        "endless",
+        "other_pages",
+        "other_values",
+        "without_table",
+        "other_bytes",
+        "many_planes",
+        "planes",
+    }
     assert readable[".sqlite"] > 3 and readable[".xplane.pb"]
 
 
@@ -104,7 +112,7 @@ def test_settings_that_are_passed_over_are_found(kind: str, tmp_path: Path, monk
     case = Case(1, origin, origin.text, how=[kind], tells={SETTINGS})
     assert campaign.judge(case, tmp_path) == []
     monkeypatch.setattr(oracle, "main", lambda line: 0)
-    assert [found.kind for found in campaign.judge(case, tmp_path)] == [
+    assert [finding.kind for finding in campaign.judge(case, tmp_path)] == [
         "settings: settings that are not a file are passed over"
     ]
 

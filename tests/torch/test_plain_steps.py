@@ -1,4 +1,4 @@
-"""When steps are timed, what of them is said, and how it gets into a trace that is written."""
+"""Tests of when steps are timed, how they are reported, and how they get into a written trace."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TestSchedule:
             (Schedule(1000, 2, 5, 10), StepWindow(0, 5, 10)),
             (Schedule(0, 1, None, 10), StepWindow(0, 1, 6)),
             (Schedule(0, 0, 1, 10), StepWindow(0, 0, 2)),
-            # Without plain steps it is what was recorded of the steps to wait for, with a gap of one step behind it.
+            # Without plain steps it is the recorded part of the steps to wait for, followed by a gap of one step.
             (Schedule(3, 2, 5), StepWindow(0, 5, 2)),
             (Schedule(1000, 2, 5), StepWindow(0, 5, 10)),
             (Schedule(1, 2, 5), None),
@@ -121,7 +121,7 @@ class TestWhatIsSaid:
         self, before_ms: list[float], after_ms: list[float], recorded_ms: list[float], sentence: str | None
     ) -> None:
         before, after, recorded = (
-            tuple(round(one * MS) for one in side) for side in (before_ms, after_ms, recorded_ms)
+            tuple(round(item * MS) for item in side) for side in (before_ms, after_ms, recorded_ms)
         )
         plain = PlainSteps(TimedSteps(before), TimedSteps(after))
         assert StepTimings(plain, recorded).sentence() == sentence

@@ -48,7 +48,7 @@ class TestWhenSomethingGoesWrong:
             train()
         assert steps(path) == [0, 1, 2]
 
-    def test_a_trace_that_cannot_be_written_is_told_at_the_end_and_nothing_else_stops(self, tmp_path: Path) -> None:
+    def test_a_trace_that_cannot_be_written_is_reported_at_the_end_and_nothing_else_stops(self, tmp_path: Path) -> None:
         directory = tmp_path / "gone"
         directory.mkdir()
         rec = ov.record(directory / "x.json", active=1, plain_steps=0)
@@ -145,7 +145,7 @@ with ov.record(path, active=2) as rec:
 
 class TestThreads:
     def test_another_thread_cannot_step_or_end(self, path: Path) -> None:
-        said: list[str] = []
+        messages: list[str] = []
 
         def other() -> None:
             rec.step()
@@ -153,17 +153,17 @@ class TestThreads:
             try:
                 rec.end()
             except UsageError as error:
-                said.append(str(error))
+                messages.append(str(error))
 
         with ov.record(path) as rec:
             thread = threading.Thread(target=other)
             thread.start()
             thread.join()
             rec.step()
-        assert said and "the thread that began it" in said[0]
+        assert messages and "the thread that began it" in messages[0]
         assert steps(path) == [0]
 
-    def test_steps_that_are_marked_on_another_thread_only_are_told_of(self, path: Path) -> None:
+    def test_steps_that_are_marked_on_another_thread_only_are_reported(self, path: Path) -> None:
         with ov.record(path) as rec:
             thread = threading.Thread(target=ov.step)
             thread.start()
@@ -187,7 +187,7 @@ class TestThreads:
         assert sorted(set(multiplied)) == sorted(threads)
         ov.load(path)
 
-    def test_a_program_whose_other_threads_cannot_be_recorded_is_told(self, path: Path) -> None:
+    def test_a_program_whose_other_threads_cannot_be_recorded_is_reported(self, path: Path) -> None:
         notes: list[str] = []
         for light in (False, True):
             with ThreadPoolExecutor(1) as pool, ov.record(path, memory=not light, light=light) as rec:

@@ -158,8 +158,8 @@ def test_a_signal_to_stop_ends_a_program_inside_a_long_call_as_under_python(
         "open('ready', 'w').close()\nsum(range(10 ** 15))\n",
     )
     (tmp_path / "train.trace.json.gz").write_text("of an earlier run")
-    with (tmp_path / "stderr").open("w") as said:
-        process = forked.Program([*FORKED, "--force", "train.py"], tmp_path, stderr=said.fileno())
+    with (tmp_path / "stderr").open("w") as stderr:
+        process = forked.Program([*FORKED, "--force", "train.py"], tmp_path, stderr=stderr.fileno())
     while not (tmp_path / "ready").exists():
         assert process.poll() is None
         time.sleep(0.02)

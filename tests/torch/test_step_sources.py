@@ -1,4 +1,4 @@
-"""What `overlapscope run` takes for steps of programs that mark none. Every one here is a real process."""
+"""Tests of the steps that `overlapscope run` chooses for programs that mark none. Every one here is a real process."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def train(count, optimizer):
 
 
 class Program(Struct, frozen=True):
-    """A program and what its steps are."""
+    """A program, and the origin of its steps."""
 
     text: str
     source: str
-    """What ended them."""
+    """Event that ends each step."""
     options: tuple[str, ...] = ()
     inside: tuple[str, int] = ("aten::addmm", 4)
     """An op, and how often each recorded step has it."""
@@ -205,8 +205,8 @@ def test_a_name_that_no_call_has_is_answered_with_the_names_there_are(tmp_path: 
     (tmp_path / "program.py").write_text(HEAD + "train(5, sgd(net))")
     run = forked.run(["-m", "overlapscope", "run", "--steps-by", "Encoder.*", "program.py"], tmp_path)
     assert run.returncode == 0
-    (said,) = [line for line in run.stderr.splitlines() if "--steps-by Encoder.* finds no steps; " in line]
-    assert "Net.forward" in said and "SGD.step" in said and "backward() in program.py:" in said
+    (message,) = [line for line in run.stderr.splitlines() if "--steps-by Encoder.* finds no steps; " in line]
+    assert "Net.forward" in message and "SGD.step" in message and "backward() in program.py:" in message
 
 
 def test_a_misspelt_name_is_answered_with_the_right_one(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def _places(graph: Graph, name: str | None) -> list[tuple[int, int]]:
     is the whole recording. The name "step" means each step, unless there are ranges of that name.
     """
     notes = graph.trace.annotations
-    named = notes.named(lambda found: found == name)
+    named = notes.named(lambda annotation: annotation == name)
     steps = name is None or (name == WHOLE_STEP and not named.any())
     chosen = is_step(notes) if steps else named
     if steps and not chosen.any():
