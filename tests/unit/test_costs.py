@@ -126,7 +126,7 @@ def test_a_step_alone_is_not_replayed() -> None:
 
 @pytest.mark.afresh
 def test_a_recording_of_very_many_ops_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "MOST_OPS", 10)
+    monkeypatch.setattr(overhead, "MOST_OPS", 10)
     finding = findings("known_causes/item_every_step")["host-sync"]
     assert (finding.cost_from, finding.cost_ns) == ("bound", finding.bound_ns)
 
