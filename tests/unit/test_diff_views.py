@@ -206,7 +206,7 @@ def test_a_renamed_kernel_says_what_it_was() -> None:
 def test_without_steps_noise_is_reported_as_unknown() -> None:
     result = sample(devices=(device(shown=figures(noise=None), basis="window"),))
     [table] = [item for item in of_device(result.devices[0], verbose=False) if item.title == "Where the time goes"]
-    assert "whole windows" in table.note
+    assert "all that was recorded" in table.note
     assert "interval" not in {column.title for column in table.columns}
     assert table.texts()[-1][-1] == "?"
 

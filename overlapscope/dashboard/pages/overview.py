@@ -97,7 +97,7 @@ def _findings(context: PageContext) -> Component:
         return parts.panel(
             "Findings",
             parts.empty(
-                f"None: no rule found anything{where_none_found([context.section.trace])} that costs 1% of the span "
+                f"None: no rule found anything{where_none_found([context.section.trace])} that costs 1% of the time "
                 "or more.",
                 "The pages Copies and Idle & stalls show the causes of what remains exposed or idle.",
             ),
