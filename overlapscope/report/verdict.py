@@ -217,8 +217,8 @@ def _unjudged(lost: frozenset[Part]) -> str:
 def _doubt(section: DeviceReport) -> str:
     """Return the checks that failed or warned in a sentence.
 
-    Example: `Some figures may be wrong: clock-skew failed; launches and steps warned. overlapscope explain clock-skew
-    says why, and what to do.`
+    Example: `Some figures may be wrong: clock-skew failed; launches and steps warned (overlapscope explain clock-skew
+    says what to do).`
     """
     trust = section.trace.trust
     if trust.verdict != "degraded":
@@ -226,7 +226,7 @@ def _doubt(section: DeviceReport) -> str:
     by_status = {word: [check.id for check in trust.checks if check.status == status] for status, word in _STATUS}
     failures = "; ".join(f"{listed(ids)} {word}" for word, ids in by_status.items() if ids)
     worst = next(id for ids in by_status.values() for id in ids)
-    return f"Some figures may be wrong: {failures}. overlapscope explain {worst} says why, and what to do."
+    return f"Some figures may be wrong: {failures} (overlapscope explain {worst} says what to do)."
 
 
 _STATUS = (("fail", "failed"), ("warn", "warned"))

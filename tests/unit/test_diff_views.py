@@ -159,12 +159,12 @@ def test_causes_are_shown_with_what_they_add_up_to() -> None:
 
 
 def test_the_buckets_end_with_the_span() -> None:
-    assert [row[0] for row in of_table(real(*PAIRS[0]), "Where the time goes")][-1] == "span"
+    assert [row[0] for row in of_table(real(*PAIRS[0]), "Where the time goes")][-1] == "step"
 
 
 def test_what_is_on_neither_side_is_left_out() -> None:
     rows = of_table(sample(), "Where the time goes")
-    assert [row[0] for row in rows] == ["compute", "exposed copy", "idle", "span"]
+    assert [row[0] for row in rows] == ["compute", "exposed copy", "idle", "step"]
     assert [row[0] for row in of_table(sample(), "Causes of the change in idle")] == []
     assert [row[0] for row in of_table(sample(), "Causes of the change in idle", verbose=True)] == [
         "host-sync",

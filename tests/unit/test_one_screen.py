@@ -74,7 +74,7 @@ def test_findings_of_several_ranks_give_each_piece_of_advice_once() -> None:
     ranks = [analysis_of(Path(f"traces/ddp/rank{number}.json.gz")) for number in (0, 1)]
     whole = terminal.render(document(Page(build(ranks), verbose=True)), width=WIDTH)
     assert whole.count("Launch less often") == 1
-    assert whole.count("because launches cannot keep up") == 2
+    assert whole.count("because the host launches too slowly") == 2
     short = terminal.render(brief(document(Page(build(ranks)))), width=WIDTH)
     assert "on rank 0, also on rank 1" in short
     assert len(short.splitlines()) <= 2 * LINES
