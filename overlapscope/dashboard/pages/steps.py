@@ -50,7 +50,7 @@ def _outliers(device: Device) -> str:
     if count < FEWEST:
         return f"{plural(count, 'step')}: too few to call one unusual."
     unusual = int(find_outliers(device.steps).sum())
-    rule = f"more than {DEVIATIONS:g} scaled median absolute deviations and {LEAST_SHARE:.0%} from the median span"
+    rule = f"more than {DEVIATIONS:g} scaled median absolute deviations and {LEAST_SHARE:.0%} from the median step"
     if not unusual:
         return f"{plural(count, 'step')}, none unusual (none is {rule})."
     return f"{plural(unusual, 'outlier')} of {plural(count, 'step')}, marked with a triangle: {rule}."
