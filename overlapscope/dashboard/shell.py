@@ -16,7 +16,6 @@ from overlapscope.base.words import clean
 from overlapscope.dashboard import parts
 from overlapscope.dashboard.callbacks import LEAD, Callbacks
 from overlapscope.dashboard.context import PageContext, url_of
-from overlapscope.dashboard.library import Library
 from overlapscope.dashboard.opened import Opened
 from overlapscope.dashboard.pages import PAGES, PageKind
 from overlapscope.dashboard.render import explained
