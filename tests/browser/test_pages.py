@@ -62,9 +62,8 @@ def column(page: Page, grid: str, field: str) -> list[str]:
 
 
 def test_every_page_fits_its_window(page: Page, dashboard: Served) -> None:
-    visit(page, dashboard, trace=TWO_DEVICES, **{"with": SYNCS})
     for name in PAGES:
-        go(page, name)
+        visit(page, dashboard, name, trace=TWO_DEVICES, **{"with": SYNCS})
         for width in (420, 900, 1400):
             page.set_viewport_size({"width": width, "height": 900})
             # Charts follow the window a moment later.
@@ -238,6 +237,42 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kineto_files.write(folder / "kernel.json", kernels)
     kineto_files.write(folder / "cpu.json", [kineto_files.host("cpu_op", "aten::add", 10, 5)])
     return folder
+
+
+def test_a_row_opens_its_place_in_the_timeline(page: Page, dashboard: Served) -> None:
+    visit(page, dashboard, "steps", trace=OFFLOAD, of="recorded")
+    page.locator("#steps-table .ag-row [col-id=compute]").first.click()
+    check_timeline_shows(page, OFFLOAD, analysed(OFFLOAD).devices[0].result.steps[0].window)
+
+
+def test_several_traces_are_listed_with_their_verdicts(page: Page, odd: Path, serve_traces: Serve) -> None:
+    served = serve_traces(odd)
+    page.goto(served.address)
+    settle(page)
+    rows = page.locator("#traces-rows tr")
+    expect(rows).to_have_count(2)
+    expect(rows.filter(has_text="kernel")).to_contain_text("nothing is copied")
+    expect(rows.filter(has_text="cpu")).to_contain_text("no GPU activity")
+    # The header's choice leads on, too.
+    page.locator("#trace-select").fill("kernel")
+    page.get_by_role("option", name="kernel").click()
+    arrive(page, "overview", "kernel")
+    page.locator(".shell-name").click()
+    rows.filter(has_text="cpu").get_by_role("link", name="open").click()
+    arrive(page, "overview", "cpu")
+    expect(page.locator("#verdict-text")).to_contain_text("no GPU activity")
+
+
+def test_pages_that_have_nothing_to_show_are_hidden(page: Page, odd: Path, serve_traces: Serve) -> None:
+    served = serve_traces(odd)
+    visit(page, served, trace="cpu")
+    for name in ("overview", "timeline", "compare", "ranks", "traces"):
+        expect(page.locator(f"#go-{name}")).to_be_visible()
+    for name in ("copies", "steps", "whatif", "history", "laboratory"):
+        expect(page.locator(f"#go-{name}")).to_have_count(0)
+    visit(page, served, "history", trace="kernel")
+    expect(page.locator("#go-history")).to_be_visible()
+    expect(page.locator("#go-whatif")).to_be_visible()
 
 
 def test_what_is_missing_is_reported(page: Page, odd: Path, serve_traces: Serve) -> None:

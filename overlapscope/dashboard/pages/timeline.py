@@ -108,7 +108,7 @@ def show_span(context: PageContext, selection: _Selection | None, config: _Confi
 
 
 def _hint() -> Component:
-    hint = "Drag over the lanes to select a time: what ran in it, its overlap and its causes are shown here."
+    hint = "Drag over the lanes to select a stretch of time: what ran in it, its overlap and its causes are shown here."
     return html.P(hint, className="tl-hint")
 
 
@@ -140,7 +140,7 @@ def _span(context: PageContext, drawn: Lanes, device: int, start_ns: int, end_ns
             amounts = [_part(cause, ns, period, unit, f"{subject}:{cause}") for cause, ns in causes]
             tables.append(_amounts(title, amounts, unit, context.colors))
     children: list[Component] = [
-        html.Div([html.Strong("Selected span"), html.Span(note, className="timeline-note")]),
+        html.Div([html.Strong("Selected time"), html.Span(note, className="timeline-note")]),
         *render.draw([Bar(tuple(buckets))], context.dark),
         html.Div(tables, className="timeline-tables"),
         html.Dl([html.Div([html.Dt(name), html.Dd(value)]) for name, value in facts], className="tl-facts"),
