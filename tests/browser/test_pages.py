@@ -21,7 +21,7 @@ from overlapscope.report.page import Page as ReportPage
 from overlapscope.report.verdict import judge
 from overlapscope.rules import RULES
 from tests.browser.conftest import TRACES, Serve
-from tests.browser.helpers import PAGES, arrive, go, holding, settle, visit
+from tests.browser.helpers import PAGES, arrive, holding, settle, visit
 from tests.support import kineto_files
 from tests.support.dashboard_process import Served
 from tests.support.recordings import analysis_of
