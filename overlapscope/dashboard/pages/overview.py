@@ -64,7 +64,7 @@ def _more(context: PageContext, device: Device) -> Component:
         [
             parts.panel(
                 "Where a step goes" if context.section.steps else "Where the time goes",
-                render.graph(charts.bucket_bar(context.section, context.dark), "overview-buckets", name="buckets"),
+                *_buckets(context),
                 *(_reason(context, reason) for reason in reasons(context.section, device)),
             ),
             _findings(context),
@@ -72,6 +72,17 @@ def _more(context: PageContext, device: Device) -> Component:
         ],
         gap="md",
     )
+
+
+def _buckets(context: PageContext) -> list[Component]:
+    """Return the bar of buckets below a legend that wraps; Plotly's would cover the bar in a narrow window."""
+    bar = charts.bucket_bar(context.section, context.dark)
+    legend = [html.Span(render.dotted(part["name"], part["marker"]["color"])) for part in bar["data"]]
+    figure = bar | {"layout": bar["layout"] | {"showlegend": False, "height": 104}}
+    return [
+        dmc.Group(legend, gap="md", fz=14, my="xs"),
+        render.graph(figure, "overview-buckets", name="buckets"),
+    ]
 
 
 def _reason(context: PageContext, reason: Reason) -> Component:
