@@ -218,7 +218,7 @@ def steps(section: DeviceReport, device: Device) -> Table:
         *(unit.number(ns) for ns in _spread(spans)),
         *(bare_percent(pct) for pct in (_spread(efficiencies) if efficiencies else (None, None, None))),
     )
-    titles = ("steps", f"span {unit.name}: median", "min", "max", "efficiency %: median", "min", "max")
+    titles = ("steps", f"step {unit.name}: median", "min", "max", "efficiency %: median", "min", "max")
     columns = (Column(titles[0], heads=True), *map(Column, titles[1:]))
     return Table("Steps", columns, rows([row]))
 
@@ -332,13 +332,13 @@ def host_tables(section: DeviceReport, *, most: int | None = None) -> list[Table
     steps = table_of(
         host.steps,
         column.text("step", lambda step: step.name, flexible=True, heads=True),
-        column.time("span", unit, lambda step: step.span_ns),
+        column.time("time", unit, lambda step: step.span_ns),
         *_host_parts(unit, lambda part: part),
         title="Steps on the host",
     )
     ops = table_of(
         host.ops,
-        column.text("outermost op", lambda op: op.op, flexible=True, heads=True),
+        column.text("outermost op", lambda op: op_words(op.op), flexible=True, heads=True),
         column.count("count", lambda op: op.count),
         column.time("time", unit, lambda op: op.time_ns, short=unit.name),
         column.figure("share", lambda op: share(op.time_ns, total)),
