@@ -22,7 +22,7 @@ QUESTIONS: Final = (
     ("Which changes pay, measured on the program itself?", "overlapscope try --format json train.py"),
     ("What did a change of the program bring?", "overlapscope diff BEFORE AFTER --format json"),
     ("Is it as fast as it has to be?", "overlapscope check TRACE --budget 'efficiency_pct >= 80%' --format json"),
-    ("What must not become slower?", "overlapscope baseline write TRACE -o baseline.json"),
+    ("What must not become slower?", "overlapscope check TRACE --write-baseline --baseline baseline.json"),
     ("Has it become slower?", "overlapscope check TRACE --baseline baseline.json --format json"),
     ("Which rank delays the others?", "overlapscope ranks DIR --format json"),
     ("How is a trace recorded?", "overlapscope run train.py"),

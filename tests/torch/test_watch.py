@@ -216,7 +216,7 @@ def test_a_process_that_is_killed_leaves_neither_half_a_file_nor_a_socket(
     assert outcome.failure == f"Process {training.pid} ended before its recording was complete."
     assert list(tmp_path.glob("x*")) == []
     training.wait()
-    assert json.loads(overlapscope("ps", "--format", "json").stdout) == []
+    assert json.loads(overlapscope("record", "--list", "--format", "json").stdout) == []
     assert list(place.iterdir()) == []
     gone = overlapscope("record", str(training.pid))
     assert gone.returncode == 2 and f"there is no process {training.pid}" in gone.stderr
