@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -208,8 +207,11 @@ def _write_baseline(args: argparse.Namespace, settings: Settings, config: Path |
     """Write the baseline, and print how later checks find it."""
     file = _baseline_file(args, settings, config)
     code = write_baseline(args, settings, file, config)
-    if settings.baseline is None:
-        tell(f"overlapscope: `overlapscope check TRACE --baseline {shlex.quote(str(file))}` compares with it.")
+    if args.baseline is None and settings.baseline is None:
+        tell(
+            f'overlapscope: `baseline = "{DEFAULT_FILE}"` in {config or "[tool.overlapscope] of pyproject.toml"} makes '
+            "`overlapscope check` compare with it."
+        )
     return code
 
 
