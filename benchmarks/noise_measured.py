@@ -31,7 +31,6 @@ from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import CheckResult
 from overlapscope.compare.diff import diff
 from overlapscope.compare.difference import DeviceDiff, FigureChange
-from overlapscope.compare.figures import averaged
 from overlapscope.compare.pair import Pair, PairRow, PairSide, side
 from overlapscope.reading import load
 from overlapscope.report.model import Report, build
@@ -89,7 +88,7 @@ class Recording(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def side(self) -> PairSide:
         """The steps that a diff takes means of."""
-        return side([self.device.steps[number].span_ns for number in averaged(self.device)])
+        return side([self.device.steps[number].span_ns for number in judged_steps(self.device.steps)])
 
     @property
     def device(self) -> Device:

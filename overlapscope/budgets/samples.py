@@ -34,7 +34,7 @@ class Series(Struct, frozen=True):
     wholes: tuple[float, ...]
     """What the value of each sample is a share of, so that a mean is the ratio of the sums; 1 for times."""
 
-    def with_values(self) -> Series:
+    def known(self) -> Series:
         """Return the series without samples that have no value."""
         return self.take([number for number, value in enumerate(self.values) if value is not None])
 

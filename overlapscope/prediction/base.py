@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,7 +12,6 @@ from overlapscope.analysis.steps import begins_with_warm_up
 from overlapscope.analysis.timeline import build as build_timeline
 from overlapscope.analysis.trust import clocks_agree, judge_file
 from overlapscope.base.columns import quantile
-from overlapscope.base.intervals import I64
 from overlapscope.base.words import check_device, duration, percent, plural, unit_for
 from overlapscope.errors import UsageError
 from overlapscope.prediction.calibration import Calibration
@@ -23,7 +20,7 @@ from overlapscope.prediction.graph_builder import build
 from overlapscope.prediction.hardware import Hardware, find_hardware
 from overlapscope.prediction.replay import Deadlock, Replay, replay
 from overlapscope.prediction.result import Fidelity
-from overlapscope.prediction.steps import StepTimes, find_steps, step_times
+from overlapscope.prediction.steps import JudgedSteps, StepTimes, find_steps, step_times
 from overlapscope.trace.model import Trace
 
 MOST_ERROR_PCT = 2.0
@@ -41,10 +38,8 @@ class Base(Struct, frozen=True, eq=False):
     """Starting point of predictions: the recording, or its plain program."""
 
     trace: Trace
-    device: int
-    main_stream: int
-    numbers: I64
-    """Numbers of the judged steps, and of the last one."""
+    judged: JudgedSteps
+    """The judged steps, and the last one."""
     warm_up: bool
     """True if a step before them is left out as warm-up, because of its length in the recording."""
     hardware: Hardware
@@ -61,6 +56,11 @@ class Base(Struct, frozen=True, eq=False):
     """Fidelity of the recording's own replay."""
     plain: PlainStep | None = None
     """Step of the plain program; None for the recording itself."""
+
+    @property
+    def device(self) -> int:
+        """The device whose steps are predicted."""
+        return self.judged.device
 
     @property
     def step_ns(self) -> int:
@@ -97,17 +97,16 @@ def prepare(trace: Trace, calibration: Calibration | None) -> Base:
     hardware = find_hardware(trace, calibration)
     graph = build(trace, hardware.constants)
     timeline = build_timeline(trace, chosen)
-    stream = timeline.main_stream
-    numbers = find_steps(graph, chosen, stream, timeline.judged_from_ns)
-    recorded = step_times(graph, chosen, stream, numbers, graph.items.start_ns, graph.items.end_ns)
+    judged = find_steps(graph, chosen, timeline.main_stream, timeline.judged_from_ns)
+    recorded = step_times(graph, judged, graph.items.start_ns, graph.items.end_ns)
     warm_up = begins_with_warm_up((recorded.end_ns - recorded.start_ns).tolist())
     if warm_up:
-        numbers = numbers[1:]
-        recorded = step_times(graph, chosen, stream, numbers, graph.items.start_ns, graph.items.end_ns)
+        judged = replace(judged, numbers=judged.numbers[1:])
+        recorded = step_times(graph, judged, graph.items.start_ns, graph.items.end_ns)
     replayed, steps = None, recorded
     try:
         replayed = replay(graph)
-        steps = step_times(graph, chosen, stream, numbers, replayed.start_ns, replayed.end_ns)
+        steps = step_times(graph, judged, replayed.start_ns, replayed.end_ns)
         fidelity = judge(graph, replayed, recorded, steps, chosen, timeline.judged_from_ns)
     except Deadlock:
         fidelity = Fidelity(
@@ -118,9 +117,7 @@ def prepare(trace: Trace, calibration: Calibration | None) -> Base:
             launch_latency_ns=hardware.constants.launch_latency_ns or 0,
             unexplained_ns=0,
         )
-    return Base(
-        trace, chosen, stream, numbers, warm_up, hardware, graph, replayed, recorded, steps.mean_ns, steps, fidelity
-    )
+    return Base(trace, judged, warm_up, hardware, graph, replayed, recorded, steps.mean_ns, steps, fidelity)
 
 
 def on_device(base: Base, device: int | None) -> Base:
@@ -135,11 +132,10 @@ def on_device(base: Base, device: int | None) -> Base:
     if device is None or device == base.device:
         return base
     timeline, graph = build_timeline(base.trace, device), base.graph
-    numbers = find_steps(graph, device, timeline.main_stream, timeline.judged_from_ns)
-    times = partial(step_times, graph, device, timeline.main_stream, numbers)
+    judged = find_steps(graph, device, timeline.main_stream, timeline.judged_from_ns)
     replayed, plain = base.replayed, base.plain
-    recorded = times(graph.items.start_ns, graph.items.end_ns)
-    steps = recorded if replayed is None else times(replayed.start_ns, replayed.end_ns)
+    recorded = step_times(graph, judged, graph.items.start_ns, graph.items.end_ns)
+    steps = recorded if replayed is None else step_times(graph, judged, replayed.start_ns, replayed.end_ns)
     if plain is not None:
         low, value, high = (
             round(steps.mean_ns * ns / max(1, base.steps.mean_ns))
@@ -147,16 +143,7 @@ def on_device(base: Base, device: int | None) -> Base:
         )
         plain = PlainStep(value, low, high, plain.origin)
     replayed_ns = round(base.replayed_step_ns * recorded.mean_ns / max(1, base.recorded.mean_ns))
-    return replace(
-        base,
-        device=device,
-        main_stream=timeline.main_stream,
-        numbers=numbers,
-        recorded=recorded,
-        replayed_step_ns=replayed_ns,
-        steps=steps,
-        plain=plain,
-    )
+    return replace(base, judged=judged, recorded=recorded, replayed_step_ns=replayed_ns, steps=steps, plain=plain)
 
 
 def _busiest(trace: Trace) -> int:

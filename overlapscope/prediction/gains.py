@@ -16,7 +16,7 @@ from overlapscope.prediction.calibration import Calibration
 from overlapscope.prediction.hardware import Stance
 from overlapscope.prediction.interventions import INTERVENTIONS, Choice, in_order, parse
 from overlapscope.prediction.interventions.intervention import Applied
-from overlapscope.prediction.plain import fastest, plain_program
+from overlapscope.prediction.overhead import fastest, plain_program
 from overlapscope.prediction.predict import (
     Outcome,
     Prediction,
@@ -135,7 +135,7 @@ def _next(
             choices = in_order((*taken, *added))
             applied = apply(base, choices, computed=[alone[choices[0]]])
             # A set whose lower bound is too long needs no replay.
-            least_ns = base.real_ns(least_step_ns(applied[-1].graph, base.device, base.main_stream, base.numbers))
+            least_ns = base.real_ns(least_step_ns(applied[-1].graph, base.judged))
             if now_ns - least_ns < worth_ns or (best is not None and least_ns >= best[0].step_ns):
                 continue
             try:

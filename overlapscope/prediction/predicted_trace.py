@@ -74,7 +74,7 @@ def plain_trace(base: Base) -> Trace:
     syncs = replace(syncs, start_ns=moved.start_ns, end_ns=moved.end_ns)
     plain = replace(predicted_trace(graph, base.replayed), syncs=_sorted(syncs)[0])
     if base.warm_up:
-        plain = replace(plain, warm_up_steps=int(base.numbers[0]))
+        plain = replace(plain, warm_up_steps=int(base.judged.numbers[0]))
     factor = base.real_ns(base.steps.mean_ns) / max(1, base.steps.mean_ns)
     return plain if factor == 1 or factor > 1 + MOST_STRETCHED else _scaled(plain, factor)
 

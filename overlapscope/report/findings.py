@@ -10,8 +10,8 @@ from overlapscope.analysis.device import DeviceAnalysis
 from overlapscope.base.session import kept_in_session
 from overlapscope.catalog.advice import in_words_of
 from overlapscope.prediction.base import Base
-from overlapscope.prediction.plain import replayed_unasked
-from overlapscope.prediction.program import PlainProgram
+from overlapscope.prediction.overhead import replayed_unasked
+from overlapscope.prediction.plain_program import PlainProgram
 from overlapscope.rules import Said, apply_all
 from overlapscope.rules._claims import Claims, share_out
 from overlapscope.rules.finding import CostFrom, Finding, surest_first

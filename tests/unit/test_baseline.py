@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from overlapscope.analysis.average import judged_steps
 from overlapscope.budgets import baseline as baselines
 from overlapscope.budgets import config
 from overlapscope.budgets.baseline import (
@@ -32,7 +33,6 @@ from overlapscope.budgets.settings import DEFAULT_RELATIVE, Budget, Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult
 from overlapscope.commands import main
 from overlapscope.commands.schema import schema_of
-from overlapscope.compare.figures import compared
 from overlapscope.errors import UnreadableTrace, UsageError
 from overlapscope.inputs import read_report
 from overlapscope.report.model import Report
@@ -133,7 +133,7 @@ def test_it_chooses_the_steps_that_the_report_would(spans: list[int], cut: int, 
     measured = baseline.measured(mine, "steps", skip=skip)
     assert measured is not None
     kept = measured(METRICS["step_time"], None)
-    assert list(kept.spans_ns) == [whole.steps[number].span_ns for number in compared(whole, skip=skip)]
+    assert list(kept.spans_ns) == [whole.steps[number].span_ns for number in judged_steps(whole.steps, skip=skip)]
 
 
 @pytest.mark.parametrize(

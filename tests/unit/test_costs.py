@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.prediction import predict, program
+from overlapscope.analysis.device import judged_windows
+from overlapscope.prediction import predict
 from overlapscope.prediction.gains import Savings
 from overlapscope.prediction.interventions import parse
 from overlapscope.report import findings as costing
@@ -38,8 +39,10 @@ def findings(recording: str) -> dict[str, Finding]:
 
 
 def judged_ns(recording: str) -> int:
-    (device,) = analysed(recording).result.devices
-    return device.span_ns - (device.lead_in_ns or 0)
+    """Return the time of the recording's judged steps."""
+    (device,) = analysed(recording).devices
+    windows = judged_windows(device)
+    return int((windows.ends - windows.starts).sum())
 
 
 @pytest.mark.parametrize(
@@ -123,7 +126,7 @@ def test_a_step_alone_is_not_replayed() -> None:
 
 @pytest.mark.afresh
 def test_a_recording_of_very_many_ops_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "MOST_OPS", 10)
+    monkeypatch.setattr(overhead, "MOST_OPS", 10)
     finding = findings("known_causes/item_every_step")["host-sync"]
     assert (finding.cost_from, finding.cost_ns) == ("bound", finding.bound_ns)
 
@@ -190,10 +193,10 @@ def test_a_wait_inside_an_op_is_taken_out_with_that_ops_others_alone() -> None:
     largest = savings.largest([fix])
     assert largest is not None
     part = finding.cost_ns / judged_ns(recording)
-    assert largest[0] == pytest.approx(part, rel=1e-3)
-    assert largest[1] == fix
+    assert largest.value == pytest.approx(part, rel=1e-3)
+    assert largest.fix == fix
     other = savings.largest([(f"no-sync {finding.where.call}",)])
-    assert other is None or other[0] != pytest.approx(part, rel=1e-3)
+    assert other is None or other.value != pytest.approx(part, rel=1e-3)
 
 
 def test_the_report_states_that_costs_by_replay_do_not_add_up() -> None:

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import overlapscope as ov
+from overlapscope.analysis.average import judged_steps
 from overlapscope.commands.schema import schema_of
 from overlapscope.compare.diff import diff, to_json
 from overlapscope.compare.difference import DeviceDiff, Diff, FigureChange, Figures
-from overlapscope.compare.figures import averaged, compared
 from overlapscope.compare.noise import DRAWS, draw, interval, weights
 from overlapscope.report.model import Report
 from overlapscope.trace.model import Kind, Memory, Trace
@@ -207,17 +207,17 @@ EVEN = [(500, 400, 50)] * 8
 def test_the_warm_up_and_the_last_step_are_left_out_of_means() -> None:
     steps = [(2000, 400, 50), *EVEN]
     (device,) = ov.analyze(loop(steps)).devices
-    assert compared(device) == tuple(range(1, 9))
-    assert averaged(device) == tuple(range(1, 8))
+    assert judged_steps(device.steps) == tuple(range(1, 8))
     (changes,) = diff(reported(EVEN), reported(steps)).devices
     assert (changes.steps_before, changes.steps_after) == (7, 7)
     assert (changes.left_out_before, changes.left_out_after) == (1, 2)
     assert changes.figures.span.change == 0
 
 
-def test_few_steps_keep_their_last_one() -> None:
-    (device,) = ov.analyze(loop(EVEN[:5])).devices
-    assert averaged(device) == compared(device) == tuple(range(5))
+def test_a_single_step_is_judged_though_it_is_the_last() -> None:
+    for count, judged in ((1, (0,)), (2, (0,)), (5, tuple(range(4)))):
+        (device,) = ov.analyze(loop(EVEN[:count])).devices
+        assert judged_steps(device.steps) == judged
 
 
 def test_what_varies_as_much_among_the_steps_is_noise() -> None:

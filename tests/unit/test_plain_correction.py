@@ -22,11 +22,12 @@ from overlapscope.analysis.results import Device, Period, Plain
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from overlapscope.errors import UsageError
 from overlapscope.prediction.base import prepare
-from overlapscope.prediction.plain import as_plain
+from overlapscope.prediction.overhead import as_plain
+from overlapscope.prediction.plain_program import find_program, summary
 from overlapscope.prediction.predict import fitted
 from overlapscope.prediction.predicted_trace import plain_trace
-from overlapscope.prediction.program import find_program, summary
 from overlapscope.report.model import Report, build
+from overlapscope.report.page import Page
 from overlapscope.report.verdict import plain_sentence
 from overlapscope.trace.model import Kind, PlainSteps, TimedSteps, Trace
 from tests.support.helpers import MS, TRACES, US, Op, make_trace, recordings, tried
@@ -83,7 +84,7 @@ def test_what_is_said_of_a_plain_step_adds_up(path: Path) -> None:
         told_ns = None if told_share is None else round(told_share * recorded_ns)
         program = find_program(analysis, told_ns, estimate=told_ns is None)
         assert program is not None
-        recorded_ns = program.recorded.recorded.median_ns
+        recorded_ns = program.recorded.recorded.mean_ns
         for device in analysis.devices:
             plain = summary(device.result, program)
             assert plain is not None and plain.origin == ("estimated" if told_ns is None else "told")
@@ -376,7 +377,8 @@ def test_what_cannot_be_replayed_keeps_its_ops_and_says_so() -> None:
     assert shorter.buckets.compute_ns == 20 * 300 * US
     assert has_exact_sums(shorter)
     assert plain_of(trace, 5 * MS).buckets is None, "its ops alone take 6 ms"
-    assert "cannot be replayed" in plain_sentence(only(report(trace, 10 * MS)), "--plain-step")
+    (section,) = Page(report(trace, 10 * MS)).sections()
+    assert "cannot be replayed" in plain_sentence(section)
 
 
 def test_each_device_has_the_plain_step() -> None:

@@ -16,7 +16,7 @@ from overlapscope.analysis.results import Device, Period, Window
 from overlapscope.commands import main
 from overlapscope.errors import UsageError
 from overlapscope.report.findings import counterparts, find_all
-from overlapscope.report.model import Report, build, from_json, of_program, spoken, to_json
+from overlapscope.report.model import Report, build, from_json, of_plain, of_program, to_json
 from overlapscope.rules import RULES
 from overlapscope.rules.finding import Finding, Where, surest_first
 from overlapscope.rules.rule import Draft, Rule
@@ -53,7 +53,7 @@ def test_an_estimate_decides_nothing() -> None:
     [device] = report.devices
     assert device.plain is not None and device.plain.origin == "estimated"
     assert report.findings == find_all([analysis_of(LAUNCHES)])
-    assert of_program(report) is report and spoken(device) is device
+    assert of_program(report) is report and of_plain(device) is device
     assert all(finding.plain_bound_ns is None and finding.plain_example is None for finding in report.findings)
 
 
@@ -122,7 +122,7 @@ def test_a_report_tells_all_of_the_plain_program_after_a_round_trip() -> None:
     [device], [recorded] = judged.devices, report.devices
     assert recorded.plain is not None
     assert msgspec.structs.replace(device, plain=None) == recorded.plain.program
-    assert device == spoken(recorded)
+    assert device == of_plain(recorded)
     assert [finding.bound_ns for finding in judged.findings] == [finding.plain_bound_ns for finding in report.findings]
     assert [finding.example for finding in judged.findings] == [finding.plain_example for finding in report.findings]
     assert [finding.bound_ns for finding in report.findings] != [finding.bound_ns for finding in judged.findings]
@@ -132,7 +132,7 @@ def test_ranks_are_of_the_plain_program_all_or_none() -> None:
     analyses = [analysis_of(path) for path in sorted(RANKS.glob("*.json.gz"))]
     report = build(analyses, plain_step_ns=15 * MS, replayed=False)
     assert len(report.devices) == 2
-    assert of_program(report).devices == tuple(map(spoken, report.devices))
+    assert of_program(report).devices == tuple(map(of_plain, report.devices))
     mixed = msgspec.structs.replace(report, traces=(report.traces[0], build(analyses[1:], replayed=False).traces[0]))
     assert of_program(mixed) is mixed
 

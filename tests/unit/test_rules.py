@@ -177,7 +177,7 @@ def test_the_steps_costs_add_up_to_no_more_than_the_whole(recording: str) -> Non
 def test_a_range_that_recurs_is_judged_in_its_windows_alone() -> None:
     trace = analysed("known_causes/item_every_step").trace
     (device,) = analyze_trace(trace, range="read loss").devices
-    windows = judged_windows(device.timeline, device.windows)
+    windows = judged_windows(device)
     assert len(windows.starts) > 1
     assert int((windows.ends - windows.starts).sum()) == device.result.span_ns
     assert share_out(analyze_trace(trace, range="read loss"), device).judged_ns == device.result.span_ns

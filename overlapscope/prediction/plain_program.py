@@ -1,4 +1,4 @@
-"""The plain program of a recording: a replay with steps as long as they are without recording."""
+"""The plain program of an analysed recording: its step, the analysis of its replay, and its figures in a report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from overlapscope.analysis.plain_step import PlainStep
 from overlapscope.analysis.results import Device, Period, PerStep, Plain
 from overlapscope.base.session import kept_in_session
 from overlapscope.prediction.base import Base, prepare
-from overlapscope.prediction.plain import known_step, of_few_lanes, plain_program, replayed_unasked
+from overlapscope.prediction.overhead import known_step, of_few_lanes, plain_program, replayed_unasked
 from overlapscope.prediction.predicted_trace import plain_trace
 from overlapscope.trace.model import PlainSteps
 
