@@ -86,7 +86,7 @@ _FIRST = """What keeps your GPU from computing, why, and what would a fix save?
 
   overlapscope run train.py              record a script, and report
   overlapscope analyze trace.json.gz     report on a trace that you have
-  overlapscope dashboard trace.json.gz   look at it in a browser, with a timeline
+  overlapscope dashboard trace.json.gz   look at it in a browser
   overlapscope check trace.json.gz       fail in CI if copies don't overlap
 
 No trace yet? `overlapscope samples` prints a directory of traces to try.
