@@ -286,7 +286,7 @@ def _series(of: BaselineDevice, scope: str, samples: list[Sample], begun: list[i
                 direction=direction,
                 cause=cause,
                 scope=scope,
-                typical=show(measured.with_values().mean, metric.unit) if numbers else "unknown",
+                typical=show(measured.known().mean, metric.unit) if numbers else "unknown",
                 steps=None if begun is None else tuple(begun),
                 values=values,
                 wholes=wholes if {*wholes} != {1} else None,

@@ -62,8 +62,8 @@ def _of_metric(report: Report, metric: Metric) -> Iterator[HistoryFigure]:
 
 
 def _figure(place: JudgedPlace, metric: Metric, values: Series, cause: str | None) -> HistoryFigure:
-    measured = values.with_values()
-    numbers, value = measured.numbers, place.budget.combine(measured)
+    known = values.known()
+    numbers, value = known.numbers, place.budget.combine(known)
     return HistoryFigure(
         metric=metric.id if cause is None else f"{metric.id}/{cause}",
         rank=place.subject.rank,
