@@ -265,9 +265,7 @@ def test_without_a_baseline_all_but_changes_is_judged(tmp_path: Path, capsys: py
     )
     assert main(["check", trace, *change, *kept]) == 3
     captured = capsys.readouterr()
-    assert captured.out.startswith(
-        "1 of 2 budgets could not be compared with a baseline, because there is none: step_time increase <= 5%."
-    )
+    assert captured.out.startswith("1 of 2 budgets could not be compared with a baseline, because there is none:")
     assert "skipped  step_time increase <= 5%" in captured.out and "pass     idle_pct <= 90%" in captured.out
     assert captured.err.count("There is no baseline, so budgets on a change are not compared.") == 1
     assert main(["check", trace, *change, *change]) == 3
