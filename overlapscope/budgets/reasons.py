@@ -147,7 +147,7 @@ class _ReasonFinder(Struct, frozen=True, eq=False):
         op = evidence.op if evidence else None
         entry = CAUSES[blame].get(cause)
         for rule in entry.explained_by if entry else ():
-            fired = [each for each in self.findings if each.rule == rule and each.severity != "info"]
+            fired = [each for each in self.findings if each.rule == rule and each.bound_ns]
             if fired:
                 return max(fired, key=lambda each: (each.where is not None and each.where.op == op, each.bound_ns))
         return None

@@ -169,14 +169,14 @@ def _rulings(report: Report, rule: str, floor_pct: float) -> list[Ruling]:
 
 
 def _findings(report: Report, source: str, device: Device, rule: str, floor_pct: float) -> tuple[Finding, ...]:
-    """Return a device's findings that cost enough. Findings of severity `info` count only if the rule has no others."""
+    """Return a device's findings that cost enough. Good news counts only if the rule has nothing else."""
     least = floor_pct / 100 * in_frame(device).span_ns
     only_informs = RULES[rule].severity == "info"
     return tuple(
         finding
         for finding in report.findings
         if (finding.rule, finding.source, finding.device) == (rule, source, device.device)
-        and (finding.severity != "info" or only_informs)
+        and (finding.bound_ns or only_informs)
         and _bound_ns(finding) >= least
     )
 

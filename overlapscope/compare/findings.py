@@ -87,7 +87,7 @@ def _cost(
     # The cost of a finding often depends on the host.
     noise = floor_ns(span_ns, host_ns=min(minima))
     on_both_sides = None not in costs
-    informs = any(finding is not None and finding.severity == "info" for finding in (before, after))
+    informs = any(finding is not None and not finding.bound_ns for finding in (before, after))
     return FigureChange(
         name="cost",
         unit="ns",

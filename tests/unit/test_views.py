@@ -190,11 +190,11 @@ def test_verdict_says_when_trust_is_degraded() -> None:
     page = page_of("traces/known_causes/event_wait_no_sync_events.json.gz")
     assert (
         judge(next(page.sections())).doubt
-        == "Trust is degraded: sync-events warned (overlapscope explain sync-events)."
+        == "Some figures may be wrong: sync-events warned (overlapscope explain sync-events says what to do)."
     )
     assert "enable_cuda_sync_events" in terminal.render(document(page), width=80)
     short = terminal.render(brief(document(page)), width=80)
-    assert "Trust is degraded: sync-events warned (overlapscope explain sync-events)." in short
+    assert "Some figures may be wrong: sync-events warned" in short
     assert "enable_cuda_sync_events" not in short
 
 
