@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from overlapscope.base.marks import METADATA, PLAIN_STEPS
 from tests.fuzz import other_files
-from tests.fuzz.corpus import Event, Origin, origins, saved
+from tests.fuzz.corpus import Event, Origin, few, origins, saved
 
 Document = dict[str, Any]
 
@@ -32,7 +32,7 @@ PREDICTED = "predicted"
 SAVED = "saved"
 """And of a report or a baseline."""
 OTHER = "other source"
-"""And of a file that is no trace of torch.profiler."""
+"""And of a file that is no trace of torch.profiler; its suffix says what it is."""
 SETTINGS = "settings"
 """And of settings that are not a file."""
 BOMB = "bomb"
@@ -117,6 +117,13 @@ class Case(Struct):
     def name(self) -> str:
         """Of its file."""
         return f"{self.seed}{self.suffix}"
+
+    @property
+    def kind(self) -> str:
+        """What is counted: what the file tells, else how a trace was written."""
+        if OTHER in self.tells:
+            return self.suffix[1:]
+        return next(iter(self.tells), "packed trace" if self.how[-1:] in (["packed"], [BOMB]) else "trace")
 
 
 # -- from a document to text
@@ -339,7 +346,7 @@ def no_events(rng: random.Random, document: Document) -> None:
     if not isinstance(found, list):
         return
     strange = rng.choice((1, "x", None, [], {}, [[1]], True, [{"ph": "X"}], {"a": 1}, "@deep"))
-    times = rng.choice((1, 3, 200))
+    times = rng.choice((1, 3, 200 if strange != "@deep" else 5))
     for _ in range(times):
         one = raw(_deep(rng)) if strange == "@deep" else strange
         found.insert(rng.randrange(len(found) + 1), one)
@@ -771,8 +778,14 @@ _OF_DOCUMENTS: tuple[tuple[int, Callable[[random.Random, Document], None]], ...]
     *((3, one) for one in (shuffled, ties, negative, one_stream, many_lanes, other_clock, stretched, lost_launches)),
     *((3, one) for one in (same_correlations, huge_copies, far_away, other_steps, collectives, graphs, moved_in_time)),
 )
+_OTHERS = (
+    *((".sqlite", other_files.database_case), (".xplane.pb", other_files.plane_case)),
+    *((".history", other_files.history_case), (".toml", other_files.settings_case)),
+)
 _OF_BYTES = (flipped, cut_short, hole, inserted, inserted, other_text)
 _RARELY = 800
+FEW = 0.95
+"""Share of the files with few events."""
 
 
 def make(seed: int) -> Case:
@@ -782,7 +795,7 @@ def make(seed: int) -> Case:
         return _saved_case(rng, seed)
     if rng.random() < 0.02:
         return _other_case(rng, seed)
-    origin = rng.choice(origins())
+    origin = rng.choice(few() if rng.random() < FEW else origins())
     document = origin.document()
     case = Case(seed, origin, b"")
     if origin.predicted and rng.random() < 0.5:
@@ -838,9 +851,9 @@ def _other_case(rng: random.Random, seed: int) -> Case:
     if rng.random() < 0.1:
         how = rng.choice(other_files.SETTINGS_KINDS)
         return Case(seed, origins()[0], origins()[0].text, how=[how], tells={SETTINGS})
-    database = rng.random() < 0.5
-    origin, data, applied = (other_files.database_case if database else other_files.plane_case)(rng)
-    return Case(seed, origin, data, ".sqlite" if database else ".xplane.pb", applied, {OTHER})
+    suffix, new = rng.choice(_OTHERS)
+    origin, data, applied = new(rng)
+    return Case(seed, origin, data, suffix, applied, {OTHER})
 
 
 def _apply(rng: random.Random, case: Case, document: Document, one: Callable[[random.Random, Document], None]) -> None:

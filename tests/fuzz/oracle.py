@@ -1,4 +1,9 @@
-"""What must hold of any file: errors of our own only, figures that are possible, exact sums, no pass without ground."""
+"""What must hold of any file: errors of our own only, figures that are possible, exact sums, no pass without ground.
+
+Every trace is read twice, with the compiled scanner and without, and its figures are held against a sweep. Reports and
+checks are made of a share of the files (`REPORTED`), of all whose answer is known, and views of a smaller share
+(`VIEWED`), since each costs as much as reading and analysing several files.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +17,14 @@ import re
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
+import numpy as np
 from msgspec.structs import replace
 from rich.cells import cell_len
 
@@ -45,17 +52,20 @@ from overlapscope.ranks.document import document as ranks_document
 from overlapscope.ranks.join import Joined
 from overlapscope.ranks.reduced import Unreadable, reduce
 from overlapscope.ranks.result import to_json as ranks_json
-from overlapscope.reading import kineto, load, parts
+from overlapscope.reading import _scan, _stream, kineto, load, parts
+from overlapscope.reading._batch import Batch
 from overlapscope.render import markdown, terminal
 from overlapscope.report.document import document
 from overlapscope.report.model import Report, build, from_json, to_json
 from overlapscope.report.page import Page
-from overlapscope.trace.model import Trace
+from overlapscope.trace.model import Trace, TraceTable
 from tests.fuzz import sweep
 from tests.fuzz.corpus import Origin, origins, report_of, trace_of
 from tests.fuzz.mutators import COPIES_LOST, LIMIT_BYTES, OTHER, PREDICTED, SAVED, SETTINGS, Case
 
 PACKAGE = str(Path(lanes.__file__).parents[1])
+REPORTED, VIEWED = 0.25, 0.02
+"""Shares of the files of which a report is made and checked, and of which something is drawn or predicted."""
 WIDTH = 100
 WINDOWS = 6
 """So many steps and ranges of a device are swept; all are added up."""
@@ -108,25 +118,25 @@ def examine(case: Case, path: Path) -> Iterator[Found]:
             found.append(Found(f"{what}: {_place(error)}", traceback.format_exc(limit=-8)))
         return None
 
-    if rng.random() < 0.01:
-        tried("check command", lambda: _command(case, path))
     if SETTINGS in case.tells:
         tried("settings", lambda: _settings_that_are_no_file(case, path))
         yield from found
         return
     if OTHER in case.tells:
-        tried("other source", lambda: _of_other_source(path))
+        tried(f"{case.suffix[1:]} file", lambda: _of_other_source(rng, case, path))
         yield from found
         return
     if SAVED in case.tells:
         tried("read baseline", lambda: _against(path))
         report = tried("read report", lambda: read_report([path], limit_bytes=LIMIT_BYTES, cache=False))
         if report is not None:
-            for what, work in _of_saved(report):
+            for what, work in _of_saved(report, drawn=rng.random() < 0.1):
                 tried(what, work)
         yield from found
         return
-    trace = tried("load", lambda: kineto.read(path, limit_bytes=LIMIT_BYTES, progress=False))
+    if rng.random() < VIEWED / 4:
+        tried("check command", lambda: _command(case, path))
+    trace = tried("load", lambda: _read_twice(path))
     if trace is not None:
         for what, work in _stages(case, rng, trace, tried):
             tried(what, work)
@@ -142,27 +152,65 @@ def _stages(case: Case, rng: random.Random, trace: Trace, tried: Tried) -> Itera
     if analysis is None:
         return
     yield "figures", lambda: _figures(trace, analysis)
+    viewed = rng.random() < VIEWED
+    if not (viewed or case.tells or rng.random() < REPORTED):
+        return
     measured = tried("report", lambda: build([analysis], replayed=False))
     if measured is None:
         return
     yield "report", lambda: _report(measured)
     judged = tried("check", lambda: _check(case, trace, measured))
-    if judged is not None and rng.random() < 0.05:
+    if not viewed:
+        return
+    yield "again", lambda: _again(trace, measured)
+    if judged is not None:
         yield "check text", lambda: _shown(terminal.render(check_document.log(judged), width=WIDTH))
-    if rng.random() < 0.08:
-        yield "analyze command", lambda: _drawn(rng, analysis)
-    if rng.random() < 0.04:
-        yield "part", lambda: _narrowed(rng, trace, analysis)
-    if rng.random() < 0.08:
-        yield "diff", lambda: _diff(rng, case.origin, measured)
-    if rng.random() < 0.08 and replayed_unasked(trace):
-        yield "whatif", lambda: _whatif(rng, trace)
-    if rng.random() < 0.03:
-        yield "ranks", lambda: _ranks(case.origin, trace)
-    if rng.random() < 0.03:
-        yield "timeline", lambda: lanes.build(analysis)
-    if rng.random() < 0.003:
-        yield "html", lambda: _html(analysis)
+    views: dict[str, Callable[[], Any]] = {
+        "analyze command": lambda: _drawn(rng, analysis),
+        "part": lambda: _narrowed(rng, trace, analysis),
+        "diff": lambda: _diff(rng, case.origin, measured),
+        "whatif": lambda: _whatif(rng, trace) if replayed_unasked(trace) else None,
+        "ranks": lambda: _ranks(case.origin, trace),
+        "timeline": lambda: lanes.build(analysis),
+        "html": lambda: _html(analysis),
+    }
+    [view] = rng.choices(list(views), (8, 8, 8, 8, 3, 3, 1))
+    yield view, views[view]
+
+
+def _read_twice(path: Path) -> Trace:
+    """The trace as the compiled scanner reads it, which is what Python makes of the same bytes."""
+    taken: list[bool] = []
+    scan = _scan.scanner()
+
+    def watched(array: memoryview) -> Batch | None:
+        batch = scan(array)
+        taken.append(batch is not None)
+        return batch
+
+    with patch.object(_stream, "scanner", lambda: watched):
+        trace = kineto.read(path, limit_bytes=LIMIT_BYTES, progress=False)
+    if any(taken):
+        with patch.object(_stream, "scanner", lambda: lambda array: None):
+            other = kineto.read(path, limit_bytes=LIMIT_BYTES, progress=False)
+        for name in Trace.__struct_fields__:
+            _must(_equal(getattr(trace, name), getattr(other, name)), f"{name} is not what Python reads")
+    return trace
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two fields of a Trace are the same, types of columns included."""
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and bool(np.array_equal(one, other))
+    if isinstance(one, TraceTable):
+        return all(_equal(getattr(one, name), getattr(other, name)) for name in one.__struct_fields__)
+    return bool(one == other)
+
+
+def _again(trace: Trace, report: Report) -> None:
+    """The same file brings the same report."""
+    other = build([analyze_trace(replace(trace))], replayed=False)
+    _must(to_json(other) == to_json(report), "the same trace has another report")
 
 
 def _place(error: BaseException) -> str:
@@ -269,30 +317,38 @@ def _device(device: Device) -> None:
 
 def _possible(value: Any, name: str = "") -> None:
     """Of everything that is written for programs: no figure is negative, none beyond 100%, none no number."""
-    if isinstance(value, dict):
+    if isinstance(value, str):
+        # What is written must be text.
+        value.encode("utf-8")
+    elif isinstance(value, dict):
         for key, one in value.items():
-            inner = key if isinstance(key, str) and (key.endswith(_UNITS) or key in _SIGNED) else _name_inside(name)
-            _possible(one, inner)
+            if one is not None and one is not True and one is not False:
+                _possible(one, _named_inside(key, name))
     elif isinstance(value, list | tuple):
         for one in value:
             _possible(one, name)
     elif isinstance(value, float | int) and not isinstance(value, bool):
         _must(math.isfinite(value), "a figure that is no number", name, value)
-        if name in _SIGNED or name in _ANY_PERCENTAGE:
-            return
-        if name.endswith("_pct"):
-            _must(0 <= value <= 100, f"{name} outside 0 to 100%", value)
-        elif name.endswith(_UNITS) or name in ("count", "ops"):
-            _must(value >= 0, f"{name} is negative", value)
-    elif isinstance(value, str):
-        # What is written must be text.
-        value.encode("utf-8")
+        lowest, highest = _limits(name)
+        _must(lowest <= value <= highest, f"{name} outside {lowest} to {highest}", value)
 
 
 _UNITS = ("_ns", "_pct", "bytes", "gb_per_s", "count", "_by_cause", "ops")
 
 
-def _name_inside(name: str) -> str:
+@cache
+def _limits(name: str) -> tuple[float, float]:
+    """The figures that a name can have."""
+    if name in _SIGNED or name in _ANY_PERCENTAGE or not name.endswith(_UNITS):
+        return -math.inf, math.inf
+    return 0, 100 if name.endswith("_pct") else math.inf
+
+
+@lru_cache(1 << 14)
+def _named_inside(key: Any, name: str) -> str:
+    """The name by which a value is judged: its own if that says a unit, else what is around it."""
+    if isinstance(key, str) and (key.endswith(_UNITS) or key in _SIGNED):
+        return key
     return "of_cause_ns" if name.endswith("_by_cause") else name if name.endswith("_pct") else ""
 
 
@@ -405,8 +461,15 @@ def _settings_that_are_no_file(case: Case, path: Path) -> None:
     _must(code == 2 and err.getvalue(), "settings that are not a file are passed over", code, kind)
 
 
-def _of_other_source(path: Path) -> None:
+def _of_other_source(rng: random.Random, case: Case, path: Path) -> None:
     """Everything in a database or recording of another source holds what a trace must hold."""
+    if case.suffix == ".toml":
+        json.loads(check_json.render(check(report_of(origins()[0]), config.read(path))), parse_constant=_no_constant)
+        return
+    if case.suffix == ".history":
+        _history_shown(path)
+        return
+    drawn = rng.random() < 0.2
     for part in parts(path):
         with suppress(OverlapscopeError):
             trace = load(part, limit_bytes=LIMIT_BYTES, cache=False, progress=False)
@@ -415,7 +478,16 @@ def _of_other_source(path: Path) -> None:
                 _figures(trace, analysis)
             report = build([analysis], replayed=False)
             _report(report)
-            _shown(terminal.render(document(Page(report)), width=WIDTH))
+            if drawn:
+                _shown(terminal.render(document(Page(report)), width=WIDTH))
+
+
+def _history_shown(path: Path) -> None:
+    """A history that anybody may have changed is shown, or refused in a sentence."""
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        code = main(["history", "--history", str(path)])
+    _must((code, bool(err.getvalue())) in ((0, False), (2, True)), "an exit code that history does not have", code)
+    _shown(out.getvalue() + err.getvalue(), width=1 << 20)
 
 
 # -- what was saved
@@ -433,11 +505,13 @@ def _against(path: Path) -> None:
         _shown(terminal.render(check_document.log(judged), width=WIDTH))
 
 
-def _of_saved(report: Report) -> Iterator[tuple[str, Callable[[], Any]]]:
+def _of_saved(report: Report, drawn: bool) -> Iterator[tuple[str, Callable[[], Any]]]:
     """A report that anybody may have changed: nothing but what is not ours goes wrong with it."""
     yield "report again", lambda: json.loads(to_json(report), parse_constant=_no_constant)
-    yield "page of a report", lambda: _shown(terminal.render(document(Page(report, verbose=True)), width=WIDTH))
     yield "check of a report", lambda: [check(report, replace(one, allow_predicted=True)) for one in _settings()]
+    if not drawn:
+        return
+    yield "page of a report", lambda: _shown(terminal.render(document(Page(report, verbose=True)), width=WIDTH))
     yield (
         "diff of a report",
         lambda: _shown(terminal.render(diff_document.document(diff(report, report_of(origins()[0]))), width=WIDTH)),
