@@ -61,7 +61,8 @@ class Tally(Struct):
 
 @contextmanager
 def judging() -> Iterator[Path]:
-    """A folder for files, with warnings of the package as errors, as its tests have them."""
+    """A folder for files, with warnings of the package as errors, as its tests have them, and with limited memory."""
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_ADDRESSES, MOST_ADDRESSES))
     with TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None) as folder, warnings.catch_warnings():
         warnings.filterwarnings("error", module="overlapscope")
         yield Path(folder)
@@ -212,7 +213,6 @@ def _work(at: Any, first: int, last: int, end: Connection, log: Path, parent: in
     """Judge a range of seeds in this process; say what was found, and once in a while how far it is."""
     settled, said, begun = 0, time.monotonic(), first
     made: Counter[str] = Counter()
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_ADDRESSES, MOST_ADDRESSES))
     with judging() as folder, log.open("w") as file:
         faulthandler.enable(file)
         watched = 0.0

@@ -778,7 +778,7 @@ _OF_DOCUMENTS: tuple[tuple[int, Callable[[random.Random, Document], None]], ...]
     *((3, one) for one in (shuffled, ties, negative, one_stream, many_lanes, other_clock, stretched, lost_launches)),
     *((3, one) for one in (same_correlations, huge_copies, far_away, other_steps, collectives, graphs, moved_in_time)),
 )
-_OTHERS = (
+OTHERS = (
     *((".sqlite", other_files.database_case), (".xplane.pb", other_files.plane_case)),
     *((".history", other_files.history_case), (".toml", other_files.settings_case)),
 )
@@ -851,7 +851,7 @@ def _other_case(rng: random.Random, seed: int) -> Case:
     if rng.random() < 0.1:
         how = rng.choice(other_files.SETTINGS_KINDS)
         return Case(seed, origins()[0], origins()[0].text, how=[how], tells={SETTINGS})
-    suffix, new = rng.choice(_OTHERS)
+    suffix, new = rng.choice(OTHERS)
     origin, data, applied = new(rng)
     return Case(seed, origin, data, suffix, applied, {OTHER})
 

@@ -30,13 +30,13 @@ from rich.cells import cell_len
 
 from overlapscope import timeline as lanes
 from overlapscope.analysis import TraceAnalysis, analyze_trace
-from overlapscope.analysis.results import Device, Period
+from overlapscope.analysis.results import Device, Period, TraceResult
 from overlapscope.budgets import config
 from overlapscope.budgets import document as check_document
 from overlapscope.budgets.check import check
 from overlapscope.budgets.formats import json as check_json
 from overlapscope.budgets.settings import Settings
-from overlapscope.budgets.verdicts import CheckResult
+from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult
 from overlapscope.commands import main
 from overlapscope.compare import document as diff_document
 from overlapscope.compare.diff import diff
@@ -385,7 +385,9 @@ def _no_constant(constant: str) -> None:
 
 @cache
 def _settings() -> tuple[Settings, ...]:
-    """Budgets that almost nothing can miss: whatever they pass, they pass for what was not there."""
+    """Budgets that almost nothing can miss: whatever they pass, they pass for what was not there. And narrow ones."""
+    narrow = {"efficiency_pct": {"min": 60}, "exposed_copy_pct": {"max": 10}, "step_time": {"max": "300 us"}}
+    narrow |= {"idle_pct": {"max": 50, "scope": "window"}}
     asked = {
         "efficiency_pct": {"min": 0},
         "hidden_copy_pct": {"min": 0},
@@ -396,7 +398,8 @@ def _settings() -> tuple[Settings, ...]:
         "idle_pct": {"max": 100, "scope": "window"},
     }
     rules = sorted(one for one in ABOUT_COPIES if "-" in one)
-    return (Settings(), config.from_mapping({"budgets": asked, "forbid": rules}, "settings"))
+    forbidding = config.from_mapping({"budgets": asked, "forbid": rules}, "settings")
+    return Settings(), forbidding, config.from_mapping({"budgets": narrow}, "settings")
 
 
 def _check(case: Case, trace: Trace, report: Report) -> CheckResult:
@@ -420,9 +423,25 @@ def _check(case: Case, trace: Trace, report: Report) -> CheckResult:
                 about = one.metric in ABOUT_COPIES and one.status == "pass"
                 _must(not about, f"{one.budget} passes though copies were lost", one.message, case.how)
         for verdict in judged.verdicts:
-            _must(verdict.value is None or math.isfinite(verdict.value), "a verdict's value is no number", verdict)
+            _verdict(verdict, result)
         json.loads(check_json.render(judged), parse_constant=_no_constant)
     return judged
+
+
+def _verdict(verdict: BudgetVerdict, result: TraceResult) -> None:
+    """The value is the report's, and the status is what value and limit say."""
+    value, limit = verdict.value, verdict.limit
+    if value is None:
+        return
+    _must(math.isfinite(value), "a verdict's value is no number", verdict)
+    if verdict.metric == "idle_pct":
+        [device] = [one for one in result.devices if one.device == verdict.subject.device]
+        whole = device.judged or device
+        stated = 100 * whole.buckets.idle_ns / whole.span_ns
+        _must(math.isclose(value, stated), "a verdict's value is not the report's", verdict, stated)
+    if limit is not None and verdict.status in ("pass", "fail"):
+        holds = value >= limit if verdict.more_is_better else value <= limit
+        _must(holds == (verdict.status == "pass"), "a verdict contradicts its value", verdict)
 
 
 def _refused(report: Report) -> None:
