@@ -183,7 +183,7 @@ def in_words(path: Path) -> Iterator[None]:
     """Turn errors of SQLite, and values of wrong types in a damaged file, into UsageError with a sentence."""
     try:
         yield
-    # Where the file's text isn't UTF-8, Python can't decode SQLite's message about it.
+    # Python can't decode SQLite's message about a file whose text isn't UTF-8.
     except (sqlite3.Error, UnicodeDecodeError, msgspec.DecodeError) as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         problem = _WORDS.get(code, "the history cannot be read or written ({error})").format(

@@ -38,7 +38,7 @@ MOST_ADDRESSES = 8 << 30
 """Address space of a process in bytes, so that no file takes all of the machine's memory."""
 _IN_MEMORY = Path("/dev/shm")
 TALLY = "tally.json"
-"""Counts so far, in the folder of what is found."""
+"""File of the counts so far, beside the findings."""
 KEPT = 3
 """Files written of each kind that is found."""
 _REPORT_S = 10.0
@@ -51,7 +51,7 @@ class Tally(Struct):
 
     files: int = 0
     made: Counter[str] = field(default_factory=Counter)
-    """Files by what they are."""
+    """Number of files of each kind."""
     found: Counter[str] = field(default_factory=Counter)
     rss_bytes: int = 0
     """The most that any process took."""
@@ -102,7 +102,7 @@ def run(first: int, files: int | None, *, jobs: int, seconds: float | None, out:
     out.mkdir(parents=True, exist_ok=True)
     saved()
     few()
-    # What is here now is never freed, so that collecting garbage need not look at it again.
+    # The collector of garbage need not look at modules and origins again and again.
     gc.freeze()
     each = -(-files // jobs) if files is not None else 1 << 40
     last = first + files if files is not None else None

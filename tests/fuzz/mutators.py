@@ -120,7 +120,7 @@ class Case(Struct):
 
     @property
     def kind(self) -> str:
-        """What is counted: what the file tells, else how a trace was written."""
+        """Name under which the file is counted."""
         if OTHER in self.tells:
             return self.suffix[1:]
         return next(iter(self.tells), "packed trace" if self.how[-1:] in (["packed"], [BOMB]) else "trace")
@@ -697,6 +697,22 @@ def inserted(rng: random.Random, data: bytes) -> bytes:
     return data
 
 
+_TEXT = re.compile(rb'"[^"\\]+"')
+_ESCAPES = (
+    *rb"\n \/ \\ \" \u00e9 \u0000 \uD83D\uDE00 \ud800 \uDFFF \uD83D\u0041 \v \x41 \u12g4 \U0041 \'".split(),
+    *(b"\x1f", b"\x7f", b"\xc3\xa9", b"\xc3", b"\xf0\x9f\x98\x80", b"\xed\xa0\x80"),
+)
+
+
+def escaped(rng: random.Random, data: bytes) -> bytes:
+    """Escapes and other characters, allowed and not, in some texts."""
+    texts = list(_TEXT.finditer(data))
+    for text in sorted(rng.sample(texts, min(len(texts), rng.choice((1, 1, 3)))), key=lambda one: -one.start()):
+        at = rng.randrange(text.start() + 1, text.end())
+        data = data[:at] + rng.choice(_ESCAPES) + data[at:]
+    return data
+
+
 def other_text(rng: random.Random, data: bytes) -> bytes:
     """The same in another encoding, or written otherwise."""
     how = rng.randrange(6)
@@ -782,7 +798,7 @@ OTHERS = (
     *((".sqlite", other_files.database_case), (".xplane.pb", other_files.plane_case)),
     *((".history", other_files.history_case), (".toml", other_files.settings_case)),
 )
-_OF_BYTES = (flipped, cut_short, hole, inserted, inserted, other_text)
+_OF_BYTES = (flipped, cut_short, hole, inserted, inserted, escaped, escaped, other_text)
 _RARELY = 800
 FEW = 0.95
 """Share of the files with few events."""

@@ -101,7 +101,7 @@ Mutator = Callable[[random.Random, Path], None]
 
 
 def settings_case(rng: random.Random) -> tuple[Origin, bytes, list[str]]:
-    """Return settings with some values, keys or bytes changed: their origin, their bytes, and what was done."""
+    """Return settings with some values, keys or bytes changed, as `database_case` does."""
     lines = _SETTINGS.splitlines()
     for _ in range(rng.choice((0, 1, 1, 2, 5))):
         at = rng.randrange(len(lines))
@@ -115,7 +115,7 @@ def settings_case(rng: random.Random) -> tuple[Origin, bytes, list[str]]:
 
 
 def history_case(rng: random.Random) -> tuple[Origin, bytes, list[str]]:
-    """Return a mutated history."""
+    """Return a mutated history, as `database_case` does."""
     return _mutated(rng, _history(), (other_pages, other_values, other_bytes))
 
 
