@@ -800,7 +800,7 @@ OTHERS = (
 )
 _OF_BYTES = (flipped, cut_short, hole, inserted, inserted, escaped, escaped, other_text)
 _RARELY = 800
-FEW = 0.95
+FEW = 0.9
 """Share of the files with few events."""
 
 
