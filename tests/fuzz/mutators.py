@@ -697,7 +697,7 @@ def inserted(rng: random.Random, data: bytes) -> bytes:
     return data
 
 
-_TEXT = re.compile(rb'"[^"\\]+"')
+_TEXTS = (re.compile(rb'"[^"\\]+"'), re.compile(rb'(?<=: )"[^"\\]+"'))
 _ESCAPES = (
     *rb"\n \/ \\ \" \u00e9 \u0000 \uD83D\uDE00 \ud800 \uDFFF \uD83D\u0041 \v \x41 \u12g4 \U0041 \'".split(),
     *(b"\x1f", b"\x7f", b"\xc3\xa9", b"\xc3", b"\xf0\x9f\x98\x80", b"\xed\xa0\x80"),
@@ -705,8 +705,8 @@ _ESCAPES = (
 
 
 def escaped(rng: random.Random, data: bytes) -> bytes:
-    """Escapes and other characters, allowed and not, in some texts."""
-    texts = list(_TEXT.finditer(data))
+    """Escapes and other characters, allowed and not, in some texts or values."""
+    texts = list(rng.choice(_TEXTS).finditer(data))
     for text in sorted(rng.sample(texts, min(len(texts), rng.choice((1, 1, 3)))), key=lambda one: -one.start()):
         at = rng.randrange(text.start() + 1, text.end())
         data = data[:at] + rng.choice(_ESCAPES) + data[at:]

@@ -37,6 +37,7 @@ from overlapscope.budgets.check import check
 from overlapscope.budgets.formats import json as check_json
 from overlapscope.budgets.settings import Settings
 from overlapscope.budgets.verdicts import BudgetVerdict, CheckResult
+from overlapscope.catalog.causes import IdleCause
 from overlapscope.commands import main
 from overlapscope.compare import document as diff_document
 from overlapscope.compare.diff import diff
@@ -439,7 +440,9 @@ def _verdict(verdict: BudgetVerdict, result: TraceResult) -> None:
     # Where the plain program is known, it is judged instead.
     if verdict.metric == "idle_pct" and device is not None and device.plain is None:
         whole = device.judged or device
-        stated = 100 * whole.buckets.idle_ns / whole.span_ns
+        # While ops are missing, the device may not have been idle.
+        idle_ns = whole.buckets.idle_ns - whole.idle_by_cause.get(IdleCause.MISSING_OPS, 0)
+        stated = 100 * idle_ns / whole.span_ns
         _must(math.isclose(value, stated), "a verdict's value is not the report's", verdict, stated)
     if limit is not None and verdict.status in ("pass", "fail"):
         holds = value >= limit if verdict.more_is_better else value <= limit

@@ -138,7 +138,7 @@ def _mutated(rng: random.Random, origin: Origin, choices: tuple[Mutator, ...]) -
         path.write_bytes(origin.text)
         for mutator in mutators:
             # A mutator may find the database already damaged.
-            with suppress(sqlite3.Error, AssertionError, struct.error, IndexError):
+            with suppress(sqlite3.Error, UnicodeDecodeError, AssertionError, struct.error, IndexError):
                 mutator(rng, path)
         return origin, path.read_bytes(), [mutator.__name__ for mutator in mutators]
 
