@@ -436,9 +436,10 @@ def _verdict(verdict: BudgetVerdict, result: TraceResult) -> None:
     if value is None:
         return
     _must(math.isfinite(value), "a verdict's value is no number", verdict)
-    [device] = [one for one in result.devices if one.device == verdict.subject.device] or [None]
-    # Where the plain program is known, it is judged instead.
-    if verdict.metric == "idle_pct" and device is not None and device.plain is None:
+    for device in result.devices:
+        # Where the plain program is known, it is judged instead.
+        if verdict.metric != "idle_pct" or device.device != verdict.subject.device or device.plain is not None:
+            continue
         whole = device.judged or device
         # While ops are missing, the device may not have been idle.
         idle_ns = whole.buckets.idle_ns - whole.idle_by_cause.get(IdleCause.MISSING_OPS, 0)
