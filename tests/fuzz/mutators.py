@@ -50,6 +50,13 @@ NUMBERS = (
 )
 """What may stand where a number stood, as it is written."""
 
+ESCAPES = tuple(r"\n \/ \\ \" \u00e9 \u0000 \uD83D\uDE00 \ud800 \uDFFF \uD83D\u0041 \v \x41 \u12g4 \U0041 \'".split())
+VALUES = (
+    *(f'"{escape}"' for escape in (*ESCAPES, "\x1f", "\x7f", "\u00e9")),
+    *("tru", "nulll", "[1,]", "[,1]", '{"a" 1}', '{"a": 1,}', "{1: 2}", "[1 2]", "{", '"', "[]]", "/**/1"),
+)
+"""Values as they are written, valid and not."""
+
 NAMES = (
     *("", " ", "\n", "a\rb", "\t", "\x1b[31mred\x1b[0m", "\x00", "\x7f", "\u202eabc", "\ud800", "[red]x[/red]", "[/]"),
     *(
@@ -223,6 +230,22 @@ def numbers_of_events(rng: random.Random, document: Document) -> None:
         name = key if key != "any" else rng.choice(list(holder) or ["x"])
         if name in holder or rng.random() < 0.1:
             holder[name] = _shifted(rng, holder.get(name)) if near else _number(rng)
+
+
+def fine_times(rng: random.Random, document: Document) -> None:
+    """Times of some events with other digits, as other writers would write them."""
+    key, digits, style = rng.choice(("ts", "dur")), rng.randrange(8), rng.choice("ffe")
+    for event in _some(rng, _events(document)):
+        if _is_number(event.get(key)):
+            event[key] = raw(f"{event[key] + rng.random() * 10 ** rng.choice((-4, -2, 1)):.{digits}{style}}")
+
+
+def unread(rng: random.Random, document: Document) -> None:
+    """Fields and arguments that are not read, whose values need only be valid, or are not."""
+    key = rng.choice(("x", "id", "cname", "External id", "kernel"))
+    for event in _some(rng, _events(document)):
+        literal = rng.choice((*NUMBERS, *VALUES))
+        rng.choice((event, _args(event)))[key] = raw(literal if rng.random() < 0.7 else f'[1, {{"a": [{literal}]}}, 2]')
 
 
 def number_for_all(rng: random.Random, document: Document) -> None:
@@ -698,8 +721,8 @@ def inserted(rng: random.Random, data: bytes) -> bytes:
 
 
 _TEXTS = (re.compile(rb'"[^"\\]+"'), re.compile(rb'(?<=: )"[^"\\]+"'))
-_ESCAPES = (
-    *rb"\n \/ \\ \" \u00e9 \u0000 \uD83D\uDE00 \ud800 \uDFFF \uD83D\u0041 \v \x41 \u12g4 \U0041 \'".split(),
+_INSERTED = (
+    *(escape.encode() for escape in ESCAPES),
     *(b"\x1f", b"\x7f", b"\xc3\xa9", b"\xc3", b"\xf0\x9f\x98\x80", b"\xed\xa0\x80"),
 )
 
@@ -709,7 +732,7 @@ def escaped(rng: random.Random, data: bytes) -> bytes:
     texts = list(rng.choice(_TEXTS).finditer(data))
     for text in sorted(rng.sample(texts, min(len(texts), rng.choice((1, 1, 3)))), key=lambda one: -one.start()):
         at = rng.randrange(text.start() + 1, text.end())
-        data = data[:at] + rng.choice(_ESCAPES) + data[at:]
+        data = data[:at] + rng.choice(_INSERTED) + data[at:]
     return data
 
 
@@ -787,6 +810,7 @@ def _zstd() -> Callable[[bytes], bytes] | None:
 
 _OF_DOCUMENTS: tuple[tuple[int, Callable[[random.Random, Document], None]], ...] = (
     *((6, one) for one in (numbers_of_events, number_for_all)),
+    *((4, one) for one in (fine_times, unread)),
     *((3, one) for one in (numbers_of_metadata, own_metadata, job_metadata)),
     *((3, one) for one in (drop_keys, twin_keys, swap_values, wrong_types, drop_events, drop_category, double_events)),
     *((2, one) for one in (swallowing_lead_in, unknown_copies)),
