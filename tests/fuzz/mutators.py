@@ -50,7 +50,10 @@ NUMBERS = (
 )
 """What may stand where a number stood, as it is written."""
 
-ESCAPES = tuple(r"\n \/ \\ \" \u00e9 \u0000 \uD83D\uDE00 \ud800 \uDFFF \uD83D\u0041 \v \x41 \u12g4 \U0041 \'".split())
+ESCAPES = (
+    *(r"\n", r"\/", r"\\", r"\"", r"\u00e9", r"\u0000", r"\uD83D\uDE00", r"\ud800", r"\uDFFF", r"\uD83D\u0041"),
+    *(r"\v", r"\x41", r"\u12g4", r"\U0041", r"\'"),
+)
 VALUES = (
     *(f'"{escape}"' for escape in (*ESCAPES, "\x1f", "\x7f", "\u00e9")),
     *("tru", "nulll", "[1,]", "[,1]", '{"a" 1}', '{"a": 1,}', "{1: 2}", "[1 2]", "{", '"', "[]]", "/**/1"),
